@@ -1,0 +1,17 @@
+"""Where the folders that travel with the package are: beside it in a checkout, inside it in a wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def bundled(name: str) -> Path:
+    """Return the folder `migrations` or `spark`; raises FileNotFoundError when the installation lacks it."""
+    for folder in (_PACKAGE / name, _PACKAGE.parent / name):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"shieldtx was installed without its folder {name!r}; install it from a wheel or a checkout"
+    )

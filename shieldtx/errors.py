@@ -1,0 +1,108 @@
+"""Every error that shieldtx raises, as one tree.
+
+::
+
+    ShieldTxError
+    ├── ConfigurationError          settings, names or declarations that cannot work
+    │   ├── UnknownEventType
+    │   ├── HandlerConflict
+    │   ├── SchemaMismatch
+    │   └── TopicMissing
+    ├── EventRefused                a bad event, refused before its INSERT; `.field` names the culprit
+    │   ├── PayloadRefused
+    │   └── TooLarge
+    ├── TransactionRefused          no transaction of the caller to write into
+    ├── IllegalTransition           a status change that the lifecycle does not list
+    ├── LeaseLost                   somebody else owns the row or the shard by now
+    ├── BrokerError
+    │   └── BrokerUnavailable       an outage: pause, burn no attempt
+    ├── UndecodableRecord           a record that is no event; parked with its bytes
+    └── HandlerError                what a handler raises about its event
+        ├── LocalRollbackFailed     the local rollback of a failed event raised; tried again later
+        ├── Refused                 a business refusal that no further attempt would change
+        └── NothingToCompensate     a rollback of an event that this service never wrote
+"""
+
+from __future__ import annotations
+
+
+class ShieldTxError(Exception):
+    """The root: whoever catches it catches all that shieldtx raises on purpose."""
+
+
+class ConfigurationError(ShieldTxError):
+    """A setting, a name or a declaration that cannot work."""
+
+
+class UnknownEventType(ConfigurationError):
+    """An event of a type that the application has not declared."""
+
+
+class HandlerConflict(ConfigurationError):
+    """Two handlers for the same event type and kind in one consumer group."""
+
+
+class SchemaMismatch(ConfigurationError):
+    """The database's tables are older or newer than this version of shieldtx needs."""
+
+
+class TopicMissing(ConfigurationError):
+    """A topic that a consumer should read does not exist on the broker."""
+
+
+class EventRefused(ShieldTxError):
+    """An event that must not be stored; nothing was written."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        """Name the `field` of the event and the `problem` that it has."""
+        super().__init__(f"event refused, {field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class PayloadRefused(EventRefused):
+    """A payload that does not fit the declared type or that no JSON text can carry."""
+
+
+class TooLarge(EventRefused):
+    """A field above its limit in bytes."""
+
+
+class TransactionRefused(ShieldTxError):
+    """The caller's connection would commit by itself, so the event could outlive its data."""
+
+
+class IllegalTransition(ShieldTxError):
+    """A status change that the lifecycle does not list."""
+
+
+class LeaseLost(ShieldTxError):
+    """Another process has taken over what this one was working on."""
+
+
+class BrokerError(ShieldTxError):
+    """The broker answered with an error."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker cannot be reached or does not answer; no event is to blame."""
+
+
+class UndecodableRecord(ShieldTxError):
+    """A record that is not an event of shieldtx's wire format."""
+
+
+class HandlerError(ShieldTxError):
+    """Something a handler says about the event in its hands."""
+
+
+class LocalRollbackFailed(HandlerError):
+    """The local rollback of an event that cannot be delivered raised an error; nothing was changed."""
+
+
+class Refused(HandlerError):
+    """A business refusal for good: raise it in a handler to give up without further attempts."""
+
+
+class NothingToCompensate(HandlerError):
+    """A rollback that names an event which this service has no record of."""

@@ -1,0 +1,101 @@
+"""Events as people write and read them, and envelopes as they are stored and sent."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from shieldtx.states import Operation, TxKind
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+def new_event_id() -> UUID:
+    """Make a UUIDv7 (RFC 9562): unique without asking the database, and increasing over time."""
+    return uuid7()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened in a service, as its code writes it and as handlers receive it.
+
+    `key` keeps order: events of one key are published and handled in the order in which they were
+    written. `biz_key` names the business object of an event type that happens once per object; a
+    second one is refused. The rest of the fields is filled in by the outbox when left out.
+    """
+
+    type: str
+    payload: Any = None
+    key: str | None = None
+    biz_key: str | None = None
+    operation: Operation = Operation.INSERT
+    kind: TxKind = TxKind.COMMIT
+    headers: Mapping[str, str] = NO_HEADERS
+    id: UUID = field(default_factory=new_event_id)
+    source: str = ""
+    time: datetime | None = None
+    causation_id: UUID | None = None
+    """Of a rollback: the event that it takes back. Of any other: the event whose handler wrote it."""
+    causation_source: str | None = None
+    traceparent: str | None = None
+    """W3C trace context of the code that wrote the event."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Envelope:
+    """An event with its payload as JSON text: what the tables hold and the records carry."""
+
+    id: UUID
+    type: str
+    source: str
+    topic: str
+    """The logical topic, without prefix and without the suffix of the kind."""
+    payload: str
+    time: datetime
+    kind: TxKind = TxKind.COMMIT
+    operation: Operation = Operation.INSERT
+    key: str | None = None
+    biz_key: str | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+    causation_id: UUID | None = None
+    causation_source: str | None = None
+    traceparent: str | None = None
+
+    def evolve(self, **changes: Any) -> Envelope:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
+
+    def opened(self, payload: Any) -> Event:
+        """Return the event for a handler, with its decoded `payload`."""
+        return Event(
+            type=self.type,
+            payload=payload,
+            key=self.key,
+            biz_key=self.biz_key,
+            operation=self.operation,
+            kind=self.kind,
+            headers=self.headers,
+            id=self.id,
+            source=self.source,
+            time=self.time,
+            causation_id=self.causation_id,
+            causation_source=self.causation_source,
+            traceparent=self.traceparent,
+        )
+
+
+def physical_topic(prefix: str, topic: str, kind: TxKind) -> str:
+    """Return the broker's name of a logical topic: `<prefix><topic>.commit` or `.rollback`."""
+    return f"{prefix}{topic}.{kind.lower()}"
+
+
+def shard_of(key: str | None, event_id: UUID, shards: int) -> int:
+    """Return the shard (0 to `shards` - 1) of a key; an event without a key spreads by its id."""
+    return zlib.crc32(key.encode() if key is not None else event_id.bytes) % shards

@@ -1,0 +1,182 @@
+"""The two lifecycles, of an outbox row and of an inbox row.
+
+Each is one table of transitions. It guards every UPDATE (`status IN sources_of(target)`), makes the
+CHECK constraint of the table, draws the diagram of the README and drives the exhaustive test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from shieldtx.errors import IllegalTransition
+
+
+class TxKind(StrEnum):
+    """Which way an event travels."""
+
+    COMMIT = "COMMIT"
+    """It happened: downstream services act on it."""
+
+    ROLLBACK = "ROLLBACK"
+    """Take it back: a downstream service gave up, and the services before it compensate."""
+
+
+class Operation(StrEnum):
+    """What happened to the business object."""
+
+    INSERT = "INSERT"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+class OutboxStatus(StrEnum):
+    """The life of an event in the database of the service that wrote it."""
+
+    HALF = "HALF"
+    """Prepared before a local transaction elsewhere; invisible to consumers until that one's end is
+    known by word or by check-back. Left by a commit, a rollback, or the end of the checks."""
+
+    INIT = "INIT"
+    """Waits for a relay: new, due later by choice, or due for another attempt."""
+
+    PROCESSING = "PROCESSING"
+    """Claimed by a relay under a lease. When the lease runs out before the relay has said how it
+    ended, another relay takes the row."""
+
+    PROCESSED = "PROCESSED"
+    """The broker acknowledged it. Purged when its retention is over."""
+
+    FAILED = "FAILED"
+    """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the same
+    transaction. Kept until a person replays it."""
+
+    DISCARDED = "DISCARDED"
+    """Never to be sent, and rightly so: its local transaction rolled back, or it was cancelled before
+    it was due. Purged when its retention is over."""
+
+    UNRESOLVED = "UNRESOLVED"
+    """A half message whose end nobody could tell; kept until a person decides."""
+
+
+class InboxStatus(StrEnum):
+    """The life of an event in the database of a consumer group."""
+
+    INIT = "INIT"
+    """Received and stored; waits for its turn, usually behind an earlier event of its key."""
+
+    PROCESSING = "PROCESSING"
+    """An attempt has been counted: the handler runs, or failed and waits for its next attempt, or
+    died with its process."""
+
+    PROCESSED = "PROCESSED"
+    """Its effect is committed, in the same transaction as this status. Purged after its retention."""
+
+    MAX_RECONSUMED = "MAX_RECONSUMED"
+    """The handler gave up, and the ROLLBACK event was written in the same transaction. Purged after its
+    retention."""
+
+    DEAD = "DEAD"
+    """A compensation that failed for good. Kept until a person replays it."""
+
+    FENCED = "FENCED"
+    """A tombstone: the rollback came before its event, which is refused when it comes. Purged after its
+    retention."""
+
+
+S = TypeVar("S", OutboxStatus, InboxStatus)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transition(Generic[S]):
+    """One arrow of a lifecycle; `source` is None where a row is born."""
+
+    source: S | None
+    target: S
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lifecycle(Generic[S]):
+    """All the arrows of one kind of row, and which of its states are settled.
+
+    A settled row is at rest: nothing picks it up by itself, and it holds back no other row.
+    """
+
+    name: str
+    transitions: tuple[Transition[S], ...]
+    settled: frozenset[S]
+    purgeable: frozenset[S]
+
+    @property
+    def states(self) -> tuple[S, ...]:
+        """Every state, in the order of first mention."""
+        named = [s for t in self.transitions for s in (t.source, t.target) if s is not None]
+        return tuple(dict.fromkeys(named))
+
+    def allows(self, source: S | None, target: S) -> bool:
+        """Whether a row may go from `source` (None: it does not exist yet) to `target`."""
+        return any(t.source == source and t.target == target for t in self.transitions)
+
+    def sources_of(self, target: S) -> tuple[S, ...]:
+        """Return the states from which a row may enter `target`: the guard of that UPDATE.
+
+        Raises IllegalTransition where no row ever enters `target` by an UPDATE.
+        """
+        found = tuple(t.source for t in self.transitions if t.target == target and t.source)
+        if not found:
+            raise IllegalTransition(f"no {self.name} row enters {target} from another state")
+        return found
+
+    def mermaid(self) -> str:
+        """Draw the lifecycle as a Mermaid state diagram, one arrow a line."""
+        lines = ["stateDiagram-v2"]
+        lines += [f"    {t.source or '[*]'} --> {t.target}: {t.cause}" for t in self.transitions]
+        return "\n".join(lines)
+
+
+def _arrows(*rows: tuple[S | None, S, str]) -> tuple[Transition[S], ...]:
+    return tuple(Transition(source=a, target=b, cause=cause) for a, b, cause in rows)
+
+
+_O = OutboxStatus
+OUTBOX: Lifecycle[OutboxStatus] = Lifecycle(
+    name="outbox",
+    transitions=_arrows(
+        (None, _O.INIT, "business transaction"),
+        (None, _O.HALF, "half message prepared"),
+        (_O.HALF, _O.INIT, "local transaction committed"),
+        (_O.HALF, _O.DISCARDED, "local transaction rolled back"),
+        (_O.HALF, _O.UNRESOLVED, "checks used up or too old"),
+        (_O.UNRESOLVED, _O.INIT, "a person commits"),
+        (_O.UNRESOLVED, _O.DISCARDED, "a person rolls back"),
+        (_O.INIT, _O.PROCESSING, "a relay claims"),
+        (_O.PROCESSING, _O.PROCESSED, "broker acknowledged"),
+        (_O.PROCESSING, _O.INIT, "retry later, or released"),
+        (_O.PROCESSING, _O.PROCESSING, "lease ran out, taken over"),
+        (_O.PROCESSING, _O.FAILED, "rejected for ever, or attempts used up"),
+        (_O.FAILED, _O.INIT, "a person replays"),
+        (_O.INIT, _O.DISCARDED, "cancelled before it is due"),
+    ),
+    settled=frozenset({_O.PROCESSED, _O.FAILED, _O.DISCARDED, _O.UNRESOLVED}),
+    purgeable=frozenset({_O.PROCESSED, _O.DISCARDED}),
+)
+
+_I = InboxStatus
+INBOX: Lifecycle[InboxStatus] = Lifecycle(
+    name="inbox",
+    transitions=_arrows(
+        (None, _I.INIT, "received"),
+        (None, _I.PROCESSING, "received, attempt counted"),
+        (_I.INIT, _I.PROCESSING, "attempt counted"),
+        (_I.PROCESSING, _I.PROCESSED, "effect committed"),
+        (_I.PROCESSING, _I.PROCESSING, "next attempt"),
+        (_I.PROCESSING, _I.MAX_RECONSUMED, "gave up, ROLLBACK event written"),
+        (_I.PROCESSING, _I.DEAD, "compensation gave up"),
+        (_I.DEAD, _I.PROCESSING, "a person replays"),
+        (None, _I.FENCED, "its rollback came first"),
+    ),
+    settled=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.DEAD, _I.FENCED}),
+    purgeable=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.FENCED}),
+)

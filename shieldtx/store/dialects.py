@@ -1,0 +1,181 @@
+"""Every difference between the databases, in one place.
+
+PostgreSQL is what shieldtx is for; SQLite is enough for a user's own tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect as SqlaDialect,
+    FromClause,
+    Select,
+    Table,
+    any_,
+    bindparam,
+    cast,
+    func,
+    literal,
+    literal_column,
+    true,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.store.tables import Timestamp
+
+
+class PostgresDialect:
+    """PostgreSQL 14 and later, through psycopg 3."""
+
+    name = "postgresql"
+    supports_schemas = True
+    skips_locked = True
+    """A claim can pass over rows that another transaction has locked."""
+
+    def now(self) -> ColumnElement[Any]:
+        """Return the database's time at the start of the statement."""
+        return func.statement_timestamp(type_=Timestamp())
+
+    def later(self, delay: timedelta | ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return the time `delay` from now; a column element counts seconds."""
+        if isinstance(delay, timedelta):
+            return self.now() + literal(delay, Interval())
+        return self.now() + cast(delay, Float) * literal_column("interval '1 second'", Interval())
+
+    def seconds_until(self, when: ColumnElement[Any]) -> ColumnElement[float]:
+        """Return how many seconds from now `when` is."""
+        return cast(func.extract("epoch", when - self.now()), Float)
+
+    def among(
+        self, column: ColumnElement[Any], values: Sequence[Any], type_: TypeEngine[Any]
+    ) -> ColumnElement[bool]:
+        """Test membership with one array parameter, whatever the number of values."""
+        array = bindparam(None, list(values), type_=ARRAY(type_), unique=True)
+        return column == any_(array)
+
+    def insert_new(self, table: Table) -> postgresql.Insert:
+        """Return an INSERT that passes over rows which any unique key knows already."""
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    def upsert(self, table: Table) -> postgresql.Insert:
+        """Return an INSERT to which ON CONFLICT ... DO UPDATE can be added."""
+        return postgresql.insert(table)
+
+    def is_autocommit(self, connection: Connection) -> bool:
+        """Whether the driver would commit each statement by itself."""
+        return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+    def connect_args(self, idle: timedelta) -> dict[str, Any]:
+        """Have the server end a transaction whose client has been silent for `idle`.
+
+        A stopped process would otherwise keep its row locks, and its shards, for as long as it likes.
+        """
+        milliseconds = int(idle.total_seconds() * 1000)
+        return {"options": f"-c idle_in_transaction_session_timeout={milliseconds}"}
+
+    def next_in_sequence(self) -> dict[str, Any]:
+        """Return what an INSERT says about `seq`: nothing, the database counts."""
+        return {}
+
+    def first_of_each(
+        self, left: FromClause, rows: Select[Any], column: str, limit: int
+    ) -> tuple[FromClause, FromClause]:
+        """Join each row of `left` with the first `limit` of `rows` that agree with it on `column`.
+
+        Returns the join and the right side of it.
+        """
+        matching = rows.where(rows.selected_columns[column] == left.c[column])
+        right = matching.limit(limit).lateral()
+        return left.join(right, true()), right
+
+
+class SqliteDialect:
+    """SQLite 3.35 and later: one writer at a time, no schemas, clock by the library."""
+
+    name = "sqlite"
+    supports_schemas = False
+    skips_locked = False
+
+    # The form in which SQLAlchemy stores datetimes, so that text compares as time does.
+    _format = "%Y-%m-%d %H:%M:%f000"
+    # Starts at the time, so that a later process goes on above an earlier one.
+    _numbers = itertools.count(time.time_ns())
+
+    def now(self) -> ColumnElement[Any]:
+        """Return the library's time."""
+        return func.strftime(self._format, "now", type_=Timestamp())
+
+    def later(self, delay: timedelta | ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return the time `delay` from now; a column element counts seconds."""
+        seconds = literal(delay.total_seconds(), Float) if isinstance(delay, timedelta) else delay
+        shift = func.printf("%+.3f seconds", cast(seconds, Float))
+        return func.strftime(self._format, "now", shift, type_=Timestamp())
+
+    def seconds_until(self, when: ColumnElement[Any]) -> ColumnElement[float]:
+        """Return how many seconds from now `when` is."""
+        days = func.julianday(when) - func.julianday(self.now())
+        return cast(days * 86400.0, Float)
+
+    def among(
+        self,
+        column: ColumnElement[Any],
+        values: Sequence[Any],
+        type_: TypeEngine[Any],  # noqa: ARG002  one signature for both
+    ) -> ColumnElement[bool]:
+        """Test membership with a parameter for each value."""
+        return column.in_(list(values))
+
+    def insert_new(self, table: Table) -> sqlite.Insert:
+        """Return an INSERT that passes over rows which any unique key knows already."""
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    def upsert(self, table: Table) -> sqlite.Insert:
+        """Return an INSERT to which ON CONFLICT ... DO UPDATE can be added."""
+        return sqlite.insert(table)
+
+    def is_autocommit(self, connection: Connection) -> bool:
+        """Whether the connection was told to commit each statement by itself."""
+        return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+
+    def connect_args(self, idle: timedelta) -> dict[str, Any]:  # noqa: ARG002  one signature for both
+        """Wait for the one writer lock instead of failing at once."""
+        return {"timeout": 30}
+
+    def next_in_sequence(self) -> dict[str, Any]:
+        """Return the next number: SQLite counts only primary keys by itself."""
+        return {"seq": next(self._numbers)}
+
+    def first_of_each(
+        self,
+        left: FromClause,
+        rows: Select[Any],
+        column: str,
+        limit: int,  # noqa: ARG002  no LATERAL here
+    ) -> tuple[FromClause, FromClause]:
+        """Join each row of `left` with the `rows` that agree with it on `column`, all of them."""
+        right = rows.subquery()
+        return left.join(right, right.c[column] == left.c[column]), right
+
+
+StoreDialect = PostgresDialect | SqliteDialect
+
+_KNOWN: dict[str, StoreDialect] = {"postgresql": PostgresDialect(), "sqlite": SqliteDialect()}
+
+
+def dialect_of(dialect: SqlaDialect) -> StoreDialect:
+    """Return what shieldtx knows of a database; raises ConfigurationError for an unknown one."""
+    known = _KNOWN.get(dialect.name)
+    if known is None:
+        raise ConfigurationError(
+            f"shieldtx has no dialect for {dialect.name!r}: use one of {', '.join(sorted(_KNOWN))}"
+        )
+    return known

@@ -1,0 +1,49 @@
+"""The shard leases over SQLAlchemy."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Engine
+
+from shieldtx.ports import Holding
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import leases as sql
+from shieldtx.store.tables import Tables
+
+
+class SqlLeaseStore:
+    """Shares the shards out among the living relays (the port LeaseStore)."""
+
+    def __init__(self, engine: Engine, tables: Tables) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._dialect = dialect_of(engine.dialect)
+
+    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+        """Announce the relay, extend its leases and take free shards up to its fair share."""
+        t, d = self._tables, self._dialect
+        with self._engine.begin() as connection:
+            connection.execute(sql.forget_dead_relays(t, d))
+            connection.execute(sql.announce(t, d, relay=relay, lease=lease))
+        with self._engine.begin() as connection:
+            relays = connection.scalars(sql.count_relays(t)).one()
+            shards = connection.scalars(sql.count_shards(t)).one()
+            held = set(connection.scalars(sql.extend(t, d, relay=relay, lease=lease)))
+            fair_share = -(-shards // relays)
+            if len(held) < fair_share:
+                free = sql.take_free(t, d, relay=relay, lease=lease, limit=fair_share - len(held))
+                held |= set(connection.scalars(free))
+        surplus = sorted(held)[fair_share:]
+        return Holding(shards=frozenset(held), relays=relays, surplus=frozenset(surplus))
+
+    def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
+        """Free these shards for the other relays."""
+        with self._engine.begin() as connection:
+            connection.execute(sql.give_back(self._tables, relay=relay, shards=shards))
+
+    def leave(self, *, relay: str) -> None:
+        """Free every shard of the relay and forget it."""
+        with self._engine.begin() as connection:
+            connection.execute(sql.give_back(self._tables, relay=relay, shards=None))
+            connection.execute(sql.forget(self._tables, relay=relay))

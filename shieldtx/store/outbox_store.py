@@ -1,0 +1,144 @@
+"""The outbox port over SQLAlchemy: the caller's side and the relay's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, Engine, Update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import EventRefused, LocalRollbackFailed, TransactionRefused
+from shieldtx.events import shard_of
+from shieldtx.outbox import Posting
+from shieldtx.ports import Claim, Claimed, Settlement
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import outbox as sql
+from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
+from shieldtx.store.tables import Tables
+
+
+class SqlOutboxWriter:
+    """Writes rows over connections of the caller (the port OutboxWriter)."""
+
+    def __init__(self, tables: Tables, *, shards: int) -> None:
+        self._tables = tables
+        self._shards = shards
+
+    def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
+        """Insert all rows with one statement; raises EventRefused for a business key used before."""
+        dialect = dialect_of(connection.dialect)
+        rows = [
+            values_of(posting.envelope)
+            | dialect.next_in_sequence()
+            | {
+                "shard": shard_of(posting.envelope.key, posting.envelope.id, self._shards),
+                "waiting": bool(posting.delay) or posting.at is not None,
+                "delay_seconds": posting.delay.total_seconds() if posting.delay else 0.0,
+                "at": posting.at,
+            }
+            for posting in postings
+        ]
+        try:
+            connection.execute(sql.insert(self._tables, dialect), rows)
+        except IntegrityError as error:
+            if "biz_key" not in str(error.orig):
+                raise
+            keys = sorted(
+                {f"{row['event_type']} {row['biz_key']}" for row in rows if row["biz_key"]}
+            )
+            raise EventRefused(
+                "biz_key",
+                f"one of {', '.join(keys)} was written before; a business key is for event types that "
+                "happen once per object (leave it out for the others)",
+            ) from error
+
+    def refuse_autocommit(self, connection: Connection) -> None:
+        """Raise TransactionRefused when the connection commits each statement by itself."""
+        if dialect_of(connection.dialect).is_autocommit(connection):
+            raise TransactionRefused(
+                "the connection is in AUTOCOMMIT, so the event would be committed without its data; "
+                "use a connection with transactions"
+            )
+
+    def cancel(self, connection: Connection, event_id: UUID) -> bool:
+        """Discard a delayed event that is not due yet."""
+        dialect = dialect_of(connection.dialect)
+        return connection.execute(sql.cancel(self._tables, dialect, event_id)).rowcount == 1
+
+
+class SqlOutboxStore:
+    """Claims and settles rows in transactions of its own (the port OutboxStore)."""
+
+    def __init__(self, engine: Engine, tables: Tables, *, shards: int) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._shards = shards
+        self._dialect = dialect_of(engine.dialect)
+        self._turn = 0
+
+    def claim(self, *, relay: str, limit: int) -> Claim:
+        """Lease the next due rows of the relay's shards to it."""
+        token = uuid4()
+        self._turn = (self._turn + 1) % self._shards
+        statement = sql.claim(
+            self._tables,
+            self._dialect,
+            relay=relay,
+            token=token,
+            limit=limit,
+            turn=self._turn,
+            shards=self._shards,
+        )
+        with self._engine.begin() as connection:
+            rows = connection.execute(statement).all()
+        rows = sorted(rows, key=lambda row: row[ENVELOPE_WIDTH])  # by seq
+        events = [
+            Claimed(envelope=envelope_of(row), attempts=attempts, unconfirmed=unconfirmed)
+            for row in rows
+            for _, attempts, unconfirmed, _ in [row[ENVELOPE_WIDTH:]]
+        ]
+        left = min((row[-1] for row in rows), default=0.0)
+        return Claim(token=token, events=events, lease_left=timedelta(seconds=left))
+
+    def settle(self, token: UUID, settlement: Settlement) -> int:
+        """Write down how a batch ended, in one transaction."""
+        t, d, s = self._tables, self._dialect, settlement
+        statements: list[Update] = []
+        if s.processed:
+            statements.append(sql.processed(t, d, token, s.processed))
+        for ids, unconfirmed in ((s.unsent, False), (s.unconfirmed, True)):
+            if ids:
+                statements.append(
+                    sql.release(t, d, token, ids, reason=s.reason, unconfirmed=unconfirmed)
+                )
+        statements += [
+            sql.retry(t, d, token, r.event_id, delay=r.delay, reason=r.reason) for r in s.retries
+        ]
+        with self._engine.begin() as connection:
+            return sum(connection.execute(statement).rowcount for statement in statements)
+
+    def fail(
+        self,
+        token: UUID,
+        event_id: UUID,
+        *,
+        reason: str,
+        local_rollback: Callable[[Session], None] | None,
+    ) -> bool:
+        """Settle a row as FAILED together with its local rollback."""
+        statement = sql.failed(self._tables, self._dialect, token, event_id, reason=reason)
+        with Session(self._engine) as session, session.begin():
+            if session.connection().execute(statement).rowcount != 1:
+                return False
+            if local_rollback is not None:
+                try:
+                    local_rollback(session)
+                    session.flush()
+                except Exception as error:
+                    raise LocalRollbackFailed(
+                        f"local rollback failed: {type(error).__name__}: {error}"
+                    ) from error
+            return True

@@ -1,0 +1,84 @@
+"""How an envelope lies in the columns that outbox and inbox share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Column, Row, Table
+
+from shieldtx.events import NO_HEADERS, Envelope
+from shieldtx.states import Operation, TxKind
+
+_KINDS = {kind.value: kind for kind in TxKind}
+_OPERATIONS = {operation.value: operation for operation in Operation}
+
+
+def envelope_columns(table: Table, time: str) -> list[Column[Any]]:
+    """Return the columns that `envelope_of` reads, first in a row; `time` names the event time's column."""
+    c = table.c
+    return [
+        c.event_id,
+        c.event_type,
+        c.source,
+        c.topic,
+        c.payload,
+        c[time],
+        c.tx_kind,
+        c.operation,
+        c.key,
+        c.biz_key,
+        c.headers,
+        c.causation_id,
+        c.causation_source,
+        c.traceparent,
+    ]
+
+
+ENVELOPE_WIDTH = 14
+"""How many columns `envelope_columns` has."""
+
+
+def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
+    """Read an envelope from the first columns of a row."""
+    return Envelope(
+        id=row[0],
+        type=row[1],
+        source=row[2],
+        topic=row[3],
+        payload=row[4],
+        time=row[5],
+        kind=_KINDS[row[6]],
+        operation=_OPERATIONS[row[7]],
+        key=row[8],
+        biz_key=row[9],
+        headers=json.loads(row[10]) if row[10] else NO_HEADERS,
+        causation_id=row[11],
+        causation_source=row[12],
+        traceparent=row[13],
+    )
+
+
+def values_of(envelope: Envelope) -> dict[str, Any]:
+    """Return the columns of an envelope, without its time."""
+    return {
+        "event_id": envelope.id,
+        "event_type": envelope.type,
+        "source": envelope.source,
+        "topic": envelope.topic,
+        "payload": envelope.payload,
+        "tx_kind": envelope.kind.value,
+        "operation": envelope.operation.value,
+        "key": envelope.key,
+        "biz_key": envelope.biz_key,
+        "headers": headers_text(envelope.headers),
+        "causation_id": envelope.causation_id,
+        "causation_source": envelope.causation_source,
+        "traceparent": envelope.traceparent,
+    }
+
+
+def headers_text(headers: Mapping[str, str]) -> str | None:
+    """Return headers as a JSON object; None where there are none."""
+    return json.dumps(dict(headers), ensure_ascii=False) if headers else None

@@ -1,0 +1,81 @@
+"""The statements on the shard leases and the list of living relays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Delete, Insert, Select, Update, delete, func, or_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.tables import Tables
+
+
+def announce(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Insert:
+    """Say that the relay lives, for one lease more."""
+    statement = d.upsert(t.relay).values(
+        relay=relay, alive_until=d.later(lease), started_at=d.now()
+    )
+    return statement.on_conflict_do_update(
+        index_elements=[t.relay.c.relay], set_={"alive_until": d.later(lease)}
+    )
+
+
+def forget_dead_relays(t: Tables, d: StoreDialect) -> Delete:
+    """Remove relays that have not been heard of for a whole lease."""
+    return delete(t.relay).where(t.relay.c.alive_until <= d.now())
+
+
+def count_relays(t: Tables) -> Select[Any]:
+    """Count the relays that live."""
+    return select(func.count()).select_from(t.relay)
+
+
+def count_shards(t: Tables) -> Select[Any]:
+    """Count the shards of this database."""
+    return select(func.count()).select_from(t.shard)
+
+
+def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
+    """Extend the relay's leases; one that has run out is not extended but has to be taken anew."""
+    s = t.shard
+    return (
+        update(s)
+        .where(s.c.owner == relay, s.c.lease_until > d.now())
+        .values(lease_until=d.later(lease))
+        .returning(s.c.shard)
+    )
+
+
+def take_free(
+    t: Tables, d: StoreDialect, *, relay: str, lease: timedelta, limit: int
+) -> ReturningUpdate[Any]:
+    """Take up to `limit` shards that nobody holds, passing over those that a claim has locked."""
+    s = t.shard
+    free = (
+        select(s.c.shard)
+        .where(or_(s.c.owner.is_(None), s.c.lease_until <= d.now()))
+        .order_by(s.c.shard)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return (
+        update(s)
+        .where(s.c.shard.in_(free.cte("free").select()))
+        .values(owner=relay, epoch=s.c.epoch + 1, lease_until=d.later(lease))
+        .returning(s.c.shard)
+    )
+
+
+def give_back(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
+    """Free some shards of the relay, or all of them (None)."""
+    s = t.shard
+    statement = update(s).where(s.c.owner == relay).values(owner=None, lease_until=None)
+    return statement if shards is None else statement.where(s.c.shard.in_(sorted(shards)))
+
+
+def forget(t: Tables, *, relay: str) -> Delete:
+    """Remove the relay from the list."""
+    return delete(t.relay).where(t.relay.c.relay == relay)
