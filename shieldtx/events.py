@@ -37,7 +37,7 @@ class Event:
     biz_key: str | None = None
     operation: Operation = Operation.INSERT
     kind: TxKind = TxKind.COMMIT
-    headers: Mapping[str, str] = NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     id: UUID = field(default_factory=new_event_id)
     source: str = ""
     time: datetime | None = None
@@ -63,7 +63,7 @@ class Envelope:
     operation: Operation = Operation.INSERT
     key: str | None = None
     biz_key: str | None = None
-    headers: Mapping[str, str] = NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     causation_id: UUID | None = None
     causation_source: str | None = None
     traceparent: str | None = None
