@@ -27,6 +27,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`, `_`,
 `-`), and short enough that prefix and suffix fit into Kafka's 249."""
 
+_UUID_VERSION = 7
+
 HEADER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -128,6 +130,10 @@ class Catalog:
         return encode_payload(_ANY, event.payload, self.limits.payload)
 
     def _check_texts(self, event: Event) -> None:
+        if event.id.version != _UUID_VERSION:
+            raise EventRefused(
+                "id", f"{event.id} is no UUIDv7; leave it out, or use new_event_id()"
+            )
         for name, text in (("key", event.key), ("biz_key", event.biz_key)):
             if text is not None:
                 _check_text(name, text, getattr(self.limits, name))

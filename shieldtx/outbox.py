@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Connection, event as sqlalchemy_event
+from sqlalchemy import Connection
+from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -64,7 +65,7 @@ class Outbox:
         traceparent: Callable[[], str | None] = lambda: None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
-        self._source = source
+        self.source = source
         self._catalog = catalog
         self._writer = writer
         self._traceparent = traceparent
@@ -157,7 +158,7 @@ class Outbox:
         return Envelope(
             id=event.id,
             type=event.type,
-            source=self._source,
+            source=self.source,
             topic=topic,
             payload=payload,
             # Replaced by the database's time in the row.

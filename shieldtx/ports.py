@@ -295,10 +295,8 @@ class Original:
     """The event that a rollback takes back, from the tables of this service, and how far it got."""
 
     envelope: Envelope
-    own: bool
-    """Written by this service (its outbox), not received by it (its inbox)."""
     status: InboxStatus | None
-    """Of a received one."""
+    """Of a received one; None for the service's own."""
     compensated: bool
     """Some rollback of it has been compensated in this group before."""
 
@@ -341,8 +339,11 @@ class InboxStore(Protocol):
         """
         ...
 
-    def original(self, session: Session, attempt: Attempt) -> Original | None:
-        """Find and lock what a rollback takes back; None when this database has never seen it."""
+    def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
+        """Find and lock what a rollback takes back, in the outbox (`own`) or in the group's inbox.
+
+        None when it is not there.
+        """
         ...
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:

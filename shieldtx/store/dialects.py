@@ -5,6 +5,7 @@ PostgreSQL is what shieldtx is for; SQLite is enough for a user's own tests.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections.abc import Sequence
@@ -12,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
-    Dialect as SqlaDialect,
     FromClause,
     Select,
     Table,
@@ -24,7 +25,11 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
+    select,
     true,
+)
+from sqlalchemy import (
+    Dialect as SqlaDialect,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
@@ -40,6 +45,8 @@ class PostgresDialect:
     supports_schemas = True
     skips_locked = True
     """A claim can pass over rows that another transaction has locked."""
+    migration_isolation = "READ COMMITTED"
+    """A migration must see what the one it waited for has committed."""
 
     def now(self) -> ColumnElement[Any]:
         """Return the database's time at the start of the statement."""
@@ -82,6 +89,13 @@ class PostgresDialect:
         milliseconds = int(idle.total_seconds() * 1000)
         return {"options": f"-c idle_in_transaction_session_timeout={milliseconds}"}
 
+    def migrate_alone(self, connection: Connection, schema: str | None) -> None:
+        """Hold back every other migration of the same tables until this transaction ends."""
+        name = schema or connection.scalar(select(func.current_schema()))
+        digest = hashlib.sha256(f"shieldtx migrates {name}".encode()).digest()
+        key = literal(int.from_bytes(digest[:8], "big", signed=True), BigInteger)
+        connection.execute(select(func.pg_advisory_xact_lock(key)))
+
     def next_in_sequence(self) -> dict[str, Any]:
         """Return what an INSERT says about `seq`: nothing, the database counts."""
         return {}
@@ -104,6 +118,7 @@ class SqliteDialect:
     name = "sqlite"
     supports_schemas = False
     skips_locked = False
+    migration_isolation = "SERIALIZABLE"
 
     # The form in which SQLAlchemy stores datetimes, so that text compares as time does.
     _format = "%Y-%m-%d %H:%M:%f000"
@@ -149,6 +164,11 @@ class SqliteDialect:
     def connect_args(self, idle: timedelta) -> dict[str, Any]:  # noqa: ARG002  one signature for both
         """Wait for the one writer lock instead of failing at once."""
         return {"timeout": 30}
+
+    def migrate_alone(self, connection: Connection, schema: str | None) -> None:  # noqa: ARG002  one signature for both
+        """Take the one writer lock: by itself, the driver begins no transaction for DDL."""
+        if not getattr(connection.connection.dbapi_connection, "in_transaction", False):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def next_in_sequence(self) -> dict[str, Any]:
         """Return the next number: SQLite counts only primary keys by itself."""

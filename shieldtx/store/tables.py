@@ -37,9 +37,9 @@ from shieldtx.states import INBOX, OUTBOX, Operation, TxKind
 # What is named below is named by `conv`: a host's metadata may have a naming convention of its own.
 NAMING = {"pk": "%(table_name)s_pkey"}
 
-# A row is updated at least twice and deleted once, and few rows are open at a time. Vacuum has to keep
-# up with those few: PostgreSQL's default waits for dead rows worth 20 % of the table, settled rows in
-# their retention included, and until then every claim walks over the dead entries of its index.
+# A row is updated at least twice and deleted once, and few rows are open at a time. Vacuum has to
+# follow those few: PostgreSQL's default waits for dead rows worth 20 % of the table, settled rows
+# in their retention included, and until then claims walk over the dead entries of their index.
 _VACUUM_OFTEN = {"autovacuum_vacuum_scale_factor": "0.01"}
 
 
@@ -99,7 +99,7 @@ class Tables:
 
 
 def tables(schema: str | None = None, metadata: MetaData | None = None) -> Tables:
-    """Describe the tables in `schema` (None: the connection's own), in a host's `metadata` or alone."""
+    """Describe the tables in `schema` (None: the connection's own), in a host's metadata if any."""
     metadata = metadata or MetaData(schema=schema, naming_convention=NAMING)
     return Tables(
         metadata=metadata,

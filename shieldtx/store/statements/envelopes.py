@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Column, Row, Table
+from sqlalchemy import ColumnElement, FromClause, Row
 
 from shieldtx.events import NO_HEADERS, Envelope
 from shieldtx.states import Operation, TxKind
@@ -15,7 +15,7 @@ _KINDS = {kind.value: kind for kind in TxKind}
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
-def envelope_columns(table: Table, time: str) -> list[Column[Any]]:
+def envelope_columns(table: FromClause, time: str) -> list[ColumnElement[Any]]:
     """Return the columns that `envelope_of` reads, first in a row; `time` names the event time's column."""
     c = table.c
     return [

@@ -61,10 +61,12 @@ def claim(
         select(_due_in_waiting_line(t, d, mine, limit).subquery().c.event_id),
         select(_next_in_line(t, d, mine, limit).subquery().c.event_id),
     ).limit(limit)
+    # Materialized: chosen once, whatever the planner thinks of it.
+    chosen = ready.cte("ready").prefix_with("MATERIALIZED")
     o = t.outbox
     return (
         update(o)
-        .where(o.c.event_id.in_(ready), _is_claimable(o, d))
+        .where(o.c.event_id.in_(select(chosen.c.event_id)), _is_claimable(o, d))
         .values(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,

@@ -1,0 +1,291 @@
+"""ShieldTx: what a service declares, wired to its database and broker."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import cached_property, partial
+from typing import Any, Protocol, Self, TypeVar
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
+
+from shieldtx.brokers import codec
+from shieldtx.catalog import Catalog, EventType, Limits, decode_payload
+from shieldtx.config import Settings
+from shieldtx.consumer import Consumer, ConsumerSettings
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import NO_HEADERS, Envelope, new_event_id, physical_topic
+from shieldtx.handlers import ConsumerGroup, HandlerFunction
+from shieldtx.housekeeping import Housekeeping, Retention
+from shieldtx.inbox import Inbox
+from shieldtx.outbox import Outbox
+from shieldtx.ports import Publisher, Subscriber, TopicAdmin
+from shieldtx.publishing import Part, Publication, payload_type_of, publishing
+from shieldtx.relay import LocalRollback, Relay, RelaySettings
+from shieldtx.retry import RetryPolicy
+from shieldtx.states import Operation, TxKind
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.purge_store import SqlPurgeStore
+from shieldtx.store.schema import Schema
+from shieldtx.store.tables import Tables, tables
+from shieldtx.store.wakeup import Listener, Notifier
+
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=HandlerFunction)
+
+
+class Broker(Protocol):
+    """A message broker: what makes publishers, subscribers and topic admins for it."""
+
+    def publisher(self) -> Publisher:
+        """Return a new publisher."""
+        ...
+
+    def subscriber(self, group: str, topics: list[str]) -> Subscriber:
+        """Return a new member of a consumer group that reads these topics."""
+        ...
+
+    def topics(self) -> TopicAdmin:
+        """Return an admin of the topics."""
+        ...
+
+
+class ShieldTx:
+    """The one object a service makes: it declares events and handlers and builds the workers.
+
+    Making it connects to nothing. `engine` and `broker` stand in for those of the settings, in tests.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        engine: Engine | None = None,
+        broker: Broker | None = None,
+        traceparent: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.catalog = Catalog(Limits(payload=settings.max_payload_bytes))
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._engine = engine
+        self._broker = broker
+        self._local_rollbacks: dict[str, LocalRollback] = {}
+        self.outbox = Outbox(
+            source=settings.source,
+            catalog=self.catalog,
+            writer=SqlOutboxWriter(self.tables, shards=settings.shards),
+            traceparent=traceparent,
+            after_commit=self._hint,
+        )
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Read the settings from `SHIELDTX_*`; raises ConfigurationError naming the variables at fault."""
+        return cls(Settings.from_env())
+
+    # --- what a service declares ---------------------------------------------------------------------
+
+    def declare(
+        self,
+        event_type: str,
+        *,
+        payload: Any = None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> EventType:
+        """Declare an event type that is written with `outbox.add`; see Catalog.declare."""
+        return self.catalog.declare(event_type, payload=payload, topic=topic, retry=retry)
+
+    def publishes(
+        self,
+        event_type: str,
+        *,
+        key: Part = None,
+        biz_key: Part = None,
+        payload: Any = None,
+        topic: str | None = None,
+        operation: Operation = Operation.INSERT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        delay: timedelta | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Publish what the decorated method returns, in the transaction that it is called with.
+
+        `key` and `biz_key` name fields of the returned payload (or are functions of it); `payload` is
+        its type where the return annotation does not say it. An event type that several methods publish
+        is declared first, with `declare`.
+        """
+
+        def decorate(function: F) -> F:
+            if self.catalog.find(event_type) is None:
+                kind = payload if payload is not None else payload_type_of(function)
+                self.declare(event_type, payload=kind, topic=topic, retry=retry)
+            publication = Publication(
+                event_type=event_type,
+                key=key,
+                biz_key=biz_key,
+                operation=operation,
+                headers=headers,
+                delay=delay,
+            )
+            return publishing(self.outbox, publication)(function)
+
+        return decorate
+
+    def local_rollback(self, event_type: str) -> Callable[[H], H]:
+        """Declare what undoes the business data of an event that can never be delivered.
+
+        It is called as `function(session, event)` in the transaction that marks the event FAILED.
+        """
+
+        def decorate(function: H) -> H:
+            if event_type in self._local_rollbacks:
+                raise ConfigurationError(f"event type {event_type!r} has two local rollbacks")
+            self._local_rollbacks[event_type] = partial(self._roll_back_locally, function)
+            return function
+
+        return decorate
+
+    def consumer(self, group: str) -> ConsumerGroup:
+        """Return the consumer group of this name, to declare its handlers on."""
+        if group not in self.groups:
+            self.groups[group] = ConsumerGroup(group, self.catalog)
+        return self.groups[group]
+
+    # --- what runs it --------------------------------------------------------------------------------
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The tables in the configured schema."""
+        return tables(self.settings.database_schema)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The connections of relay and consumers; services write through sessions of their own."""
+        if self._engine is not None:
+            return self._engine
+        url = self.settings.url
+        longest = max(
+            [h.lease for group in self.groups.values() for h in group.handlers()],
+            default=timedelta(minutes=1),
+        )
+        idle = max(longest, self.settings.relay_lease)
+        return create_engine(
+            url,
+            pool_pre_ping=True,
+            connect_args=dialect_of(url.get_dialect()()).connect_args(idle),
+        )
+
+    @cached_property
+    def broker(self) -> Broker:
+        """The broker of the settings."""
+        if self._broker is not None:
+            return self._broker
+        from shieldtx.brokers.kafka import KafkaBroker  # noqa: PLC0415  writers need no Kafka client
+
+        return KafkaBroker.from_settings(self.settings)
+
+    @property
+    def schema(self) -> Schema:
+        """The maker and checker of the tables."""
+        return Schema(
+            self.engine, schema=self.settings.database_schema, shards=self.settings.shards
+        )
+
+    def topics(self) -> list[str]:
+        """Return the broker's names of all topics that this service writes or reads, sorted."""
+        prefix = self.settings.topic_prefix
+        named = {(t.topic, kind) for t in self.catalog for kind in TxKind}
+        for group in self.groups.values():
+            # A group that gives up writes to the rollback topic of what it reads.
+            named |= {(topic, kind) for topic, _ in group.subscriptions() for kind in TxKind}
+        return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
+
+    def relay(self, name: str | None = None) -> Relay:
+        """Build a relay; `name` must be its own among all relays and restarts (made up by default)."""
+        s = self.settings
+        return Relay(
+            store=SqlOutboxStore(self.engine, self.tables, shards=s.shards),
+            leases=SqlLeaseStore(self.engine, self.tables),
+            publisher=self.broker.publisher(),
+            encode=partial(codec.encode, prefix=s.topic_prefix),
+            settings=RelaySettings(
+                name=name or worker_name(),
+                batch_size=s.relay_batch_size,
+                lease=s.relay_lease,
+                send_timeout=s.relay_send_timeout,
+            ),
+            retry_of=self._retry_of,
+            local_rollbacks=self._local_rollbacks,
+        )
+
+    def consumer_worker(
+        self, group: str, *, stopping: Callable[[], bool] = lambda: False
+    ) -> Consumer:
+        """Build a worker of a declared consumer group; raises ConfigurationError for an unknown one."""
+        declared = self.groups.get(group)
+        if declared is None or not declared.subscriptions():
+            known = ", ".join(sorted(self.groups)) or "none"
+            raise ConfigurationError(
+                f"consumer group {group!r} has no handlers in this application (groups: {known})"
+            )
+        prefix = self.settings.topic_prefix
+        store = SqlInboxStore(self.engine, self.tables)
+        topics = [physical_topic(prefix, t, kind) for t, kind in declared.subscriptions()]
+        return Consumer(
+            group=declared,
+            subscriber=self.broker.subscriber(group, topics),
+            store=store,
+            inbox=Inbox(group=declared, store=store, outbox=self.outbox),
+            decode=partial(codec.decode, prefix=prefix),
+            settings=ConsumerSettings(batch_size=self.settings.consumer_batch_size),
+            stopping=stopping,
+        )
+
+    def housekeeping(self) -> Housekeeping:
+        """Build the purge of this service's tables."""
+        s = self.settings
+        return Housekeeping(
+            store=SqlPurgeStore(self.engine, self.tables),
+            retention=Retention(outbox=s.retention_outbox, inbox=s.retention_inbox),
+        )
+
+    def listener(self, wake: Callable[[], None]) -> Listener | None:
+        """Build the listener for wake-up hints; None where there are none."""
+        if not self._hints:
+            return None
+        return Listener(self.engine, self.settings.database_schema, wake)
+
+    @property
+    def _hints(self) -> bool:
+        return self.settings.relay_wakeup and self.settings.url.get_backend_name() == "postgresql"
+
+    @cached_property
+    def _notifier(self) -> Notifier:
+        return Notifier(self.engine, self.settings.database_schema)
+
+    def _hint(self) -> None:
+        if self._hints:
+            self._notifier.hint()
+
+    def _retry_of(self, event_type: str) -> RetryPolicy:
+        # A rollback event is of a type that its upstream declared, not this service.
+        declared = self.catalog.find(event_type)
+        return RetryPolicy() if declared is None else declared.retry
+
+    def _roll_back_locally(
+        self, function: HandlerFunction, session: Session, envelope: Envelope
+    ) -> None:
+        payload = decode_payload(self.catalog.get(envelope.type).payload, envelope.payload)
+        function(session, envelope.opened(payload))
+
+
+def worker_name() -> str:
+    """Make a name that no other process or restart has: host, process, and a part of a UUID."""
+    return f"{socket.gethostname()}-{os.getpid()}-{new_event_id().hex[-8:]}"

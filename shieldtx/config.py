@@ -1,0 +1,137 @@
+"""Settings, read from the environment as `SHIELDTX_*`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from shieldtx.catalog import checked_name
+from shieldtx.errors import ConfigurationError
+from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS, schema_name
+
+Seconds = Annotated[timedelta, Field(gt=timedelta(0))]
+"""A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
+
+
+def _name(value: str) -> str:
+    try:
+        return checked_name("the name", value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _schema(value: str | None) -> str | None:
+    try:
+        return schema_name(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _url(value: SecretStr) -> SecretStr:
+    try:
+        make_url(value.get_secret_value())
+    except ArgumentError:
+        # The text itself may hold a password: it stays out of the message.
+        raise ValueError(
+            "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name"
+        ) from None
+    return value
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured, checked once at the start."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SHIELDTX_", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    source: Annotated[str, AfterValidator(_name)] = Field(
+        description="name of this service, written into every event"
+    )
+    database_url: Annotated[SecretStr, AfterValidator(_url)] = Field(
+        description="SQLAlchemy URL of the service's own database"
+    )
+    database_schema: Annotated[str | None, AfterValidator(_schema)] = Field(
+        default=None, description="schema of shieldtx's tables; the connection's own by default"
+    )
+    shards: int = Field(
+        default=DEFAULT_SHARDS,
+        ge=1,
+        le=MOST_SHARDS,
+        description="fixed for a database once migrated",
+    )
+
+    kafka_bootstrap: str = Field(default="127.0.0.1:9092", description="host:port, ...")
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: str | None = None
+    kafka_sasl_username: str | None = None
+    kafka_sasl_password: SecretStr | None = None
+    kafka_ssl_cafile: str | None = None
+    topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
+        default="", description="in front of every topic's name"
+    )
+    topic_partitions: int = Field(default=8, ge=1, description="of topics that shieldtx creates")
+    topic_replication: int = Field(default=1, ge=1, description="of topics that shieldtx creates")
+
+    relay_batch_size: int = Field(default=1000, ge=1, le=10_000)
+    relay_poll_interval: Seconds = timedelta(seconds=1)
+    relay_lease: Seconds = Field(
+        default=timedelta(seconds=30), description="how soon a dead relay's shards are taken over"
+    )
+    relay_send_timeout: Seconds = Field(
+        default=timedelta(seconds=10), description="for the acknowledgement of a whole batch"
+    )
+    relay_wakeup: bool = Field(
+        default=True, description="NOTIFY after a commit wakes the relay (PostgreSQL only)"
+    )
+    consumer_batch_size: int = Field(default=500, ge=1, le=10_000)
+    stop_timeout: Seconds = Field(
+        default=timedelta(seconds=20), description="for a graceful stop after SIGTERM"
+    )
+    watchdog: Seconds = Field(
+        default=timedelta(minutes=5), description="a pass longer than this ends the process"
+    )
+
+    retention_outbox: Seconds = timedelta(days=7)
+    retention_inbox: Seconds = Field(
+        default=timedelta(days=14), description="at least the topics' retention plus redelivery"
+    )
+    max_payload_bytes: int = Field(default=1_000_000, ge=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.relay_send_timeout >= self.relay_lease * 0.8:
+            raise ValueError(
+                f"SHIELDTX_RELAY_SEND_TIMEOUT ({self.relay_send_timeout}) must be below 0.8 of "
+                f"SHIELDTX_RELAY_LEASE ({self.relay_lease}): a batch has to end while its lease lasts"
+            )
+        if self.retention_inbox < self.retention_outbox:
+            raise ValueError(
+                f"SHIELDTX_RETENTION_INBOX ({self.retention_inbox}) must not be below "
+                f"SHIELDTX_RETENTION_OUTBOX ({self.retention_outbox}): an event that is sent again "
+                "must still be known"
+            )
+        return self
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Read the settings; raises ConfigurationError that names every variable at fault."""
+        try:
+            return cls()  # filled from the environment
+        except ValidationError as error:
+            problems = []
+            for problem in error.errors():
+                name = "_".join(str(part) for part in problem["loc"]).upper()
+                message = problem["msg"].removeprefix("Value error, ")
+                problems.append(f"SHIELDTX_{name}: {message}" if name else message)
+            raise ConfigurationError("; ".join(problems)) from None
+
+    @property
+    def url(self) -> URL:
+        """The database's URL; its password is masked when printed."""
+        return make_url(self.database_url.get_secret_value())

@@ -1,0 +1,143 @@
+"""The consumer adapter: reads records, brings them into the inbox, gives each event its turn."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from shieldtx.errors import UndecodableRecord
+from shieldtx.events import Envelope
+from shieldtx.handlers import ConsumerGroup
+from shieldtx.inbox import Inbox, Verdict
+from shieldtx.ports import Arrival, InboxStore, Parked, ReceivedRecord, Subscriber
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerSettings:
+    """How a consumer works."""
+
+    batch_size: int = 500
+    poll_timeout: timedelta = timedelta(milliseconds=200)
+    """How long a pass waits for records; due retries wait no longer than this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerPass:
+    """What one pass did."""
+
+    records: int = 0
+    fresh: int = 0
+    duplicates: int = 0
+    parked: int = 0
+    ignored: int = 0
+    """Events of types that the group has no handler for."""
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+
+    @property
+    def more(self) -> bool:
+        """Whether there was work, so that the next pass should follow at once."""
+        return self.records > 0 or any(
+            count for verdict, count in self.verdicts.items() if verdict is not Verdict.HELD
+        )
+
+
+class Consumer:
+    """One worker of a consumer group; any number of them, in any processes, share the group's inbox.
+
+    A record's way: decode, dedupe (the insert into the inbox), commit of its offset; then its event's
+    way, alone: hold back while its key waits, count the attempt, the group's interceptors, the handler,
+    and at the end giving up. What fails waits in the inbox, so no partition is ever held.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        subscriber: Subscriber,
+        store: InboxStore,
+        inbox: Inbox,
+        decode: Callable[[ReceivedRecord], Envelope],
+        settings: ConsumerSettings,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._group = group
+        self._subscriber = subscriber
+        self._store = store
+        self._inbox = inbox
+        self._decode = decode
+        self._settings = settings
+        self._stopping = stopping
+
+    def run_once(self) -> ConsumerPass:
+        """Make one pass: first what is due in the inbox, then what is new on the topics."""
+        limit = self._settings.batch_size
+        due = self._work(self._store.due(self._group.name, limit=limit))
+        # With work at hand there is no reason to wait for more.
+        busy = sum(due.values()) > due[Verdict.HELD]
+        timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
+        records = self._subscriber.poll(timeout=timeout, limit=limit)
+        if not records:
+            return ConsumerPass(verdicts=due)
+        try:
+            done, fresh = self._receive(records)
+        except Exception:
+            self._subscriber.rewind(records)
+            raise
+        # The rows are committed, so the partitions can go on whatever becomes of the handlers.
+        self._subscriber.commit(records)
+        due.update(self._work(fresh))
+        return ConsumerPass(
+            records=len(records),
+            fresh=done.fresh,
+            duplicates=done.duplicates,
+            parked=done.parked,
+            ignored=done.ignored,
+            verdicts=due,
+        )
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._subscriber.close()
+
+    def _receive(
+        self, records: Sequence[ReceivedRecord]
+    ) -> tuple[ConsumerPass, Sequence[Envelope]]:
+        """Decode a batch and store it in one transaction."""
+        arrivals: list[Arrival] = []
+        parked: list[Parked] = []
+        ignored = 0
+        for record in records:
+            try:
+                envelope = self._decode(record)
+            except UndecodableRecord as error:
+                log.error(
+                    "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
+                )
+                parked.append(Parked(record=record, reason=str(error)))
+                continue
+            if self._group.handler_of(envelope.type, envelope.kind) is None:
+                ignored += 1
+            else:
+                arrivals.append(Arrival(envelope=envelope, record=record))
+        receipt = self._store.receive(self._group.name, arrivals, parked)
+        done = ConsumerPass(
+            records=len(records),
+            fresh=len(receipt.fresh),
+            duplicates=receipt.duplicates,
+            parked=receipt.parked,
+            ignored=ignored,
+        )
+        return done, receipt.fresh
+
+    def _work(self, envelopes: Iterable[Envelope]) -> Counter[Verdict]:
+        verdicts: Counter[Verdict] = Counter()
+        for envelope in envelopes:
+            if self._stopping():
+                break
+            verdicts[self._inbox.work(envelope)] += 1
+        return verdicts

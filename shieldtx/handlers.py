@@ -1,0 +1,134 @@
+"""What a consumer group does with events: declared with decorators, looked up by type and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter
+from sqlalchemy.orm import Session
+
+from shieldtx.catalog import Catalog, checked_name
+from shieldtx.errors import HandlerConflict
+from shieldtx.events import Event
+from shieldtx.retry import RetryPolicy
+from shieldtx.states import TxKind
+
+HandlerFunction: TypeAlias = Callable[[Session, Event], Any]
+Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
+"""Wraps a handler inside its transaction: `def timed(session, event, proceed): ...; proceed(); ...`."""
+
+F = TypeVar("F", bound=HandlerFunction)
+I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handler:
+    """A handler and how it is run."""
+
+    function: HandlerFunction
+    topic: str
+    """The logical topic that its events come from."""
+    payload: TypeAdapter[Any]
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    lease: timedelta = timedelta(minutes=1)
+    """How long one attempt may take before another worker may take the event over."""
+
+
+class ConsumerGroup:
+    """The handlers of one consumer group; events are dedupled per group."""
+
+    def __init__(self, name: str, catalog: Catalog) -> None:
+        self.name = checked_name("consumer group", name)
+        self._catalog = catalog
+        self._handlers: dict[tuple[str, TxKind], Handler] = {}
+        self.interceptors: list[Interceptor] = []
+
+    def handles(
+        self,
+        event_type: str,
+        *,
+        payload: Any = None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> Callable[[F], F]:
+        """Declare what this group does when an event of the type happened.
+
+        The function is called as `function(session, event)`; what it writes with `session` is committed
+        together with the event's status. An exception ends the attempt; after the last one (or at once
+        for shieldtx.Refused) a ROLLBACK event goes back to where the event came from. `payload` is the
+        type that `event.payload` is turned into; `lease` bounds one attempt.
+        """
+        return self._declare(event_type, TxKind.COMMIT, payload, topic, retry, lease)
+
+    def compensates(
+        self,
+        event_type: str,
+        *,
+        payload: Any = None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> Callable[[F], F]:
+        """Declare how this group takes an event back that somebody downstream gave up on.
+
+        The function is given the original event, from this service's own tables, and called once per
+        original however many rollbacks arrive.
+        """
+        return self._declare(event_type, TxKind.ROLLBACK, payload, topic, retry, lease)
+
+    def intercepts(self, function: I) -> I:
+        """Add an interceptor around every handler of the group; the first added is the outermost."""
+        self.interceptors.append(function)
+        return function
+
+    def handler_of(self, event_type: str, kind: TxKind) -> Handler | None:
+        """Return the handler of a type and kind, or None where the group is not interested."""
+        return self._handlers.get((event_type, kind))
+
+    def handlers(self) -> Iterable[Handler]:
+        """Return all handlers of the group."""
+        return self._handlers.values()
+
+    def subscriptions(self) -> list[tuple[str, TxKind]]:
+        """Return the logical topics and kinds that the group reads, sorted."""
+        return sorted({(h.topic, kind) for (_, kind), h in self._handlers.items()})
+
+    def _declare(
+        self,
+        event_type: str,
+        kind: TxKind,
+        payload: Any,
+        topic: str | None,
+        retry: RetryPolicy | None,
+        lease: timedelta,
+    ) -> Callable[[F], F]:
+        checked_name("event type", event_type)
+        declared = self._catalog.find(event_type)
+        if payload is None and declared is not None:
+            adapter = declared.payload
+        else:
+            adapter = TypeAdapter(Any if payload is None else payload)
+        if topic is None:
+            topic = event_type if declared is None else declared.topic
+        handler_topic = checked_name("topic", topic)
+
+        def declare(function: F) -> F:
+            if (event_type, kind) in self._handlers:
+                raise HandlerConflict(
+                    f"consumer group {self.name!r} has two handlers for {kind} of {event_type!r}; "
+                    "put one of them into a group of its own"
+                )
+            self._handlers[event_type, kind] = Handler(
+                function=function,
+                topic=handler_topic,
+                payload=adapter,
+                retry=retry or RetryPolicy(),
+                lease=lease,
+            )
+            return function
+
+        return declare

@@ -1,0 +1,161 @@
+"""The life of a worker process: APScheduler ticks its passes, signals end it gracefully."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+log = logging.getLogger(__name__)
+
+EXIT_STOPPED = 0
+EXIT_NOT_GRACEFUL = 1
+EXIT_HUNG = 70
+"""EX_SOFTWARE of sysexits.h: the watchdog ended the process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tick:
+    """A pass that runs every so often; it returns True when it should run again at once."""
+
+    name: str
+    run: Callable[[], bool]
+    every: timedelta
+
+
+class Worker:
+    """Runs ticks until SIGTERM or SIGINT; a second signal ends the process on the spot.
+
+    No tick runs twice at a time. An error in a tick is logged and the tick runs again at its next time:
+    whatever was in its hands is safe in the tables.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        ticks: Sequence[Tick],
+        close: Callable[[], None],
+        stop_timeout: timedelta,
+        watchdog: timedelta,
+    ) -> None:
+        self._name = name
+        self._ticks = {tick.name: tick for tick in ticks}
+        self._close = close
+        self._stop_timeout = stop_timeout
+        self._watchdog = watchdog
+        self._stop = threading.Event()
+        self._woken = {name: threading.Event() for name in self._ticks}
+        self._running = {name: threading.Lock() for name in self._ticks}
+        self._pass_began: dict[str, float] = {}
+        self._scheduler = BackgroundScheduler(
+            # A late tick is better than none; several late ones are one.
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+            executors={"default": {"type": "threadpool", "max_workers": len(ticks) + 1}},
+            timezone=UTC,
+        )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end of the process has been asked for."""
+        return self._stop.is_set()
+
+    def wake(self, tick: str) -> None:
+        """Run a tick at once; a hint that comes in its last moment may be lost until its next time."""
+        self._woken[tick].set()
+        if not self._running[tick].locked() and self._scheduler.running:
+            self._scheduler.modify_job(tick, next_run_time=datetime.now(UTC))
+
+    def stop(self) -> None:
+        """Ask for a graceful end."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Run until a signal or `stop`; return the exit status: 0, or 1 when the end was not graceful."""
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        now = datetime.now(UTC)
+        for tick in self._ticks.values():
+            self._scheduler.add_job(
+                self._tick,
+                "interval",
+                args=[tick],
+                id=tick.name,
+                seconds=tick.every.total_seconds(),
+                next_run_time=now,
+            )
+        self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
+        self._scheduler.start()
+        log.info("%s is running (pid %d)", self._name, os.getpid())
+        # Bounded waits, so that signals are served while the main thread sleeps.
+        while not self._stop.wait(timeout=3600):
+            continue
+        return self._end()
+
+    def _tick(self, tick: Tick) -> None:
+        """Run the passes of a tick until there is nothing more to do."""
+        woken = self._woken[tick.name]
+        with self._running[tick.name]:
+            while not self.stopping:
+                woken.clear()
+                self._pass_began[tick.name] = time.monotonic()
+                try:
+                    more = tick.run()
+                except Exception:
+                    log.exception("%s: %s failed, it runs again later", self._name, tick.name)
+                    return
+                finally:
+                    self._pass_began.pop(tick.name, None)
+                if not more and not woken.is_set():
+                    return
+
+    def _watch(self) -> None:
+        """End a process in which a pass hangs: its leases run out, and others go on."""
+        now = time.monotonic()
+        for name, began in list(self._pass_began.items()):
+            if now - began > self._watchdog.total_seconds():
+                log.critical(
+                    "%s: %s has hung for %.0f s, the process ends so that others can take over",
+                    self._name,
+                    name,
+                    now - began,
+                )
+                _leave(EXIT_HUNG)
+
+    def _end(self) -> int:
+        """Let the passes end, then close, all within the stop's deadline."""
+        log.info("%s is stopping", self._name)
+        deadline = time.monotonic() + self._stop_timeout.total_seconds()
+        self._scheduler.pause()
+        for name, running in self._running.items():
+            if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                log.error("%s: %s did not end in time; its leases will run out", self._name, name)
+                _leave(EXIT_NOT_GRACEFUL)
+        self._scheduler.shutdown(wait=False)
+        try:
+            self._close()
+        except Exception:
+            log.exception("%s could not let go of everything; its leases will run out", self._name)
+            return EXIT_NOT_GRACEFUL
+        log.info("%s has stopped", self._name)
+        return EXIT_STOPPED
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  signal's signature
+        if self.stopping:
+            _leave(128 + number)
+        self.stop()
+
+
+def _leave(status: int) -> None:
+    """End the process at once: threads that hang would keep an orderly exit waiting for ever."""
+    logging.shutdown()
+    os._exit(status)

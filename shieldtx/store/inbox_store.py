@@ -1,0 +1,276 @@
+"""The inbox port over SQLAlchemy."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import LeaseLost
+from shieldtx.events import Envelope
+from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
+from shieldtx.states import InboxStatus, TxKind
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import inbox as sql
+from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
+from shieldtx.store.tables import Tables
+
+
+class SqlInboxStore:
+    """Receives, leases and settles inbox rows (the port InboxStore)."""
+
+    def __init__(self, engine: Engine, tables: Tables) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._dialect = dialect_of(engine.dialect)
+
+    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+        """Store a batch in one transaction; the unique keys decide what is new."""
+        with self._engine.begin() as connection:
+            new = self._insert(connection, group, arrivals)
+            fresh: dict[tuple[UUID, str], Envelope] = {}
+            old: list[Arrival] = []
+            for arrival in arrivals:
+                key = (arrival.envelope.id, arrival.envelope.source)
+                if key in new and key not in fresh:
+                    fresh[key] = arrival.envelope
+                else:
+                    old.append(arrival)
+            strangers = self._strangers(connection, group, old)
+            self._park(connection, group, [*parked, *strangers])
+        return Receipt(
+            fresh=list(fresh.values()),
+            duplicates=len(old) - len(strangers),
+            parked=len(parked) + len(strangers),
+        )
+
+    def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
+        """Return rows whose turn it is."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sql.due(self._tables, self._dialect, group, limit))
+            return [envelope_of(row) for row in rows]
+
+    def start_attempt(
+        self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
+    ) -> Attempt | None:
+        """Count an attempt and commit, before the handler runs."""
+        token = uuid4()
+        statement = sql.start_attempt(
+            self._tables,
+            self._dialect,
+            group=group,
+            event_id=envelope.id,
+            source=envelope.source,
+            token=token,
+            lease=lease,
+        )
+        with self._engine.begin() as connection:
+            number = connection.scalars(statement).one_or_none()
+        if number is None:
+            return None
+        return Attempt(
+            envelope=envelope,
+            group=group,
+            number=min(number, max_attempts),
+            token=token,
+            exhausted=number > max_attempts,
+        )
+
+    @contextmanager
+    def effect(self, attempt: Attempt) -> Iterator[Session]:
+        """Open the transaction that holds PROCESSED and the handler's writes."""
+        statement = sql.processed(
+            self._tables,
+            self._dialect,
+            group=attempt.group,
+            event_id=attempt.envelope.id,
+            token=attempt.token,
+        )
+        with Session(self._engine) as session, session.begin():
+            # First of all, for its lock: who takes the row over has to wait for the end of this.
+            if session.connection().execute(statement).rowcount != 1:
+                raise LeaseLost(
+                    f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
+                    f"attempt {attempt.number} began; raise the handler's lease if this is frequent"
+                )
+            yield session
+
+    def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
+        """Let the row wait for its next attempt."""
+        statement = sql.postpone(
+            self._tables,
+            self._dialect,
+            group=attempt.group,
+            event_id=attempt.envelope.id,
+            token=attempt.token,
+            delay=delay,
+            reason=reason,
+        )
+        with self._engine.begin() as connection:
+            return connection.execute(statement).rowcount == 1
+
+    def give_up(
+        self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
+    ) -> bool:
+        """Settle the row as MAX_RECONSUMED (a rollback as DEAD), with `also` in the same transaction."""
+        is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
+        statement = sql.give_up(
+            self._tables,
+            self._dialect,
+            group=attempt.group,
+            event_id=attempt.envelope.id,
+            token=attempt.token,
+            target=InboxStatus.DEAD if is_rollback else InboxStatus.MAX_RECONSUMED,
+            attempts=attempt.number,
+            reason=reason,
+        )
+        with Session(self._engine) as session, session.begin():
+            if session.connection().execute(statement).rowcount != 1:
+                return False
+            if also is not None:
+                also(session)
+            return True
+
+    def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
+        """Find and lock what a rollback takes back."""
+        t, rollback = self._tables, attempt.envelope
+        if rollback.causation_id is None:
+            return None
+        connection = session.connection()
+        statement = (
+            sql.own_original(t, rollback.causation_id)
+            if own
+            else sql.received_original(
+                t, attempt.group, rollback.causation_id, rollback.causation_source or ""
+            )
+        )
+        row = connection.execute(statement).one_or_none()
+        if row is None:
+            return None
+        compensated = connection.scalars(
+            sql.is_compensated(t, attempt.group, rollback.causation_id)
+        ).one()
+        return Original(
+            envelope=envelope_of(row),
+            status=None if own else InboxStatus(row[ENVELOPE_WIDTH]),
+            compensated=bool(compensated),
+        )
+
+    def mark_compensated(self, session: Session, attempt: Attempt) -> None:
+        """Note in the rollback's row that its original is compensated."""
+        rollback = attempt.envelope
+        if rollback.causation_id is not None:
+            session.connection().execute(
+                sql.mark_compensated(
+                    self._tables,
+                    group=attempt.group,
+                    event_id=rollback.id,
+                    source=rollback.source,
+                    original_id=rollback.causation_id,
+                )
+            )
+
+    def fence(self, session: Session, attempt: Attempt) -> bool:
+        """Leave the tombstone of an event whose rollback came first."""
+        rollback = attempt.envelope
+        if rollback.causation_id is None or rollback.causation_source is None:
+            return False
+        tombstone = rollback.evolve(
+            id=rollback.causation_id,
+            source=rollback.causation_source,
+            kind=TxKind.COMMIT,
+            biz_key=None,
+            payload="null",
+            causation_id=rollback.id,
+            causation_source=rollback.source,
+        )
+        row = (
+            values_of(tombstone)
+            | self._dialect.next_in_sequence()
+            | {"consumer_group": attempt.group, "event_time": rollback.time}
+        )
+        statement = sql.fence(self._tables, self._dialect)
+        return session.connection().execute(statement, row).one_or_none() is not None
+
+    def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
+        """Return the received event whose handler wrote `envelope`."""
+        if envelope.causation_id is None or envelope.causation_source is None:
+            return None
+        row = (
+            session.connection()
+            .execute(
+                sql.received_by_anybody(
+                    self._tables, envelope.causation_id, envelope.causation_source
+                )
+            )
+            .one_or_none()
+        )
+        return None if row is None else envelope_of(row)
+
+    def _insert(
+        self, connection: Connection, group: str, arrivals: Sequence[Arrival]
+    ) -> set[tuple[UUID, str]]:
+        if not arrivals:
+            return set()
+        rows = [
+            values_of(arrival.envelope)
+            | self._dialect.next_in_sequence()
+            | {
+                "consumer_group": group,
+                "event_time": arrival.envelope.time,
+                "record_partition": arrival.record.partition,
+                "record_offset": arrival.record.offset,
+            }
+            for arrival in arrivals
+        ]
+        inserted = connection.execute(sql.receive(self._tables, self._dialect), rows)
+        return {(row.event_id, row.source) for row in inserted}
+
+    def _strangers(
+        self, connection: Connection, group: str, old: Sequence[Arrival]
+    ) -> list[Parked]:
+        """Find those that are no redelivery: another event with their business key came before."""
+        if not old:
+            return []
+        ids = [arrival.envelope.id for arrival in old]
+        rows = connection.execute(sql.known(self._tables, self._dialect, group, ids))
+        known = {(row.event_id, row.source) for row in rows}
+        return [
+            Parked(
+                record=arrival.record,
+                reason=f"business key {arrival.envelope.biz_key!r} of event type "
+                f"{arrival.envelope.type!r} was received before, in another event",
+            )
+            for arrival in old
+            if (arrival.envelope.id, arrival.envelope.source) not in known
+        ]
+
+    def _park(self, connection: Connection, group: str, parked: Sequence[Parked]) -> None:
+        if not parked:
+            return
+        rows = [
+            {
+                "consumer_group": group,
+                "topic": p.record.topic,
+                "record_partition": p.record.partition,
+                "record_offset": p.record.offset,
+                "reason": p.reason,
+                "record_key": p.record.key,
+                "record_value": p.record.value,
+                "record_headers": json.dumps(
+                    [
+                        [name, None if value is None else base64.b64encode(value).decode()]
+                        for name, value in p.record.headers
+                    ]
+                ),
+            }
+            for p in parked
+        ]
+        connection.execute(sql.park(self._tables, self._dialect), rows)

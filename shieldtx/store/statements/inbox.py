@@ -1,0 +1,255 @@
+"""The statements on the inbox table and on the parked records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    exists,
+    not_,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+
+from shieldtx.states import INBOX, InboxStatus, TxKind
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.tables import Tables
+
+
+def receive(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+    """Store what no unique key knows yet, and return the ids of it."""
+    return (
+        d.insert_new(t.inbox)
+        .values(status=InboxStatus.INIT.value, attempts=0, due_at=d.now(), received_at=d.now())
+        .returning(t.inbox.c.event_id, t.inbox.c.source)
+    )
+
+
+def known(t: Tables, d: StoreDialect, group: str, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which of these events the group has received before."""
+    i = t.inbox
+    return select(i.c.event_id, i.c.source).where(
+        i.c.consumer_group == group, d.among(i.c.event_id, ids, i.c.event_id.type)
+    )
+
+
+def park(t: Tables, d: StoreDialect) -> Insert:
+    """Keep records that cannot become inbox rows; one that is delivered again is kept once."""
+    return d.insert_new(t.parked).values(parked_at=d.now())
+
+
+def due(t: Tables, d: StoreDialect, group: str, limit: int) -> Select[Any]:
+    """Select rows whose turn it is, in the order of arrival."""
+    i = t.inbox.alias("waiting")
+    return (
+        select(*envelope_columns(i, "event_time"))
+        .where(i.c.consumer_group == group, i.c.settled_at.is_(None))
+        .where(_is_free(i, d), not_(_is_held_back(t, i)))
+        .order_by(i.c.seq)
+        .limit(limit)
+    )
+
+
+def start_attempt(
+    t: Tables,
+    d: StoreDialect,
+    *,
+    group: str,
+    event_id: UUID,
+    source: str,
+    token: UUID,
+    lease: timedelta,
+) -> ReturningUpdate[Any]:
+    """Count an attempt, if it is the row's turn."""
+    i = t.inbox
+    return (
+        update(i)
+        .where(_is_row(t, group, event_id, source), _may_become(t, InboxStatus.PROCESSING))
+        .where(i.c.settled_at.is_(None), _is_free(i, d), not_(_is_held_back(t, i)))
+        .values(
+            status=InboxStatus.PROCESSING.value,
+            attempts=i.c.attempts + 1,
+            lease_token=token,
+            lease_until=d.later(lease),
+        )
+        .returning(i.c.attempts)
+    )
+
+
+def processed(t: Tables, d: StoreDialect, *, group: str, event_id: UUID, token: UUID) -> Update:
+    """Settle a row with its effect."""
+    return _write_back(t, group, event_id, token, InboxStatus.PROCESSED).values(
+        settled_at=d.now(), last_error=None
+    )
+
+
+def postpone(
+    t: Tables,
+    d: StoreDialect,
+    *,
+    group: str,
+    event_id: UUID,
+    token: UUID,
+    delay: timedelta,
+    reason: str,
+) -> Update:
+    """Let a row wait for its next attempt."""
+    return _write_back(t, group, event_id, token, InboxStatus.PROCESSING).values(
+        due_at=d.later(delay), last_error=reason
+    )
+
+
+def give_up(
+    t: Tables,
+    d: StoreDialect,
+    *,
+    group: str,
+    event_id: UUID,
+    token: UUID,
+    target: InboxStatus,
+    attempts: int,
+    reason: str,
+) -> Update:
+    """Settle a row whose attempts are used up."""
+    return _write_back(t, group, event_id, token, target).values(
+        settled_at=d.now(), attempts=attempts, last_error=reason
+    )
+
+
+def mark_compensated(
+    t: Tables, *, group: str, event_id: UUID, source: str, original_id: UUID
+) -> Update:
+    """Note which event a rollback took back."""
+    return (
+        update(t.inbox)
+        .where(_is_row(t, group, event_id, source))
+        .values(compensated_id=original_id)
+    )
+
+
+def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
+    """Select whether the group has compensated an event."""
+    i = t.inbox
+    return select(exists().where(i.c.consumer_group == group, i.c.compensated_id == original_id))
+
+
+def own_original(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an event that this service wrote, and lock it."""
+    o = t.outbox
+    return (
+        select(*envelope_columns(o, "created_at")).where(o.c.event_id == event_id).with_for_update()
+    )
+
+
+def received_original(t: Tables, group: str, event_id: UUID, source: str) -> Select[Any]:
+    """Select an event that the group received, with its status, and lock it."""
+    i = t.inbox
+    return (
+        select(*envelope_columns(i, "event_time"), i.c.status)
+        .where(_is_row(t, group, event_id, source))
+        .with_for_update()
+    )
+
+
+def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
+    """Select a COMMIT event that any group of this service received."""
+    i = t.inbox
+    return (
+        select(*envelope_columns(i, "event_time"))
+        .where(i.c.event_id == event_id, i.c.source == source)
+        .where(i.c.tx_kind == TxKind.COMMIT.value)
+        .limit(1)
+    )
+
+
+def fence(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+    """Leave a tombstone where an event would lie that its rollback has overtaken."""
+    return (
+        d.insert_new(t.inbox)
+        .values(
+            status=InboxStatus.FENCED.value,
+            attempts=0,
+            due_at=d.now(),
+            received_at=d.now(),
+            event_time=bindparam("event_time", type_=t.inbox.c.event_time.type),
+            settled_at=d.now(),
+        )
+        .returning(t.inbox.c.event_id)
+    )
+
+
+def replay(t: Tables, d: StoreDialect, group: str, event_id: UUID) -> ReturningUpdate[Any]:
+    """Give a DEAD rollback all its attempts again."""
+    i = t.inbox
+    return (
+        update(i)
+        .where(i.c.consumer_group == group, i.c.event_id == event_id)
+        .where(i.c.status == InboxStatus.DEAD.value)
+        .values(
+            status=InboxStatus.PROCESSING.value,
+            attempts=0,
+            due_at=d.now(),
+            settled_at=None,
+        )
+        .returning(i.c.event_id)
+    )
+
+
+def _is_row(t: Tables, group: str, event_id: UUID, source: str) -> ColumnElement[bool]:
+    i = t.inbox
+    return and_(i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source)
+
+
+def _write_back(t: Tables, group: str, event_id: UUID, token: UUID, target: InboxStatus) -> Update:
+    """End an attempt's hold on its row, if the row still carries its token."""
+    i = t.inbox
+    return (
+        update(i)
+        .where(i.c.event_id == event_id, i.c.consumer_group == group, i.c.lease_token == token)
+        .where(_may_become(t, target))
+        .values(status=target.value, lease_token=None, lease_until=None)
+    )
+
+
+def _may_become(t: Tables, target: InboxStatus) -> ColumnElement[bool]:
+    # A settled row is entered again by a person's word only, see `replay`.
+    sources = [s.value for s in INBOX.sources_of(target) if s not in INBOX.settled]
+    return t.inbox.c.status.in_(sources)
+
+
+def _is_free(i: Any, d: StoreDialect) -> ColumnElement[bool]:
+    """Due, and in no worker's hands."""
+    return and_(i.c.due_at <= d.now(), or_(i.c.lease_until.is_(None), i.c.lease_until <= d.now()))
+
+
+def _is_held_back(t: Tables, i: Any) -> ColumnElement[bool]:
+    """An earlier row of its key is not finished, or the event that it takes back is not."""
+    earlier = t.inbox.alias("earlier")
+    of_its_group = and_(
+        earlier.c.consumer_group == i.c.consumer_group, earlier.c.settled_at.is_(None)
+    )
+    same_key = exists().where(
+        of_its_group,
+        earlier.c.topic == i.c.topic,
+        earlier.c.key == i.c.key,
+        earlier.c.seq < i.c.seq,
+    )
+    taken_back = exists().where(
+        of_its_group,
+        i.c.tx_kind == TxKind.ROLLBACK.value,
+        earlier.c.event_id == i.c.causation_id,
+        earlier.c.source == i.c.causation_source,
+    )
+    return or_(same_key, taken_back)

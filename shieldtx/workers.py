@@ -1,0 +1,72 @@
+"""The worker processes of a service: which passes each ticks, and how often."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from shieldtx.app import ShieldTx
+from shieldtx.scheduling import Tick, Worker
+
+RENEWALS_PER_LEASE = 4
+HOUSEKEEPING = timedelta(minutes=1)
+
+
+def relay_worker(app: ShieldTx) -> Worker:
+    """Build the process that relays, renews its leases and keeps house."""
+    relay = app.relay()
+    housekeeping = app.housekeeping()
+    lease = app.settings.relay_lease
+
+    def renew() -> bool:
+        before = relay.shards
+        if relay.renew().shards - before:
+            worker.wake("poll")
+        return False
+
+    def keep_house() -> bool:
+        housekeeping.run_once()
+        return False
+
+    def close() -> None:
+        if listener is not None:
+            listener.close()
+        relay.close()
+
+    worker = Worker(
+        name="relay",
+        ticks=[
+            Tick(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE),
+            Tick(
+                name="poll",
+                run=lambda: relay.run_once().more,
+                every=app.settings.relay_poll_interval,
+            ),
+            Tick(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
+        ],
+        close=close,
+        stop_timeout=app.settings.stop_timeout,
+        watchdog=app.settings.watchdog,
+    )
+    listener = app.listener(lambda: worker.wake("poll"))
+    if listener is not None:
+        listener.start()
+    return worker
+
+
+def consumer_worker(app: ShieldTx, group: str) -> Worker:
+    """Build the process that consumes for one group; its passes wait for records themselves."""
+    consumer = app.consumer_worker(group, stopping=lambda: worker.stopping)
+
+    def consume() -> bool:
+        consumer.run_once()
+        return True
+
+    worker = Worker(
+        name=f"consumer {group}",
+        # The interval is the pause after a failed pass.
+        ticks=[Tick(name="poll", run=consume, every=timedelta(seconds=1))],
+        close=consumer.close,
+        stop_timeout=app.settings.stop_timeout,
+        watchdog=app.settings.watchdog,
+    )
+    return worker
