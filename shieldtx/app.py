@@ -59,7 +59,8 @@ class Broker(Protocol):
 class ShieldTx:
     """The one object a service makes: it declares events and handlers and builds the workers.
 
-    Making it connects to nothing. `engine` and `broker` stand in for those of the settings, in tests.
+    Making it connects to nothing. `engine` and `broker` stand in for those of the settings, in
+    tests.
     """
 
     def __init__(
@@ -86,10 +87,10 @@ class ShieldTx:
 
     @classmethod
     def from_env(cls) -> Self:
-        """Read the settings from `SHIELDTX_*`; raises ConfigurationError naming the variables at fault."""
+        """Read the settings from `SHIELDTX_*`; raises ConfigurationError for those at fault."""
         return cls(Settings.from_env())
 
-    # --- what a service declares ---------------------------------------------------------------------
+    # --- what a service declares ------------------------------------------------------------------
 
     def declare(
         self,
@@ -117,9 +118,9 @@ class ShieldTx:
     ) -> Callable[[F], F]:
         """Publish what the decorated method returns, in the transaction that it is called with.
 
-        `key` and `biz_key` name fields of the returned payload (or are functions of it); `payload` is
-        its type where the return annotation does not say it. An event type that several methods publish
-        is declared first, with `declare`.
+        `key` and `biz_key` name fields of the returned payload (or are functions of it); `payload`
+        is its type where the return annotation does not say it. An event type that several methods
+        publish is declared first, with `declare`.
         """
 
         def decorate(function: F) -> F:
@@ -158,7 +159,7 @@ class ShieldTx:
             self.groups[group] = ConsumerGroup(group, self.catalog)
         return self.groups[group]
 
-    # --- what runs it --------------------------------------------------------------------------------
+    # --- what runs it -----------------------------------------------------------------------------
 
     @cached_property
     def tables(self) -> Tables:
@@ -208,7 +209,7 @@ class ShieldTx:
         return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
 
     def relay(self, name: str | None = None) -> Relay:
-        """Build a relay; `name` must be its own among all relays and restarts (made up by default)."""
+        """Build a relay; a `name` of its own, among restarts too, is made up by default."""
         s = self.settings
         return Relay(
             store=SqlOutboxStore(self.engine, self.tables, shards=s.shards),
@@ -228,7 +229,7 @@ class ShieldTx:
     def consumer_worker(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
-        """Build a worker of a declared consumer group; raises ConfigurationError for an unknown one."""
+        """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
         declared = self.groups.get(group)
         if declared is None or not declared.subscriptions():
             known = ", ".join(sorted(self.groups)) or "none"

@@ -1,4 +1,4 @@
-"""Where the folders that travel with the package are: beside it in a checkout, inside it in a wheel."""
+"""Where the folders that travel with the package are: beside it in a checkout, in it in a wheel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled(name: str) -> Path:
-    """Return the folder `migrations` or `spark`; raises FileNotFoundError when the installation lacks it."""
+    """Return the folder `migrations` or `spark`; raises FileNotFoundError when it is missing."""
     for folder in (_PACKAGE / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder

@@ -24,8 +24,8 @@ from shieldtx.retry import RetryPolicy
 from shieldtx.states import TxKind
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`, `_`,
-`-`), and short enough that prefix and suffix fit into Kafka's 249."""
+"""Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`,
+`_`, `-`), and short enough that prefix and suffix fit into Kafka's 249."""
 
 _UUID_VERSION = 7
 
@@ -36,7 +36,7 @@ _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def checked_name(what: str, name: str) -> str:
-    """Return `name` if it can name a topic and all the rest; raises ConfigurationError saying `what`."""
+    """Return `name` if it can name a topic; raises ConfigurationError that says `what` it is."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{what} {name!r} cannot be used: up to 200 of the characters A-Z a-z 0-9 . _ - "
@@ -86,8 +86,9 @@ class Catalog:
         topic: str | None = None,
         retry: RetryPolicy | None = None,
     ) -> EventType:
-        """Declare an event type; `payload` is a dataclass, TypedDict, pydantic model, or None for any JSON.
+        """Declare an event type, with the type of its payload.
 
+        `payload` is a dataclass, a TypedDict or a pydantic model; None stands for any JSON value.
         Raises ConfigurationError for a bad name, or when the type is declared twice.
         """
         if name in self._types:
@@ -175,7 +176,7 @@ def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
 
 
 def decode_payload(adapter: TypeAdapter[Any], text: str) -> Any:
-    """Return the payload of a stored or received event; raises PayloadRefused when it does not fit."""
+    """Return the payload of a stored or received event; raises PayloadRefused."""
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
@@ -203,7 +204,7 @@ def _text_problem(text: Any) -> str | None:
 
 
 def _culprit(value: Any, path: str = "payload") -> tuple[str, str] | None:
-    """Find the first part of a plain value that JSON text cannot carry, and say what is wrong with it."""
+    """Find the first part of a plain value that JSON text cannot carry, and say why."""
     if isinstance(value, str):
         problem = _text_problem(value)
         return (path, problem) if problem else None

@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         if self.relay_send_timeout >= self.relay_lease * 0.8:
             raise ValueError(
                 f"SHIELDTX_RELAY_SEND_TIMEOUT ({self.relay_send_timeout}) must be below 0.8 of "
-                f"SHIELDTX_RELAY_LEASE ({self.relay_lease}): a batch has to end while its lease lasts"
+                f"SHIELDTX_RELAY_LEASE ({self.relay_lease}): a batch has to end within its lease"
             )
         if self.retention_inbox < self.retention_outbox:
             raise ValueError(

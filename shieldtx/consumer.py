@@ -47,11 +47,12 @@ class ConsumerPass:
 
 
 class Consumer:
-    """One worker of a consumer group; any number of them, in any processes, share the group's inbox.
+    """One worker of a consumer group; any number of them share the group's inbox.
 
-    A record's way: decode, dedupe (the insert into the inbox), commit of its offset; then its event's
-    way, alone: hold back while its key waits, count the attempt, the group's interceptors, the handler,
-    and at the end giving up. What fails waits in the inbox, so no partition is ever held.
+    A record's way: decode, dedupe (the insert into the inbox), commit of its offset; then its
+    event's way, alone: hold back while its key waits, count the attempt, the group's interceptors,
+    the handler, and at the end giving up. What fails waits in the inbox, so no partition is ever
+    held.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Consumer:
             try:
                 envelope = self._decode(record)
             except UndecodableRecord as error:
-                log.error(
+                log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
                     "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
                 )
                 parked.append(Parked(record=record, reason=str(error)))

@@ -8,7 +8,7 @@
     │   ├── HandlerConflict
     │   ├── SchemaMismatch
     │   └── TopicMissing
-    ├── EventRefused                a bad event, refused before its INSERT; `.field` names the culprit
+    ├── EventRefused                a bad event, refused before its INSERT; `.field` names it
     │   ├── PayloadRefused
     │   └── TooLarge
     ├── TransactionRefused          no transaction of the caller to write into
@@ -97,7 +97,7 @@ class HandlerError(ShieldTxError):
 
 
 class LocalRollbackFailed(HandlerError):
-    """The local rollback of an event that cannot be delivered raised an error; nothing was changed."""
+    """The local rollback of a failed event raised an error; nothing was changed."""
 
 
 class Refused(HandlerError):

@@ -42,7 +42,7 @@ class Event:
     source: str = ""
     time: datetime | None = None
     causation_id: UUID | None = None
-    """Of a rollback: the event that it takes back. Of any other: the event whose handler wrote it."""
+    """Of a rollback: the event that it takes back. Of others: the event whose handler wrote it."""
     causation_source: str | None = None
     traceparent: str | None = None
     """W3C trace context of the code that wrote the event."""

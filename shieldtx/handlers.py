@@ -18,7 +18,7 @@ from shieldtx.states import TxKind
 
 HandlerFunction: TypeAlias = Callable[[Session, Event], Any]
 Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
-"""Wraps a handler inside its transaction: `def timed(session, event, proceed): ...; proceed(); ...`."""
+"""Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`."""
 
 F = TypeVar("F", bound=HandlerFunction)
 I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands for
@@ -57,10 +57,10 @@ class ConsumerGroup:
     ) -> Callable[[F], F]:
         """Declare what this group does when an event of the type happened.
 
-        The function is called as `function(session, event)`; what it writes with `session` is committed
-        together with the event's status. An exception ends the attempt; after the last one (or at once
-        for shieldtx.Refused) a ROLLBACK event goes back to where the event came from. `payload` is the
-        type that `event.payload` is turned into; `lease` bounds one attempt.
+        The function is called as `function(session, event)`; what it writes with `session` is
+        committed together with the event's status. An exception ends the attempt; after the last
+        one (or at once for shieldtx.Refused) a ROLLBACK event goes back to where the event came
+        from. `payload` is the type that `event.payload` is turned into; `lease` bounds one attempt.
         """
         return self._declare(event_type, TxKind.COMMIT, payload, topic, retry, lease)
 
@@ -75,13 +75,13 @@ class ConsumerGroup:
     ) -> Callable[[F], F]:
         """Declare how this group takes an event back that somebody downstream gave up on.
 
-        The function is given the original event, from this service's own tables, and called once per
-        original however many rollbacks arrive.
+        The function is given the original event, from this service's own tables, and called once
+        per original however many rollbacks arrive.
         """
         return self._declare(event_type, TxKind.ROLLBACK, payload, topic, retry, lease)
 
     def intercepts(self, function: I) -> I:
-        """Add an interceptor around every handler of the group; the first added is the outermost."""
+        """Add an interceptor around every handler of the group, inside those added before."""
         self.interceptors.append(function)
         return function
 
@@ -97,7 +97,7 @@ class ConsumerGroup:
         """Return the logical topics and kinds that the group reads, sorted."""
         return sorted({(h.topic, kind) for (_, kind), h in self._handlers.items()})
 
-    def _declare(
+    def _declare(  # noqa: PLR0917  called twice, just above
         self,
         event_type: str,
         kind: TxKind,

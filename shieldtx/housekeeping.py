@@ -14,11 +14,11 @@ class PurgeStore(Protocol):
     """Removes settled rows of the purgeable states, oldest first, a bounded number at a time."""
 
     def purge_outbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Remove up to `limit` rows that were settled longer ago than `older_than`; return how many."""
+        """Remove up to `limit` rows settled longer ago than `older_than`; return how many."""
         ...
 
     def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Remove up to `limit` rows that were settled longer ago than `older_than`; return how many."""
+        """Remove up to `limit` rows settled longer ago than `older_than`; return how many."""
         ...
 
 

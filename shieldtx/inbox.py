@@ -78,7 +78,7 @@ class Inbox:
         except LeaseLost as lost:
             log.warning("%s", lost)
             return Verdict.LOST
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever a handler raises ends its attempt
             return self._after_failure(attempt, handler, error)
 
     def _apply(self, attempt: Attempt, handler: Handler) -> Verdict:
@@ -106,8 +106,8 @@ class Inbox:
         envelope = attempt.envelope
         if own:
             raise NothingToCompensate(
-                f"the rollback {envelope.id} names event {envelope.causation_id}, which is not in this "
-                "service's outbox: purged, or never written"
+                f"the rollback {envelope.id} names event {envelope.causation_id}, which is not in "
+                "this service's outbox: purged, or never written"
             )
         if not self._store.fence(session, attempt):
             raise HandlerError(
@@ -116,7 +116,7 @@ class Inbox:
         return Verdict.MOOT
 
     def _pass_on(self, session: Session, undone: Envelope, attempt: Attempt) -> None:
-        """Take back the event whose handler had written the undone one: the chain goes back in order."""
+        """Take back the event whose handler wrote the undone one: a chain goes back in order."""
         cause = self._store.cause(session, undone)
         if cause is not None:
             reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"

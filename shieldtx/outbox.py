@@ -126,7 +126,7 @@ class Outbox:
         return self._writer.cancel(transaction, event_id)
 
     def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
-        """Make the event that takes `original` back: same type, topic, key, travelling the other way."""
+        """Make the event that takes `original` back: same type, topic and key, the other way."""
         return self._seal(
             Event(
                 type=original.type,
@@ -193,7 +193,7 @@ def handling(session: Session, event: Event | None) -> None:
 
 
 class _Buffer:
-    """The events of one session that are not in the table yet, each with the transactions it is in."""
+    """The events of one session that wait for their INSERT, with the transactions they are in."""
 
     def __init__(
         self, session: Session, writer: OutboxWriter, after_commit: Callable[[], None]
@@ -238,11 +238,11 @@ class _Buffer:
         self.flush()
 
     def _on_before_commit(self, session: Session) -> None:
-        # A savepoint's release is no commit: its events wait for the real one, and a rollback of the
-        # transaction around it still drops them.
+        # A savepoint's release is no commit: its events wait for the real one, and a rollback of
+        # the transaction around it still drops them.
         if session.get_nested_transaction() is None:
-            # The business rows first: their locks decide the order of concurrent writers of a key, and
-            # the events' sequence numbers must follow it.
+            # The business rows first: their locks decide the order of concurrent writers of a key,
+            # and the events' sequence numbers must follow it.
             session.flush()
             self.flush()
 

@@ -1,4 +1,4 @@
-"""What the services need from the outside, as protocols: brokers and stores are adapters to these."""
+"""What the services need from outside, as protocols: brokers and stores are their adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from shieldtx.events import Envelope
 from shieldtx.states import InboxStatus
 
-# --- broker ------------------------------------------------------------------------------------------
+# --- broker ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Outcome(Enum):
     """The broker or its client refuses this record for ever, whatever else works."""
 
     REFUSED = auto()
-    """The broker refuses this record for now; somebody may mend that (unknown topic, not authorised)."""
+    """Refused for now; somebody may mend that (unknown topic, not authorised)."""
 
     UNCONFIRMED = auto()
     """It was handed to the client, and nobody can tell whether it is in the log."""
@@ -73,9 +73,9 @@ class Publisher(Protocol):
     def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
         """Send `records` in order and answer for each, in the same order, within `timeout` seconds.
 
-        Per (topic, key) a later record is in the log only if the earlier ones of this call are. After
-        anything but clear answers the client behind this port is replaced by a fresh one. Never raises
-        for what the broker does.
+        Per (topic, key) a later record is in the log only if the earlier ones of this call are.
+        After anything but clear answers the client behind this port is replaced by a fresh one.
+        Never raises for what the broker does.
         """
         ...
 
@@ -97,8 +97,8 @@ class Subscriber(Protocol):
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
         """Remember that these records, and all before them in their partitions, are taken care of.
 
-        A commit that comes too late (the partition is somebody else's by now) is no error: the records
-        come again there, and the inbox knows them.
+        A commit that comes too late (the partition is somebody else's by now) is no error: the
+        records come again there, and the inbox knows them.
         """
         ...
 
@@ -136,7 +136,7 @@ class TopicAdmin(Protocol):
         ...
 
 
-# --- outbox ------------------------------------------------------------------------------------------
+# --- outbox ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +194,7 @@ class OutboxStore(Protocol):
     """The relay's side of the outbox table. Every method is one short transaction of its own."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
-        """Take up to `limit` due rows of the relay's shards: PROCESSING, attempts + 1, under its lease.
+        """Take up to `limit` due rows of the relay's shards under its lease, attempts + 1.
 
         Per key the rows come in the order of writing, none while an earlier one waits for a retry.
         """
@@ -247,7 +247,7 @@ class LeaseStore(Protocol):
         ...
 
 
-# --- inbox -------------------------------------------------------------------------------------------
+# --- inbox ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,7 +287,7 @@ class Attempt:
     """1 for the first."""
     token: UUID
     exhausted: bool = False
-    """The row had used up its attempts already (the last one died with its process)."""
+    """The attempts were used up before: the last one died with its process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,14 +315,14 @@ class InboxStore(Protocol):
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
     ) -> Attempt | None:
-        """Count an attempt and commit, before the handler runs; None when it is not the row's turn."""
+        """Count an attempt and commit, before the handler; None when it is not the row's turn."""
         ...
 
     def effect(self, attempt: Attempt) -> AbstractContextManager[Session]:
         """Open the transaction that holds PROCESSED and the handler's writes.
 
-        It commits at the end of the block, and rolls back whole on an error. Raises LeaseLost at the
-        start when another worker has taken the row over.
+        It commits at the end of the block, and rolls back whole on an error. Raises LeaseLost at
+        the start when another worker has taken the row over.
         """
         ...
 
@@ -333,7 +333,7 @@ class InboxStore(Protocol):
     def give_up(
         self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
     ) -> bool:
-        """Settle the row as MAX_RECONSUMED (a rollback as DEAD) and run `also` in the same transaction.
+        """Settle the row as MAX_RECONSUMED or DEAD, and run `also` in the same transaction.
 
         Returns False, having done nothing, when the attempt no longer owns the row.
         """
@@ -347,11 +347,11 @@ class InboxStore(Protocol):
         ...
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
-        """Note in the rollback's row that its original is compensated: a unique key makes it once."""
+        """Note that the rollback's original is compensated: a unique key lets it be once."""
         ...
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
-        """Leave the tombstone of an event whose rollback came first; False if it has come meanwhile."""
+        """Leave the tombstone of an event that its rollback overtook; False if it has come."""
         ...
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:

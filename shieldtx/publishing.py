@@ -98,8 +98,8 @@ def _transaction_among(
         if isinstance(argument, (Session, AsyncSession, Connection)):
             return argument
     raise TransactionRefused(
-        f"{function.__qualname__} was called without a Session, AsyncSession or Connection, so its event "
-        "has no transaction to go into; pass one as an argument"
+        f"{function.__qualname__} was called without a Session, AsyncSession or Connection, so its "
+        "event has no transaction to go into; pass one as an argument"
     )
 
 

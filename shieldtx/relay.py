@@ -37,9 +37,13 @@ log = logging.getLogger(__name__)
 LocalRollback: TypeAlias = Callable[[Session, Envelope], None]
 
 
+OUTAGE_PAUSE = RetryPolicy(first=timedelta(seconds=0.2), longest=timedelta(seconds=10))
+"""How long a relay leaves a broker alone that does not answer; the attempts are without end."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelaySettings:
-    """How a relay works; times by the database's clock for leases, by the process's for its deadline."""
+    """How a relay works; leases run by the database's clock, deadlines by the process's."""
 
     name: str
     """Unique among all relays and all their restarts."""
@@ -47,9 +51,7 @@ class RelaySettings:
     lease: timedelta = timedelta(seconds=30)
     send_timeout: timedelta = timedelta(seconds=10)
     """How long one batch may take to be acknowledged; below the lease."""
-    outage_pause: RetryPolicy = RetryPolicy(
-        first=timedelta(seconds=0.2), longest=timedelta(seconds=10), jitter=0.2
-    )
+    outage_pause: RetryPolicy = OUTAGE_PAUSE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +113,8 @@ class Relay:
         self._local_rollbacks = local_rollbacks
         self._clock = clock
         self._holding = Holding(shards=frozenset(), relays=0, surplus=frozenset())
-        # What is to be written down of the last claim; a step that fails is tried again by the next pass.
+        # What is to be written down of the last claim; a step that fails is tried again by the next
+        # pass.
         self._write_backs: deque[Callable[[], RelayPass]] = deque()
         self._failures_in_a_row = 0
         self._paused_until = 0.0
@@ -141,8 +144,8 @@ class Relay:
     def run_once(self) -> RelayPass:
         """Make one pass: claim, publish, settle.
 
-        Errors of the database are raised; what had been sent by then is settled by the next pass before
-        it claims anything.
+        Errors of the database are raised; what had been sent by then is settled by the next pass
+        before it claims anything.
         """
         with self._passing:
             if self._write_backs:
@@ -178,7 +181,7 @@ class Relay:
         return self._publisher.publish(records, timeout=timeout)
 
     def _plan_settlement(self, claim: Claim, deliveries: Sequence[Delivery]) -> None:
-        """Decide how each event of a claim ends; `_write_down` then carries it out, step by step."""
+        """Decide how each event of a claim ends; `_write_down` carries it out step by step."""
         ended: dict[Outcome, list[tuple[Claimed, str]]] = defaultdict(list)
         for claimed, delivery in zip(claim.events, deliveries, strict=True):
             ended[delivery.outcome].append((claimed, delivery.reason))
@@ -236,8 +239,8 @@ class Relay:
             # Somebody downstream may have it: undoing it here alone would tear the two apart.
             undo = None
             reason += (
-                "; an earlier attempt was never confirmed, so the event may have been delivered: the "
-                "local rollback was withheld for a person to decide"
+                "; an earlier attempt was never confirmed, so the event may have been delivered: "
+                "the local rollback was withheld for a person to decide"
             )
         try:
             kept = self._store.fail(

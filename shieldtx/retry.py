@@ -13,8 +13,8 @@ from shieldtx.errors import ConfigurationError, Refused
 class RetryPolicy:
     """Exponential back-off with jitter, up to a number of attempts.
 
-    The waiting time doubles (`factor`) from `first` on up to `longest`; of it, a random share of up to
-    `jitter` (0 to 1) is taken off, so that rows that failed together do not come back together.
+    The waiting time doubles (`factor`) from `first` on up to `longest`; of it, a random share of up
+    to `jitter` (0 to 1) is taken off, so that rows that failed together do not come back together.
     Errors of the types in `give_up_on` end the attempts at once.
     """
 
@@ -39,10 +39,11 @@ class RetryPolicy:
                 raise ConfigurationError(f"retry policy: {problem}, in {self}")
 
     def delay_after(self, attempts: int, error: BaseException | None = None) -> timedelta | None:
-        """Return how long to wait after the `attempts`-th attempt failed with `error`; None: give up."""
+        """Return the wait after the `attempts`-th attempt failed with `error`; None: give up."""
         if attempts >= self.max_attempts or isinstance(error, self.give_up_on):
             return None
-        # The exponent is bounded so that a policy of thousands of attempts does not overflow a float.
+        # The exponent is bounded so that a policy of thousands of attempts does not overflow a
+        # float.
         steps = min(attempts - 1, 64)
         wait = min(self.first.total_seconds() * self.factor**steps, self.longest.total_seconds())
         return timedelta(seconds=wait * (1 - self.jitter * random.random()))  # noqa: S311  spread, not secrecy

@@ -34,8 +34,8 @@ class Tick:
 class Worker:
     """Runs ticks until SIGTERM or SIGINT; a second signal ends the process on the spot.
 
-    No tick runs twice at a time. An error in a tick is logged and the tick runs again at its next time:
-    whatever was in its hands is safe in the tables.
+    No tick runs twice at a time. An error in a tick is logged and the tick runs again at its next
+    time: whatever was in its hands is safe in the tables.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Worker:
         return self._stop.is_set()
 
     def wake(self, tick: str) -> None:
-        """Run a tick at once; a hint that comes in its last moment may be lost until its next time."""
+        """Run a tick at once; a hint in its last moment may be lost until its next time."""
         self._woken[tick].set()
         if not self._running[tick].locked() and self._scheduler.running:
             self._scheduler.modify_job(tick, next_run_time=datetime.now(UTC))
@@ -79,7 +79,7 @@ class Worker:
         self._stop.set()
 
     def run(self) -> int:
-        """Run until a signal or `stop`; return the exit status: 0, or 1 when the end was not graceful."""
+        """Run until a signal or `stop`; return the exit status, 0 for a graceful end."""
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)

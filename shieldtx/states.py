@@ -49,12 +49,12 @@ class OutboxStatus(StrEnum):
     """The broker acknowledged it. Purged when its retention is over."""
 
     FAILED = "FAILED"
-    """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the same
-    transaction. Kept until a person replays it."""
+    """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the
+    same transaction. Kept until a person replays it."""
 
     DISCARDED = "DISCARDED"
-    """Never to be sent, and rightly so: its local transaction rolled back, or it was cancelled before
-    it was due. Purged when its retention is over."""
+    """Never to be sent, and rightly so: its local transaction rolled back, or it was cancelled
+    before it was due. Purged when its retention is over."""
 
     UNRESOLVED = "UNRESOLVED"
     """A half message whose end nobody could tell; kept until a person decides."""
@@ -71,18 +71,18 @@ class InboxStatus(StrEnum):
     died with its process."""
 
     PROCESSED = "PROCESSED"
-    """Its effect is committed, in the same transaction as this status. Purged after its retention."""
+    """Its effect is committed, in one transaction with this status. Purged after its retention."""
 
     MAX_RECONSUMED = "MAX_RECONSUMED"
-    """The handler gave up, and the ROLLBACK event was written in the same transaction. Purged after its
-    retention."""
+    """The handler gave up, and the ROLLBACK event was written in the same transaction. Purged after
+    its retention."""
 
     DEAD = "DEAD"
     """A compensation that failed for good. Kept until a person replays it."""
 
     FENCED = "FENCED"
-    """A tombstone: the rollback came before its event, which is refused when it comes. Purged after its
-    retention."""
+    """A tombstone: the rollback came before its event, which is refused when it comes. Purged after
+    its retention."""
 
 
 S = TypeVar("S", OutboxStatus, InboxStatus)

@@ -84,7 +84,8 @@ class PostgresDialect:
     def connect_args(self, idle: timedelta) -> dict[str, Any]:
         """Have the server end a transaction whose client has been silent for `idle`.
 
-        A stopped process would otherwise keep its row locks, and its shards, for as long as it likes.
+        A stopped process would otherwise keep its row locks, and its shards, for as long as it
+        likes.
         """
         milliseconds = int(idle.total_seconds() * 1000)
         return {"options": f"-c idle_in_transaction_session_timeout={milliseconds}"}

@@ -119,7 +119,7 @@ class SqlInboxStore:
     def give_up(
         self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
     ) -> bool:
-        """Settle the row as MAX_RECONSUMED (a rollback as DEAD), with `also` in the same transaction."""
+        """Settle the row as MAX_RECONSUMED or DEAD, with `also` in the same transaction."""
         is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
         statement = sql.give_up(
             self._tables,

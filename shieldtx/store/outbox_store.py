@@ -28,7 +28,7 @@ class SqlOutboxWriter:
         self._shards = shards
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
-        """Insert all rows with one statement; raises EventRefused for a business key used before."""
+        """Insert all rows at once; raises EventRefused for a business key used before."""
         dialect = dialect_of(connection.dialect)
         rows = [
             values_of(posting.envelope)
@@ -51,15 +51,15 @@ class SqlOutboxWriter:
             )
             raise EventRefused(
                 "biz_key",
-                f"one of {', '.join(keys)} was written before; a business key is for event types that "
-                "happen once per object (leave it out for the others)",
+                f"one of {', '.join(keys)} was written before; a business key is for event types "
+                "that happen once per object (leave it out for the others)",
             ) from error
 
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself."""
         if dialect_of(connection.dialect).is_autocommit(connection):
             raise TransactionRefused(
-                "the connection is in AUTOCOMMIT, so the event would be committed without its data; "
+                "the connection is in AUTOCOMMIT, so the event would outlive its data; "
                 "use a connection with transactions"
             )
 

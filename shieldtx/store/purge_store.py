@@ -13,7 +13,7 @@ from shieldtx.store.statements import purge as sql
 from shieldtx.store.tables import Tables
 
 CLOCK_SLACK = timedelta(hours=25)
-"""How far the clocks of writers may be ahead of the database's before rows stay longer than asked."""
+"""How far writers' clocks may be ahead of the database's before rows stay longer than asked."""
 
 
 class SqlPurgeStore:

@@ -1,7 +1,8 @@
 """Wake-up hints from writers to relays over PostgreSQL's LISTEN and NOTIFY.
 
-A hint is sent after the commit, on a connection of its own, at most once in 10 ms: NOTIFY inside the
-business transactions would serialise their commits. A lost hint costs a poll interval, nothing else.
+A hint is sent after the commit, on a connection of its own, at most once in 10 ms: NOTIFY inside
+the business transactions would serialise their commits. A lost hint costs a poll interval, nothing
+else.
 """
 
 from __future__ import annotations

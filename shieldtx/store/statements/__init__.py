@@ -1,1 +1,1 @@
-"""One pure function per statement: it takes the tables and the dialect and returns the statement."""
+"""One pure function per statement, from the tables and the dialect to the statement."""

@@ -16,7 +16,7 @@ _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
 def envelope_columns(table: FromClause, time: str) -> list[ColumnElement[Any]]:
-    """Return the columns that `envelope_of` reads, first in a row; `time` names the event time's column."""
+    """Return the columns that `envelope_of` reads; `time` names the column of the event's time."""
     c = table.c
     return [
         c.event_id,

@@ -71,7 +71,8 @@ def claim(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
             lease_token=token,
-            # A row's lease ends with the lease of its shard: whoever owns the shard next may take both.
+            # A row's lease ends with the lease of its shard: whoever owns the shard next may take
+            # both.
             lease_until=select(func.min(mine.c.lease_until)).scalar_subquery(),
         )
         .returning(
@@ -183,7 +184,7 @@ def may_become(table: Table, target: OutboxStatus) -> ColumnElement[bool]:
 
 
 def _leased_shards(t: Tables, d: StoreDialect, relay: str, turn: int, shards: int) -> CTE:
-    """Select the shards that the relay holds, locked so that none changes hands before the claim commits."""
+    """Select the relay's shards, locked so that none changes hands before the claim commits."""
     s = t.shard
     return (
         select(s.c.shard, s.c.lease_until)

@@ -28,7 +28,7 @@ def purge_inbox(
     return _purge(t.inbox, d, INBOX.purgeable, older_than, below, limit)
 
 
-def _purge(
+def _purge(  # noqa: PLR0917  called twice, just above
     table: Table,
     d: StoreDialect,
     purgeable: Collection[StrEnum],
