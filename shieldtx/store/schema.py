@@ -130,6 +130,7 @@ def upgrade_with(
         raise ConfigurationError(f"shards: {shards} is out of range; use 1 to {MOST_SHARDS}")
     migrations = Migrations(connection, schema)
     migrations.begin()
+    migrations.make_schema()
     if migrations.current() is not None:
         migrations.refuse_newer()
         migrations.refuse_other_shards(shards)
@@ -166,13 +167,16 @@ class Migrations:
         self._names = f"the tables in schema {schema}" if schema else "the tables"
 
     def begin(self) -> None:
-        """Hold back all others until the transaction ends, and make the schema if need be."""
+        """Hold back all others until the transaction ends; raises TransactionRefused."""
         if self._dialect.is_autocommit(self._connection):
             raise TransactionRefused(
                 "the connection is in AUTOCOMMIT, so a migration that fails would leave half of "
                 "its changes behind; use a connection with transactions"
             )
         self._dialect.migrate_alone(self._connection, self._schema)
+
+    def make_schema(self) -> None:
+        """Create the schema if there is none."""
         # Asked first: IF NOT EXISTS wants the right to make schemas even where there is one.
         if self._schema and not inspect(self._connection).has_schema(self._schema):
             self._connection.execute(CreateSchema(self._schema))

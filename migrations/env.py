@@ -1,0 +1,54 @@
+"""Alembic's environment for those who write the next migration; all others use `shieldtx db`.
+
+alembic -x url=postgresql+psycopg://... revision --autogenerate --rev-id 0002 -m "what changes"
+"""
+
+from __future__ import annotations
+
+from alembic import context
+from alembic.operations import Operations
+from alembic.util import CommandError
+from sqlalchemy import create_engine
+from sqlalchemy.schema import SchemaItem
+
+from shieldtx.store.schema import DEFAULT_SHARDS, OWN_TABLES, VERSION_TABLE, Migrations, schema_name
+from shieldtx.store.tables import tables
+
+
+def is_ours(
+    item: SchemaItem,  # noqa: ARG001  Alembic's signature
+    name: str | None,
+    type_: str,
+    reflected: bool,  # noqa: ARG001, FBT001  Alembic's signature
+    compare_to: SchemaItem | None,  # noqa: ARG001  Alembic's signature
+) -> bool:
+    """Look at shieldtx's tables alone: the schema may be shared with the service's own."""
+    return type_ != "table" or name in OWN_TABLES
+
+
+def migrate() -> None:
+    """Run what the command asks for, over the database that `-x url=` names."""
+    given = context.get_x_argument(as_dictionary=True)
+    if context.is_offline_mode() or not given.get("url"):
+        raise CommandError("name a database: alembic -x url=postgresql+psycopg://... COMMAND")
+    schema = schema_name(given.get("schema"), setting="-x schema")
+    engine = create_engine(given["url"])
+    with engine.begin() as connection:
+        migrations = Migrations(connection, schema)
+        migrations.begin()
+        migrations.make_schema()
+        context.configure(
+            connection=connection,
+            target_metadata=tables(schema).metadata,
+            version_table=VERSION_TABLE,
+            version_table_schema=schema,
+            include_schemas=schema is not None,
+            include_object=is_ours,
+        )
+        context.run_migrations(
+            op=Operations(context.get_context()), schema=schema, shards=DEFAULT_SHARDS
+        )
+    engine.dispose()
+
+
+migrate()

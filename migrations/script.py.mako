@@ -1,0 +1,29 @@
+"""${message}.
+
+Revision ID: ${up_revision}
+Revises: ${down_revision | comma,n}
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic.operations import Operations
+${imports if imports else ""}
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = ${repr(branch_labels)}
+depends_on = ${repr(depends_on)}
+
+
+# Autogenerate writes no CHECK constraints, index predicates or storage parameters, and no `schema=schema`:
+# add them by hand. tests/migrations compares the result with shieldtx/store/tables.py.
+
+
+def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
+    """Say what changes."""
+    ${upgrades if upgrades else 'raise NotImplementedError'}
+
+
+def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:
+    """Take it back."""
+    ${downgrades if downgrades else 'raise NotImplementedError'}

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, create_engine, func
+
+from shieldtx.bundled import bundled
+from shieldtx.store import schema as schema_module
+
+SECOND_REVISION = """
+import sqlalchemy as sa
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade(op, *, schema, shards):
+    op.add_column("shield_outbox", sa.Column("note", sa.Text()), schema=schema)
+
+
+def downgrade(op, *, schema, shards):
+    op.drop_column("shield_outbox", "note", schema=schema)
+"""
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+class Releases:
+    """Which migrations this process has: the real ones, or those of a later release."""
+
+    def __init__(self, later: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folders = {"this": bundled("migrations"), "later": later}
+        self._monkeypatch = monkeypatch
+
+    def install(self, release: str) -> None:
+        self._monkeypatch.setattr(schema_module, "bundled", lambda _: self._folders[release])
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Releases:
+    later = tmp_path / "later_release"
+    shutil.copytree(bundled("migrations"), later, ignore=shutil.ignore_patterns("__pycache__"))
+    (later / "versions" / "0002_note.py").write_text(SECOND_REVISION)
+    return Releases(later, monkeypatch)
+
+
+@pytest.fixture
+def an_event() -> dict[str, Any]:
+    """The row of an event that waits in the outbox."""
+    return {
+        "event_id": uuid4(),
+        "shard": 7,
+        "source": "orders",
+        "topic": "orders",
+        "event_type": "orders.placed",
+        "tx_kind": "COMMIT",
+        "operation": "INSERT",
+        "key": "customer-1",
+        "payload": "{}",
+        "status": "INIT",
+        "waiting": False,
+        "holds_key": False,
+        "due_at": func.now(),
+        "unconfirmed": False,
+        "created_at": func.now(),
+    }

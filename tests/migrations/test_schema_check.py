@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from shieldtx.errors import SchemaMismatch
+from shieldtx.store.schema import Schema
+
+
+def test_check_accepts_what_upgrade_made(engine: Engine) -> None:
+    schema = Schema(engine, schema="messages", shards=8)
+    schema.upgrade()
+    schema.check()
+
+    assert schema.current() == "0001"
+
+
+def test_a_database_without_tables_is_told_to_upgrade(engine: Engine) -> None:
+    schema = Schema(engine, schema="messages")
+
+    assert schema.current() is None
+    with pytest.raises(
+        SchemaMismatch, match=r"messages do not exist yet: run `shieldtx db upgrade`"
+    ):
+        schema.check()
+
+
+def test_a_database_that_was_taken_down_is_told_to_upgrade(engine: Engine) -> None:
+    schema = Schema(engine)
+    schema.upgrade()
+    schema.downgrade("base")
+
+    with pytest.raises(SchemaMismatch, match="shieldtx db upgrade"):
+        schema.check()
+
+
+def test_a_database_behind_is_told_to_upgrade(engine: Engine, releases: Any) -> None:
+    schema = Schema(engine)
+    schema.upgrade()
+    releases.install("later")
+
+    with pytest.raises(
+        SchemaMismatch,
+        match="at revision 0001, this shieldtx needs 0002: run `shieldtx db upgrade`",
+    ):
+        schema.check()
+
+    schema.upgrade()
+    schema.check()
+
+
+def test_a_database_ahead_is_told_to_install_the_newer_shieldtx(
+    engine: Engine, releases: Any
+) -> None:
+    schema = Schema(engine)
+    releases.install("later")
+    schema.upgrade()
+    releases.install("this")
+
+    for refused in (schema.check, schema.upgrade, lambda: schema.downgrade("base")):
+        with pytest.raises(
+            SchemaMismatch, match=r"0002, which this shieldtx \(up to 0001\).*install"
+        ) as caught:
+            refused()
+        assert "db upgrade" not in str(caught.value)
+
+    assert schema.current() == "0002"
+
+
+def test_another_number_of_shards_is_told_the_number_to_configure(engine: Engine) -> None:
+    Schema(engine, shards=64).upgrade()
+
+    with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set shards to 64"):
+        Schema(engine, shards=32).check()
+
+
+def test_a_lost_table_is_named(engine: Engine) -> None:
+    schema = Schema(engine)
+    schema.upgrade()
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE shield_shard"))
+
+    with pytest.raises(SchemaMismatch, match="shield_shard is missing"):
+        schema.check()

@@ -1,0 +1,122 @@
+"""SQLite is enough for a user's own tests: the same verbs, one file, no schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, create_engine, func, inspect, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import StaticPool
+
+from shieldtx.errors import ConfigurationError, SchemaMismatch
+from shieldtx.states import OUTBOX
+from shieldtx.store.schema import OWN_TABLES, Schema, include_name, upgrade_with
+from shieldtx.store.tables import tables
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'test.db'}", connect_args={"timeout": 30})
+    yield engine
+    engine.dispose()
+
+
+def definitions(engine: Engine) -> list[tuple[str, str]]:
+    with engine.connect() as connection:
+        found = connection.execute(
+            text(
+                "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%version%' AND sql <> ''"
+            )
+        )
+        return sorted((name, " ".join(sql.split())) for name, sql in found)
+
+
+def test_up_down_and_up_again(sqlite: Engine) -> None:
+    schema = Schema(sqlite, shards=8)
+    schema.upgrade()
+    schema.check()
+    assert set(inspect(sqlite).get_table_names()) == OWN_TABLES
+
+    schema.downgrade("base")
+    assert inspect(sqlite).get_table_names() == []
+    with pytest.raises(SchemaMismatch, match="shieldtx db upgrade"):
+        schema.check()
+
+    schema.upgrade()
+    schema.check()
+    with sqlite.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(tables().shard)) == 8
+
+
+def test_it_works_in_memory() -> None:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    Schema(engine).upgrade()
+    Schema(engine).check()
+    engine.dispose()
+
+
+def test_migrations_and_models_make_the_same(sqlite: Engine, tmp_path: Path) -> None:
+    Schema(sqlite).upgrade()
+    modelled = create_engine(f"sqlite:///{tmp_path / 'modelled.db'}")
+    tables().metadata.create_all(modelled)
+
+    assert sorted_columns(definitions(sqlite)) == sorted_columns(definitions(modelled))
+    with sqlite.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"include_name": include_name})
+        assert compare_metadata(context, tables().metadata) == []
+    modelled.dispose()
+
+
+def sorted_columns(found: list[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """The constraints of a table may come in any order."""
+    return [(name, sorted(sql.removesuffix(")").split(", "))) for name, sql in found]
+
+
+def test_a_status_that_does_not_exist_is_refused(sqlite: Engine, an_event: dict[str, Any]) -> None:
+    Schema(sqlite).upgrade()
+    outbox = tables().outbox
+
+    with sqlite.begin() as connection:
+        connection.execute(outbox.insert().values(an_event | {"seq": 1}))
+        for state in OUTBOX.states:
+            connection.execute(outbox.update().values(status=state))
+        with pytest.raises(IntegrityError, match="shield_outbox_status_check"):
+            connection.execute(outbox.update().values(status="LOST"))
+
+
+def test_a_migration_that_fails_leaves_nothing_half_done(sqlite: Engine) -> None:
+    with sqlite.begin() as connection:
+        connection.execute(text("CREATE TABLE shield_audit (in_the_way int)"))
+
+    with pytest.raises(Exception, match="shield_audit"):
+        Schema(sqlite).upgrade()
+
+    assert inspect(sqlite).get_table_names() == ["shield_audit"]
+
+
+def test_it_is_rolled_back_with_the_callers_transaction(sqlite: Engine) -> None:
+    with sqlite.connect() as connection, connection.begin() as transaction:
+        connection.execute(text("CREATE TABLE theirs (id int)"))
+        upgrade_with(connection)
+        transaction.rollback()
+
+    assert set(inspect(sqlite).get_table_names()) <= {"theirs"}
+
+
+def test_threads_upgrade_at_once(sqlite: Engine) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for upgrade in [threads.submit(Schema(sqlite).upgrade) for _ in range(4)]:
+            upgrade.result(60)
+
+    Schema(sqlite).check()
+
+
+def test_a_schema_is_refused(sqlite: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="schema: sqlite has none"):
+        Schema(sqlite, schema="messages").upgrade()
