@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from shieldtx.errors import LocalRollbackFailed
+from shieldtx.errors import LocalRollbackFailed, ShieldTxError
 from shieldtx.events import Envelope
 from shieldtx.ports import (
     Claim,
@@ -177,8 +177,15 @@ class Relay:
         if timeout <= 0:
             unsent = Delivery(outcome=Outcome.UNSENT, reason="the lease was about to run out")
             return [unsent] * len(claim.events)
-        records = [self._encode(claimed.envelope) for claimed in claim.events]
-        return self._publisher.publish(records, timeout=timeout)
+        records: list[Record] = []
+        unsendable: dict[int, Delivery] = {}
+        for place, claimed in enumerate(claim.events):
+            try:
+                records.append(self._encode(claimed.envelope))
+            except ShieldTxError as error:
+                unsendable[place] = Delivery(outcome=Outcome.REJECTED, reason=str(error))
+        sent = iter(self._publisher.publish(records, timeout=timeout))
+        return [unsendable.get(place) or next(sent) for place in range(len(claim.events))]
 
     def _plan_settlement(self, claim: Claim, deliveries: Sequence[Delivery]) -> None:
         """Decide how each event of a claim ends; `_write_down` carries it out step by step."""

@@ -72,12 +72,19 @@ def start_attempt(
     token: UUID,
     lease: timedelta,
 ) -> ReturningUpdate[Any]:
-    """Count an attempt, if it is the row's turn."""
+    """Count an attempt, if it is the row's turn and no transaction is at work on it."""
+    w = t.inbox.alias("waiting")
+    free = (
+        select(w.c.event_id)
+        .where(w.c.event_id == event_id, w.c.consumer_group == group, w.c.source == source)
+        .where(w.c.settled_at.is_(None), _is_free(w, d), not_(_is_held_back(t, w)))
+        .with_for_update(skip_locked=True)
+    )
     i = t.inbox
     return (
         update(i)
         .where(_is_row(t, group, event_id, source), _may_become(t, InboxStatus.PROCESSING))
-        .where(i.c.settled_at.is_(None), _is_free(i, d), not_(_is_held_back(t, i)))
+        .where(i.c.event_id.in_(free))
         .values(
             status=InboxStatus.PROCESSING.value,
             attempts=i.c.attempts + 1,

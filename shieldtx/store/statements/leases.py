@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Select, Update, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Insert, Select, Update, delete, func, or_, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.store.dialects import StoreDialect
@@ -41,9 +41,10 @@ def count_shards(t: Tables) -> Select[Any]:
 def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
     """Extend the relay's leases; one that has run out is not extended but has to be taken anew."""
     s = t.shard
+    mine = _locked_in_order(t, s.c.owner == relay, s.c.lease_until > d.now())
     return (
         update(s)
-        .where(s.c.owner == relay, s.c.lease_until > d.now())
+        .where(s.c.shard.in_(mine))
         .values(lease_until=d.later(lease))
         .returning(s.c.shard)
     )
@@ -72,10 +73,18 @@ def take_free(
 def give_back(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
     """Free some shards of the relay, or all of them (None)."""
     s = t.shard
-    statement = update(s).where(s.c.owner == relay).values(owner=None, lease_until=None)
-    return statement if shards is None else statement.where(s.c.shard.in_(sorted(shards)))
+    some = [] if shards is None else [s.c.shard.in_(sorted(shards))]
+    mine = _locked_in_order(t, s.c.owner == relay, *some)
+    return update(s).where(s.c.shard.in_(mine)).values(owner=None, lease_until=None)
 
 
 def forget(t: Tables, *, relay: str) -> Delete:
     """Remove the relay from the list."""
     return delete(t.relay).where(t.relay.c.relay == relay)
+
+
+def _locked_in_order(t: Tables, *conditions: ColumnElement[bool]) -> Select[Any]:
+    """Select shards, locking them in the order in which claims lock them too: no deadlock."""
+    s = t.shard
+    locked = select(s.c.shard).where(*conditions).order_by(s.c.shard).with_for_update()
+    return locked.cte("locked").select()

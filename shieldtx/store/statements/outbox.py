@@ -55,7 +55,8 @@ def claim(
 
     `turn` moves the shard that is served first, so that a full one cannot starve the others.
     """
-    mine = _leased_shards(t, d, relay, turn, shards)
+    leased = _leased_shards(t, d, relay)
+    mine = leased.select().order_by((leased.c.shard + turn) % literal(shards)).cte("mine")
     # The waiting line first: its rows are older, and each holds back its key.
     ready = union_all(
         select(_due_in_waiting_line(t, d, mine, limit).subquery().c.event_id),
@@ -71,8 +72,7 @@ def claim(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
             lease_token=token,
-            # A row's lease ends with the lease of its shard: whoever owns the shard next may take
-            # both.
+            # A row's lease ends with its shard's: whoever owns the shard next may take both.
             lease_until=select(func.min(mine.c.lease_until)).scalar_subquery(),
         )
         .returning(
@@ -183,15 +183,15 @@ def may_become(table: Table, target: OutboxStatus) -> ColumnElement[bool]:
     return table.c.status.in_([s.value for s in OUTBOX.sources_of(target)])
 
 
-def _leased_shards(t: Tables, d: StoreDialect, relay: str, turn: int, shards: int) -> CTE:
+def _leased_shards(t: Tables, d: StoreDialect, relay: str) -> CTE:
     """Select the relay's shards, locked so that none changes hands before the claim commits."""
     s = t.shard
     return (
         select(s.c.shard, s.c.lease_until)
         .where(s.c.owner == relay, s.c.lease_until > d.now())
-        .order_by((s.c.shard + literal(turn)) % literal(shards))
+        .order_by(s.c.shard)
         .with_for_update(read=True)
-        .cte("mine")
+        .cte("leased")
     )
 
 

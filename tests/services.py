@@ -1,0 +1,88 @@
+"""A service for tests: its own database, migrated, a broker, and passes run by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from shieldtx import RetryPolicy, Settings, ShieldTx
+from shieldtx.app import Broker
+from shieldtx.consumer import Consumer
+from shieldtx.relay import Relay
+
+QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
+"""Three attempts without any waiting."""
+
+
+class Service:
+    """A ShieldTx application with shortcuts to look into its tables."""
+
+    def __init__(self, name: str, url: str, broker: Broker, **settings: Any) -> None:
+        self.engine: Engine = create_engine(url)
+        settings = {"shards": 8, "relay_wakeup": False} | settings
+        self.app = ShieldTx(
+            Settings(source=name, database_url=url, **settings), engine=self.engine, broker=broker
+        )
+        self.app.schema.upgrade()
+        with self.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE effects (event_id text, key text, what text)"))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        with Session(self.engine) as session, session.begin():
+            yield session
+
+    def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(statement), parameters)]
+
+    def execute(self, statement: str, **parameters: Any) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement), parameters)
+
+    def outbox(self) -> dict[str, int]:
+        """How many outbox rows are in each status."""
+        return dict(self.rows("SELECT status, count(*) FROM shield_outbox GROUP BY 1"))
+
+    def inbox(self) -> dict[str, int]:
+        """How many inbox rows are in each status."""
+        return dict(self.rows("SELECT status, count(*) FROM shield_inbox GROUP BY 1"))
+
+    def effects(self, what: str = "%") -> list[str]:
+        """The keys of the effects, in the order in which they were committed to the table."""
+        rows = self.rows("SELECT key FROM effects WHERE what LIKE :what", what=what)
+        return [key for (key,) in rows]
+
+    def relay(self, name: str | None = None) -> Relay:
+        """A relay that holds its shards already."""
+        relay = self.app.relay(name)
+        relay.renew()
+        return relay
+
+
+def effect(what: str) -> Callable[[Session, Any], None]:
+    """A handler that leaves one row."""
+
+    def handler(session: Session, event: Any) -> None:
+        session.execute(
+            text("INSERT INTO effects VALUES (:id, :key, :what)"),
+            {"id": str(event.id), "key": event.key, "what": what},
+        )
+
+    return handler
+
+
+def drain(*workers: Relay | Consumer, passes: int = 200) -> None:
+    """Run passes until a whole round of them finds nothing to do."""
+    for _ in range(passes):
+        if not any([worker.run_once().more for worker in workers]):
+            return
+    raise AssertionError(f"still busy after {passes} rounds")
