@@ -51,9 +51,11 @@ def test_a_process_that_heeds_sigterm_is_not_killed(tmp_path: Path) -> None:
     child.stop()  # once more is harmless
 
 
-def test_a_suspended_process_is_ended_too(tmp_path: Path) -> None:
+def test_a_suspended_process_is_ended_too(tmp_path: Path, eventually: Callable[..., None]) -> None:
     child = ChildProcess.start(["sleep", "600"], name="sleeper", log=tmp_path / "log")
     child.send_signal(signal.SIGSTOP)
+    process = psutil.Process(child.pid)
+    eventually(lambda: process.status() == psutil.STATUS_STOPPED, "the process is suspended")
     child.stop(patience=0.2)
     assert child.exit_status == -signal.SIGKILL
 
