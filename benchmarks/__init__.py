@@ -1,0 +1,1 @@
+"""Benchmarks: the commands that print the figures of the documentation."""

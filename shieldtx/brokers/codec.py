@@ -1,0 +1,281 @@
+"""Envelopes as records and back: CloudEvents 1.0, Kafka protocol binding, binary mode.
+
+The record's key is the event's key, its value the payload as JSON, and each attribute is a header.
+The headers that a user gave an event travel under their own names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from pydantic_core import from_json
+
+from shieldtx.errors import EventRefused, UndecodableRecord
+from shieldtx.events import Envelope, physical_topic
+from shieldtx.ports import ReceivedRecord, Record
+from shieldtx.states import Operation, TxKind
+
+SPEC_VERSION: Final = "1.0"
+CONTENT_TYPE: Final = "application/json"
+
+MAX_HEADERS: Final = 256
+"""Headers of one record, shieldtx's own included."""
+MAX_HEADER_BYTES: Final = 65_536
+"""Names and values of all headers of one record."""
+MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
+MAX_NAME_BYTES: Final = 256
+"""Of a source or an event type."""
+MAX_KEY_BYTES: Final = 1_024
+"""Of a key or a business key: with the names beside it in an index of the inbox it stays below the
+2,704 bytes that PostgreSQL's B-tree takes."""
+
+_RESERVED: Final = ("ce_", "content-")
+# Numbers from about 1.8e308 on are read as infinity.
+_HUGE_EXPONENT: Final = re.compile(r"[0-9][eE]\+?[0-9]{3}")
+_SHOWN_CHARACTERS: Final = 80
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def encode(envelope: Envelope, prefix: str) -> Record:
+    """Return the record that carries `envelope`.
+
+    Raises EventRefused for a time without zone and for a user's header under a reserved name.
+    """
+    if envelope.time.tzinfo is None:
+        raise EventRefused("time", f"{envelope.time} has no time zone")
+    headers = [
+        *_constant_headers(envelope.type, envelope.source, envelope.kind, envelope.operation),
+        ("ce_id", str(envelope.id).encode()),
+        ("ce_time", envelope.time.astimezone(UTC).isoformat().encode()),
+    ]
+    key, biz_key = envelope.key, envelope.biz_key
+    # For readers of CloudEvents; what shieldtx reads are the two extensions. It may not be empty.
+    if subject := biz_key or key:
+        headers.append(("ce_subject", subject.encode()))
+    key_bytes = None
+    if key is not None:
+        key_bytes = key.encode()
+        headers.append(("ce_partitionkey", key_bytes))
+    if biz_key is not None:
+        headers.append(("ce_bizkey", biz_key.encode()))
+    if envelope.causation_id is not None:
+        headers.append(("ce_causationid", str(envelope.causation_id).encode()))
+    if envelope.causation_source is not None:
+        headers.append(("ce_causationsource", envelope.causation_source.encode()))
+    if envelope.traceparent is not None:
+        headers.append(("ce_traceparent", envelope.traceparent.encode()))
+    for name, value in envelope.headers.items():
+        if _is_reserved(name):
+            raise EventRefused(f"headers[{name!r}]", "the name is reserved for shieldtx")
+        headers.append((name, value.encode()))
+    return Record(
+        topic=_topic(prefix, envelope.topic, envelope.kind),
+        key=key_bytes,
+        value=envelope.payload.encode(),
+        headers=tuple(headers),
+    )
+
+
+def decode(record: ReceivedRecord, prefix: str) -> Envelope:
+    """Return the envelope that `record` carries.
+
+    Raises UndecodableRecord, which names the header or part that is wrong, and nothing else: not
+    every record of a topic need come from shieldtx.
+    """
+    own, users = _headers(record)
+    if (version := _required(own, "ce_specversion")) != SPEC_VERSION:
+        raise UndecodableRecord(f"ce_specversion: {_shown(version)} is not {SPEC_VERSION}")
+    content_type = _required(own, "content-type")
+    if content_type.partition(";")[0].strip().lower() != CONTENT_TYPE:
+        raise UndecodableRecord(f"content-type: {_shown(content_type)} is not {CONTENT_TYPE}")
+    kind = _member(TxKind, "ce_txkind", _required(own, "ce_txkind"))
+    causation = own.get("ce_causationid")
+    return Envelope(
+        id=_uuid("ce_id", _required(own, "ce_id")),
+        type=_named(own, "ce_type"),
+        source=_named(own, "ce_source"),
+        topic=_logical_topic(record.topic, prefix, kind),
+        payload=_payload(record.value),
+        time=_time(_required(own, "ce_time")),
+        kind=kind,
+        operation=_member(Operation, "ce_operation", _required(own, "ce_operation")),
+        key=_key(record.key, own.get("ce_partitionkey")),
+        biz_key=_optional(own, "ce_bizkey", MAX_KEY_BYTES),
+        headers=users,
+        causation_id=None if causation is None else _uuid("ce_causationid", causation),
+        causation_source=_optional(own, "ce_causationsource", MAX_NAME_BYTES),
+        traceparent=_optional(own, "ce_traceparent", MAX_NAME_BYTES),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _constant_headers(
+    event_type: str, source: str, kind: TxKind, operation: Operation
+) -> tuple[tuple[str, bytes], ...]:
+    return (
+        ("content-type", CONTENT_TYPE.encode()),
+        ("ce_specversion", SPEC_VERSION.encode()),
+        ("ce_type", event_type.encode()),
+        ("ce_source", source.encode()),
+        ("ce_txkind", kind.encode()),
+        ("ce_operation", operation.encode()),
+    )
+
+
+_topic = lru_cache(maxsize=4096)(physical_topic)
+
+
+def _is_reserved(name: str) -> bool:
+    return name.lower().startswith(_RESERVED)
+
+
+def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the headers that are shieldtx's own and those of the user, as text."""
+    if len(record.headers) > MAX_HEADERS:
+        raise UndecodableRecord(f"headers: {len(record.headers)}, the limit is {MAX_HEADERS}")
+    own: dict[str, str] = {}
+    users: dict[str, str] = {}
+    size = 0
+    for name, value in record.headers:
+        if value is None:
+            raise UndecodableRecord(f"header {_shown(name)}: has no value")
+        size += len(name) + len(value)
+        if size > MAX_HEADER_BYTES:
+            raise UndecodableRecord(f"headers: above the limit of {MAX_HEADER_BYTES} bytes")
+        text = _text(name, value)
+        if not _is_reserved(name):
+            if "\x00" in name:
+                raise UndecodableRecord(f"header {_shown(name)}: has a NUL character in its name")
+            users[name] = text
+        elif name in own:
+            raise UndecodableRecord(f"header {_shown(name)}: occurs twice")
+        else:
+            own[name] = text
+    return own, users
+
+
+def _text(part: str, value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise UndecodableRecord(f"{_shown(part)}: is not UTF-8 ({error.reason})") from error
+    if "\x00" in text:
+        raise UndecodableRecord(
+            f"{_shown(part)}: holds a NUL character, which PostgreSQL cannot store"
+        )
+    return text
+
+
+def _required(own: dict[str, str], name: str) -> str:
+    try:
+        return own[name]
+    except KeyError:
+        raise UndecodableRecord(f"{name}: the header is missing") from None
+
+
+def _named(own: dict[str, str], name: str) -> str:
+    text = _required(own, name)
+    if not text:
+        raise UndecodableRecord(f"{name}: is empty")
+    return _within(name, text, MAX_NAME_BYTES)
+
+
+def _optional(own: dict[str, str], name: str, limit: int) -> str | None:
+    text = own.get(name)
+    return None if text is None else _within(name, text, limit)
+
+
+def _within(part: str, text: str, limit: int) -> str:
+    size = len(text.encode())
+    if size > limit:
+        raise UndecodableRecord(f"{part}: {size} bytes, the limit is {limit}")
+    return text
+
+
+def _member(enum: type[E], name: str, text: str) -> E:
+    try:
+        return enum(text)
+    except ValueError:
+        expected = ", ".join(enum)
+        raise UndecodableRecord(f"{name}: {_shown(text)} is none of {expected}") from None
+
+
+def _uuid(name: str, text: str) -> UUID:
+    try:
+        value = UUID(text)
+    except ValueError:
+        value = None
+    # UUID() also takes braces, URNs and digits of other scripts.
+    if value is None or str(value) != text.lower():
+        raise UndecodableRecord(f"{name}: {_shown(text)} is no UUID")
+    return value
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            raise UndecodableRecord(f"ce_time: {_shown(text)} has no time zone")
+        return time.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise UndecodableRecord(f"ce_time: {_shown(text)} is no time of RFC 3339") from error
+
+
+def _key(key: bytes | None, partition_key: str | None) -> str | None:
+    text = None if key is None else _text("key", key)
+    if partition_key is not None and partition_key != text:
+        raise UndecodableRecord("ce_partitionkey: differs from the record's key")
+    return None if text is None else _within("key", text, MAX_KEY_BYTES)
+
+
+def _logical_topic(topic: str, prefix: str, kind: TxKind) -> str:
+    suffix = f".{kind.lower()}"
+    logical = topic.removeprefix(prefix).removesuffix(suffix)
+    if f"{prefix}{logical}{suffix}" != topic or not logical:
+        raise UndecodableRecord(
+            f"topic: {_shown(topic)} does not fit the kind {kind} (ce_txkind) and prefix {prefix!r}"
+        )
+    return logical
+
+
+def _payload(value: bytes | None) -> str:
+    if value is None:
+        raise UndecodableRecord("value: there is none (a tombstone)")
+    if len(value) > MAX_PAYLOAD_BYTES:
+        raise UndecodableRecord(f"value: {len(value)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
+    text = _text("value", value)
+    try:
+        # Refuses what is nested deeper than 200 levels, too.
+        parsed = from_json(value, allow_inf_nan=False, cache_strings="none")
+    except ValueError as error:
+        raise UndecodableRecord(f"value: is no JSON ({error})") from error
+    if "\\u0000" in text or _HUGE_EXPONENT.search(text):
+        _refuse_unstorable(parsed)
+    return text
+
+
+def _refuse_unstorable(value: Any) -> None:
+    """Refuse what JSON text may hold and PostgreSQL or a later writer may not."""
+    if isinstance(value, str) and "\x00" in value:
+        raise UndecodableRecord("value: holds a NUL character, which PostgreSQL cannot store")
+    if isinstance(value, float) and math.isinf(value):
+        raise UndecodableRecord("value: holds a number beyond the range of a double")
+    if isinstance(value, dict):
+        for name, member in value.items():
+            _refuse_unstorable(name)
+            _refuse_unstorable(member)
+    elif isinstance(value, list):
+        for member in value:
+            _refuse_unstorable(member)
+
+
+def _shown(text: str) -> str:
+    """Return foreign text fit for a log line."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

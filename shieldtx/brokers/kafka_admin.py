@@ -1,0 +1,101 @@
+"""Topics of a Kafka cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.errors import (
+    InvalidTopicError,
+    NoError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.errors import BrokerError
+from shieldtx.ports import TopicState
+
+
+class KafkaTopics:
+    """Makes and describes topics; `timeout` is for connecting and for each request, in seconds."""
+
+    def __init__(self, connection: KafkaConnection, *, timeout: float = 10.0) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._admin: Any = None
+
+    def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
+        """Create the topics that are missing and return their names once they can be used.
+
+        Raises BrokerError naming the topic that the cluster refuses, BrokerUnavailable.
+        """
+        missing = [name for name, state in self.describe(names).items() if state is None]
+        if not missing:
+            return []
+        wanted = {"num_partitions": partitions, "replication_factor": replication}
+        with self._asking("creating topics") as admin:
+            answer = admin.create_topics(dict.fromkeys(missing, wanted), raise_errors=False)
+            created = []
+            for topic in answer["topics"]:
+                error = for_code(topic["error_code"])  # type: ignore[no-untyped-call]
+                if error is NoError:
+                    created.append(topic["name"])
+                # Somebody else may have been faster.
+                elif error is not TopicAlreadyExistsError:
+                    raise BrokerError(
+                        f"topic {topic['name']} cannot be created with {partitions} partitions "
+                        f"and replication {replication}: {topic['error_message'] or error.__name__}"
+                    )
+            admin.wait_for_topics(missing, timeout_ms=int(self._timeout * 1000))
+            return created
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
+        """Tell what each topic looks like, None for one that does not exist.
+
+        Raises BrokerError naming a topic that may not be seen, BrokerUnavailable.
+        """
+        if not names:
+            return {}
+        with self._asking("describing topics") as admin:
+            answer = {topic["name"]: topic for topic in admin.describe_topics(list(names))}
+            return {name: _state(name, answer[name]) for name in names}
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[Any]:
+        if self._admin is None:
+            self._admin, _ = self._connection.open(
+                KafkaAdminClient,
+                within=self._timeout,
+                request_timeout_ms=int(self._timeout * 1000),
+            )
+        try:
+            with self._connection.translated(doing):
+                yield self._admin
+        except BrokerError:
+            self.close()
+            raise
+
+
+def _state(name: str, topic: Mapping[str, Any]) -> TopicState | None:
+    error = for_code(topic["error_code"])  # type: ignore[no-untyped-call]
+    # A name that no topic can have is the name of no topic.
+    if error in {UnknownTopicOrPartitionError, InvalidTopicError}:
+        return None
+    if error is not NoError:
+        raise error(name)
+    partitions = topic["partitions"]
+    return TopicState(
+        name=name,
+        partitions=len(partitions),
+        replication=max((len(p["replica_nodes"]) for p in partitions), default=0),
+    )

@@ -1,0 +1,134 @@
+"""How to reach a Kafka cluster, and what its client's errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from kafka.errors import BrokerNotAvailableError, KafkaError, RetriableError
+from kafka.net.compat import KafkaNetClient
+
+from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+C = TypeVar("C")
+
+
+class _Secret(str):
+    """A password that does not show in the reprs of the client's settings, which it logs."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'********'"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KafkaConnection:
+    """A Kafka cluster and the account to use there.
+
+    Raises ConfigurationError for what cannot work.
+    """
+
+    bootstrap_servers: str
+    """`host:port`, or several of them separated by commas."""
+    client_id: str = "shieldtx"
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    ssl_cafile: str | None = None
+    """Certificates to trust; those of the system by default."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that the client would only trip over while it connects."""
+        if self.security_protocol not in PROTOCOLS:
+            raise ConfigurationError(
+                f"Kafka security protocol {self.security_protocol!r}: use one of {PROTOCOLS}"
+            )
+        if self.security_protocol.startswith("SASL"):
+            if self.sasl_mechanism not in SASL_MECHANISMS:
+                raise ConfigurationError(
+                    f"Kafka SASL mechanism {self.sasl_mechanism!r} with "
+                    f"{self.security_protocol}: use one of {SASL_MECHANISMS}"
+                )
+            if not self.sasl_username or not self.sasl_password:
+                raise ConfigurationError(
+                    f"Kafka over {self.security_protocol} needs a SASL username and password"
+                )
+        if self.ssl_cafile is not None and not Path(self.ssl_cafile).is_file():
+            raise ConfigurationError(f"Kafka CA file {self.ssl_cafile!r} does not exist")
+        for address in self.addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal():
+                raise ConfigurationError(f"Kafka address {address!r}: write it as host:port")
+
+    @property
+    def addresses(self) -> list[str]:
+        """The bootstrap servers one by one."""
+        return [address.strip() for address in self.bootstrap_servers.split(",")]
+
+    def options(self) -> dict[str, Any]:
+        """Return the settings that producers, consumers and admins have in common."""
+        options = {
+            "bootstrap_servers": self.addresses,
+            "client_id": self.client_id,
+            "security_protocol": self.security_protocol,
+            # The client's own half a minute would let an outage last that much longer.
+            "reconnect_backoff_max_ms": 1_000,
+        }
+        if self.security_protocol.startswith("SASL"):
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_plain_username"] = self.sasl_username
+            options["sasl_plain_password"] = _Secret(self.sasl_password)
+        if self.ssl_cafile is not None:
+            options["ssl_cafile"] = self.ssl_cafile
+        return options
+
+    def open(
+        self, kind: Callable[..., C], *, within: float, **options: Any
+    ) -> tuple[C, KafkaNetClient]:
+        """Make a producer, consumer or admin within some seconds; return it and its network client.
+
+        Raises BrokerUnavailable when no broker answers, BrokerError when it will not have us.
+        """
+        networks: list[KafkaNetClient] = []
+
+        def network(**configs: Any) -> KafkaNetClient:
+            made = KafkaNetClient(**configs)  # type: ignore[no-untyped-call]
+            # Its default is to have brokers create any topic that somebody asks for, and the option
+            # of that name of producers and consumers does not get here (kafka-python 3.0.12).
+            made.cluster.config["allow_auto_create_topics"] = False
+            networks.append(made)
+            return made
+
+        try:
+            with self.translated("connecting"):
+                client = kind(
+                    kafka_client=network,
+                    bootstrap_timeout_ms=max(1, int(within * 1000)),
+                    **self.options(),
+                    **options,
+                )
+        except BaseException:
+            # A constructor that gives up leaves its sockets and its thread behind.
+            for half_made in networks:
+                half_made.close()  # type: ignore[no-untyped-call]
+            raise
+        return client, networks[0]
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Raise the client's errors as BrokerUnavailable or BrokerError, with their cause."""
+        try:
+            yield
+        except KafkaError as error:
+            message = f"Kafka at {self.bootstrap_servers}, {doing}: {error}"
+            if isinstance(error, (RetriableError, BrokerNotAvailableError)):
+                raise BrokerUnavailable(message) from error
+            raise BrokerError(message) from error

@@ -1,0 +1,166 @@
+"""Starts the Spark job in a process of its own and brings back what it found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from shieldtx.bundled import bundled
+from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import Findings, Outcome, OutputFolder, from_json
+from shieldtx.reconcile.jdbc import jdbc_address
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase, to_json
+
+__all__ = ["ExpectedGroup", "ReconcileRequest", "ReconcileResult", "ServiceDatabase", "run"]
+
+_TAIL_LINES = 15
+_STOP_S = 10.0
+_INSTALL = "pip install 'shieldtx[spark]'"
+_JAVA = "the reconciliation runs on Spark, which needs Java 17 or newer"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReconcileResult:
+    """How a run ended, what it found, and where it left that."""
+
+    outcome: Outcome
+    findings: Findings | None
+    """None when the run broke off."""
+    problem: str
+    """Why it broke off, with the end of Spark's log; empty when it did not."""
+    folder: OutputFolder
+
+
+def run(request: ReconcileRequest) -> ReconcileResult:
+    """Run the reconciliation to its end; a run that breaks off is a result too.
+
+    Raises ConfigurationError where it cannot even start: no PySpark, no Java, a URL or a folder
+    that cannot be used. An exception in here, Ctrl-C too, ends the Spark job, and so does the death
+    of this process.
+    """
+    _require_spark()
+    for service in (request.upstream, request.downstream):
+        jdbc_address(service.name, service.url)
+    folder = OutputFolder(path=request.folder.expanduser().resolve())
+    _clear(folder)
+    status = _run_job(replace(request, folder=folder.path), folder.log)
+    ended_well = status in {Outcome.CLEAN, Outcome.MISMATCHES, Outcome.NOT_JUDGED}
+    if not ended_well or not folder.findings.exists():
+        problem = _problem(folder.log, status, _passwords(request))
+        return ReconcileResult(outcome=Outcome.ERROR, findings=None, problem=problem, folder=folder)
+    findings = from_json(folder.findings.read_bytes())
+    return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
+
+
+def command() -> tuple[list[str], dict[str, str]]:
+    """Return the job's command line and what its environment has beyond this one's.
+
+    The folder of the job lies in this package or beside it. -P keeps a folder `spark` of the
+    working directory out of the way.
+    """
+    folder = bundled("spark")
+    inside = folder.parent.name == "shieldtx"
+    environment = {
+        # Otherwise Spark starts the system's Python, without the packages of this one.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Two services on one machine: not by whatever address its name resolves to.
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if not inside:
+        paths = [str(folder.parent), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    module = "shieldtx.spark" if inside else "spark"
+    return [sys.executable, "-P", "-m", module, "--until-stdin-closes"], environment
+
+
+def _require_spark() -> None:
+    if find_spec("pyspark") is None:
+        raise ConfigurationError(
+            f"the reconciliation runs on Spark, and PySpark is not installed: {_INSTALL}"
+        )
+    home = os.environ.get("JAVA_HOME")
+    if home and not Path(home, "bin", "java").is_file():
+        raise ConfigurationError(f"{_JAVA}, but JAVA_HOME is {home}, which has no bin/java")
+    if not home and shutil.which("java") is None:
+        raise ConfigurationError(f"{_JAVA}: install it, or set JAVA_HOME")
+
+
+def _clear(folder: OutputFolder) -> None:
+    """Make the folder and take out what an earlier run left, lest it pass for this one's."""
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        for file in (folder.findings, folder.page, folder.log):
+            file.unlink(missing_ok=True)
+        for directory in (folder.rows, folder.summary):
+            shutil.rmtree(directory, ignore_errors=True)
+    except OSError as error:
+        raise ConfigurationError(f"{folder.path} cannot take the report: {error}") from error
+
+
+def _run_job(request: ReconcileRequest, log: Path) -> int:
+    """Run the job and return its exit status; the request goes in by its standard input."""
+    arguments, environment = command()
+    with (
+        log.open("wb") as said,
+        subprocess.Popen(  # noqa: S603  our own module in our own interpreter, no shell
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+        ) as job,
+    ):
+        try:
+            _send(job, request)
+            return job.wait()
+        finally:
+            _end(job)
+
+
+def _send(job: subprocess.Popen[bytes], request: ReconcileRequest) -> None:
+    """Hand the request over and leave the pipe open: the job ends when it closes."""
+    assert job.stdin is not None  # noqa: S101  it was asked for
+    try:
+        job.stdin.write(to_json(request) + b"\n")
+        job.stdin.flush()
+    except BrokenPipeError:
+        # The job is gone already, and its log says why.
+        return
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            job.kill()
+
+
+def _problem(log: Path, status: int, secrets: Mapping[str, str]) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    for secret, name in secrets.items():
+        text = text.replace(secret, name)
+    if "UnsupportedClassVersionError" in text:
+        return f"{_JAVA}, but the one that was found is older"
+    tail = "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
+    return f"Spark's job ended with status {status}. The end of {log}:\n{tail}"
+
+
+def _passwords(request: ReconcileRequest) -> dict[str, str]:
+    passwords = {}
+    for service in (request.upstream, request.downstream):
+        if password := make_url(service.url).password:
+            passwords[str(password)] = f"<password of {service.name}>"
+    return passwords

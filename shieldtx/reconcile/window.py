@@ -1,0 +1,73 @@
+"""Between which times rows can be judged, by the databases' own clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """What one database said about time, asked before any row was read."""
+
+    service: str
+    now: datetime
+    oldest_transaction: datetime | None = None
+    """When the longest running transaction of the database began; None when none runs."""
+    obstacle: str = ""
+    """Why its running transactions cannot be seen; empty when they can."""
+    retention: timedelta | None = None
+    """For how long the service keeps settled rows at least; None: for ever."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """From when (`horizon`) to when (`watermark`) a mismatch between two services can be told."""
+
+    horizon: datetime | None = None
+    """Older rows may have been purged on the other side; None: nothing is purged."""
+    watermark: datetime | None = None
+    """What moved since is in flight; None: nothing can be judged."""
+    obstacle: str = ""
+    """Why nothing can be judged; empty when something can."""
+
+    def unless(self, obstacle: str) -> Window:
+        """Return this window, or one in which `obstacle` lets nothing be judged."""
+        return Window(obstacle=obstacle) if obstacle and not self.obstacle else self
+
+
+def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
+    """Return the window in which two services can be compared.
+
+    The reads of a run are no common snapshot: each partition of each table is read at a moment of
+    its own. So an accusation rests on rows alone that nothing has touched since the watermark, and
+    that is the earliest time, over both databases, of
+
+    - now minus `margin`: every step of an event (from acknowledged to received, from received to
+      settled upstream) is taken to happen within the margin. An event acknowledged before the
+      watermark was received before `now` was read, and `now` was read before the first row was;
+    - the beginning of the oldest running transaction minus `margin`: what it writes is stamped with
+      a time after its beginning but is visible only from its commit on, perhaps after the read.
+      What a transaction that began later writes is stamped after the watermark, and what one that
+      ended earlier wrote is visible to all reads.
+
+    Each row carries the times of its own database's clock. Where the two clocks differ, the slower
+    one decides for both: that makes the watermark earlier, so that no row looks older than it is.
+
+    The horizon is the mirror image: the later of the times up to which either service may have
+    purged, plus the margin.
+    """
+    obstacle = "; ".join(clock.obstacle for clock in clocks if clock.obstacle)
+    if obstacle:
+        return Window(obstacle=obstacle)
+    watermark = min(min(c.now, c.oldest_transaction or c.now) for c in clocks) - margin
+    purged = [c.now - c.retention for c in clocks if c.retention is not None]
+    horizon = max(purged) + margin if purged else None
+    if horizon is not None and horizon >= watermark:
+        return Window(
+            obstacle=f"rows up to {horizon:%Y-%m-%d %H:%M:%S%z} may have been purged, those from "
+            f"{watermark:%Y-%m-%d %H:%M:%S%z} on are in flight, and none is left in between: end "
+            "the transaction that runs for so long, set the clocks, or keep rows for longer"
+        )
+    return Window(horizon=horizon, watermark=watermark)
