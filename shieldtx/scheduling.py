@@ -78,8 +78,11 @@ class Worker:
         """Ask for a graceful end."""
         self._stop.set()
 
-    def run(self) -> int:
-        """Run until a signal or `stop`; return the exit status, 0 for a graceful end."""
+    def run(self, ready: Callable[[], None] = lambda: None) -> int:
+        """Run until a signal or `stop`; return the exit status, 0 for a graceful end.
+
+        `ready` is called once, when the ticks run and signals lead to a graceful end.
+        """
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -96,6 +99,7 @@ class Worker:
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
         log.info("%s is running (pid %d)", self._name, os.getpid())
+        ready()
         # Bounded waits, so that signals are served while the main thread sleeps.
         while not self._stop.wait(timeout=3600):
             continue
