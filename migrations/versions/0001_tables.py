@@ -125,6 +125,11 @@ def _make_outbox(op: Operations, schema: str | None) -> None:
         ),
     )
     index(
+        "shield_outbox_error_idx",
+        ["settled_at"],
+        _where("settled_at IS NOT NULL AND last_error IS NOT NULL"),
+    )
+    index(
         "shield_outbox_biz_key_key",
         ["event_type", "biz_key"],
         _where("biz_key IS NOT NULL AND tx_kind = 'COMMIT'"),
@@ -176,6 +181,11 @@ def _make_inbox(op: Operations, schema: str | None) -> None:
         "shield_inbox_key_idx",
         ["consumer_group", "topic", "key", "seq"],
         "settled_at IS NULL",
+    )
+    index(
+        "shield_inbox_error_idx",
+        ["settled_at"],
+        "settled_at IS NOT NULL AND last_error IS NOT NULL",
     )
     index(
         "shield_inbox_biz_key_key",

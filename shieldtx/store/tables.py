@@ -13,8 +13,10 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     Dialect,
+    FromClause,
     Identity,
     Index,
     Integer,
@@ -148,6 +150,8 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
     Index(conv("shield_outbox_waiting_idx"), table.c.shard, table.c.due_at, **_where(aside))
     holding = and_(open_, table.c.waiting, table.c.holds_key)
     Index(conv("shield_outbox_held_key_idx"), table.c.shard, table.c.key, **_where(holding))
+    # The few rows that wait for a person, among millions at rest.
+    Index(conv("shield_outbox_error_idx"), table.c.settled_at, **_where(ended_in_error(table)))
     once = and_(table.c.biz_key.is_not(None), table.c.tx_kind == TxKind.COMMIT.value)
     Index(
         conv("shield_outbox_biz_key_key"),
@@ -193,6 +197,7 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
     open_ = c.settled_at.is_(None)
     Index(conv("shield_inbox_line_idx"), c.consumer_group, c.seq, **_where(open_))
     Index(conv("shield_inbox_key_idx"), c.consumer_group, c.topic, c.key, c.seq, **_where(open_))
+    Index(conv("shield_inbox_error_idx"), c.settled_at, **_where(ended_in_error(table)))
     Index(
         conv("shield_inbox_biz_key_key"),
         c.consumer_group,
@@ -204,6 +209,14 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         **_where(c.biz_key.is_not(None)),
     )
     return table
+
+
+def ended_in_error(table: FromClause) -> ColumnElement[bool]:
+    """Whether a row is at rest with an error, in the words of the index of such rows.
+
+    Among the states at rest, those that wait for a person all are: FAILED, UNRESOLVED, DEAD.
+    """
+    return and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
 
 
 def _shard(metadata: MetaData, schema: str | None) -> Table:
