@@ -33,7 +33,7 @@ class KafkaTopics:
 
         Raises BrokerError naming the topic that the cluster refuses, BrokerUnavailable.
         """
-        missing = [name for name, state in self.describe(names).items() if state is None]
+        missing = self.missing(names)
         if not missing:
             return []
         wanted = {"num_partitions": partitions, "replication_factor": replication}
@@ -63,6 +63,14 @@ class KafkaTopics:
         with self._asking("describing topics") as admin:
             answer = {topic["name"]: topic for topic in admin.describe_topics(list(names))}
             return {name: _state(name, answer[name]) for name in names}
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return the topics that do not exist; raises as `describe`."""
+        missing = list(names)
+        # Twice: the broker that is asked may not have heard yet of a topic just made.
+        for _ in range(2):
+            missing = [name for name, state in self.describe(missing).items() if state is None]
+        return missing
 
     def close(self) -> None:
         """Let go of the broker."""

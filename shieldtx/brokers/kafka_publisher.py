@@ -4,67 +4,44 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
-from kafka import KafkaProducer
-from kafka.errors import (
-    AuthorizationError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    InvalidTopicError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    PolicyViolationError,
-    RecordListTooLargeError,
-    UnsupportedForMessageFormatError,
-)
+from kafka.errors import KafkaError
 
 from shieldtx.brokers.kafka_admin import KafkaTopics
+from shieldtx.brokers.kafka_call import REFUSALS, REJECTIONS, Call
 from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_producer import Producer
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerError
-from shieldtx.ports import Delivery, Outcome, Record
+from shieldtx.ports import Delivery, Record
 
 log = logging.getLogger(__name__)
 
 MESSAGE_MAX_BYTES: Final = 1_048_588
 """Kafka's default for `message.max.bytes`."""
 
-# Errors about a record, or about a batch because of one of its records.
-_REJECTIONS: Final = (
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    PolicyViolationError,
-)
-# Errors that somebody may mend without touching the record.
-_REFUSALS: Final = (AuthorizationError, InvalidTopicError, UnsupportedForMessageFormatError)
-
 # What a batch has in front of its records, and a record around its key, value and headers at most:
-# lengths, time, offset and attributes in Kafka's record format 2.
+# lengths, time, offset and attributes of Kafka's record format 2.
 _BATCH_OVERHEAD: Final = 61
 _RECORD_OVERHEAD: Final = 36
 _HEADER_OVERHEAD: Final = 10
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
-# How long to wait for one partition before looking at the clock again.
-_LOOK_S: Final = 0.25
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-_ACKNOWLEDGED: Final = Delivery(outcome=Outcome.ACKNOWLEDGED)
 
 
 class KafkaPublisher:
     """Publishes to Kafka with acks=all and an idempotent producer.
 
-    Records of a call are handed over in rounds, at most one batch for a partition in each, so that
-    no record is in the log while an earlier one of its partition is not. The client would go on
-    with the next batch after a failed one, and after its own delivery timeout too: that timeout is
-    out of the way, the deadline of the call ends it all.
+    Records of a call are handed over in rounds, at most one batch a partition in each, so that no
+    record is in the log while an earlier one of its partition is not. By itself the client would go
+    on with the next batch after one has failed, or has reached the client's delivery timeout; that
+    timeout is out of the way here, and the deadline of the call ends them all.
     """
 
     def __init__(
@@ -91,7 +68,7 @@ class KafkaPublisher:
             "enable_idempotence": True,
             "compression_type": compression,
             "batch_size": batch_bytes,
-            # flush() ends each round; until then a batch is not to be sent half full.
+            # A flush ends each round; until then a batch is not to be sent half full.
             "linger_ms": 1_000,
             "request_timeout_ms": int(request_timeout * 1000),
             "delivery_timeout_ms": 3_600_000,
@@ -99,20 +76,24 @@ class KafkaPublisher:
             "max_request_size": max(4 * MESSAGE_MAX_BYTES, 2 * max_record_bytes),
             "metrics_enabled": False,
         }
-        self._producer: _Producer | None = None
+        self._producer: Producer | None = None
         self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(batch_bytes // 2))
 
     def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
-        """Send `records` and answer for each, as the port says."""
-        call = _Call(records, deadline=time.monotonic() + timeout)
-        self._reject_impossible(call)
+        """Send `records` and answer for each, as the port says.
+
+        A record behind a rejected one of its key is not sent: it may go when that one's end is
+        written down.
+        """
+        call = Call(records, timeout)
         try:
+            self._reject_impossible(call)
             self._assign_partitions(call)
             self._deliver(call, call.open())
         except BrokerError as error:
             call.stop(str(error))
         except Exception as error:  # whatever a client raises is no clear answer
-            log.exception("publishing failed")
+            log.exception("the Kafka client failed")
             call.stop(f"the Kafka client failed: {error!r}")
         if call.stopped:
             self._discard()
@@ -124,103 +105,98 @@ class KafkaPublisher:
         if producer is None:
             return
         try:
-            producer.close(timeout=_CLOSE_S)
+            producer.close(timeout=_CLOSE_S)  # type: ignore[no-untyped-call]
         except KafkaError:
             producer.abandon()
 
-    def _reject_impossible(self, call: _Call) -> None:
+    def _reject_impossible(self, call: Call) -> None:
         for index, record in enumerate(call.records):
-            size = call.sizes[index] = _content_bytes(record)
+            size = _content_bytes(record)
+            call.sizes.append(size)
             if size > self._max_record_bytes:
-                reason = f"{size} bytes, the limit is {self._max_record_bytes}"
-                call.reject(index, reason)
-            elif not _TOPIC_NAME.fullmatch(record.topic):
-                call.reject(index, f"{record.topic!r} cannot be the name of a topic")
+                call.reject(index, f"{size} bytes, the limit is {self._max_record_bytes}")
+            elif not _can_name_a_topic(record.topic):
+                call.reject(index, f"no topic can have the name {record.topic!r}")
 
-    def _assign_partitions(self, call: _Call) -> None:
-        """Refuse the records of topics that do not exist, before any is sent, and place the others."""
-        topics = dict.fromkeys(call.records[index].topic for index in call.open())
-        counts = self._partition_counts(topics, call)
-        for index in call.open():
+    def _assign_partitions(self, call: Call) -> None:
+        """Refuse the records of topics that do not exist, before any is sent; place the others."""
+        waiting = call.open()
+        topics = dict.fromkeys(call.records[index].topic for index in waiting)
+        counts = {topic: self._partition_count(topic, call) for topic in topics}
+        for index in waiting:
             record = call.records[index]
             count = counts[record.topic]
-            if isinstance(count, Delivery):
-                call.ended[index] = count
-            elif record.key is not None:
+            if count is None:
+                continue
+            if record.key is not None:
                 call.partitions[index] = partition_of(record.key, count)
             else:
                 size = call.sizes[index]
                 call.partitions[index] = self._spreads[record.topic].next_partition(size, count)
 
-    def _partition_counts(self, topics: Iterable[str], call: _Call) -> dict[str, int | Delivery]:
-        """Return how many partitions each topic has, or why nothing can be sent to it."""
+    def _partition_count(self, topic: str, call: Call) -> int | None:
+        """Return how many partitions a topic has; None, its records refused, when it has none."""
         producer = self._open(call)
-        counts: dict[str, int | Delivery] = {}
-        for topic in topics:
-            if not producer.knows(topic):
-                refusal = self._refusal(topic, call)
-                if refusal is not None:
-                    counts[topic] = refusal
-                    continue
-            with self._connection.translated(f"asking for the partitions of {topic}"):
-                counts[topic] = len(producer.partitions_for(topic))
-        return counts
+        if not producer.knows(topic) and (reason := self._refusal(topic, call)):
+            call.refuse(topic, reason)
+            if topic in producer.asked_for:
+                self._discard()
+            return None
+        with self._connection.translated(f"asking for the partitions of {topic}"):
+            return producer.partition_count(topic)
 
-    def _refusal(self, topic: str, call: _Call) -> Delivery | None:
-        """Ask the cluster whether nothing can be sent to a topic, and why.
+    def _refusal(self, topic: str, call: Call) -> str:
+        """Ask the cluster whether nothing can be sent to a topic, and why ("": it can).
 
-        The producer is not asked: for a topic that does not exist it would wait, and ask the broker
-        ten times a second from then on.
+        The producer itself would wait for a topic that does not exist, and go on asking for it.
         """
-        admin = KafkaTopics(self._connection, timeout=min(_CONNECT_S, call.left()))
+        admin = KafkaTopics(self._connection, timeout=max(0.1, min(_CONNECT_S, call.left())))
         try:
-            for _ in range(2):  # the broker may not have heard yet of a topic just made
-                if admin.describe([topic])[topic] is not None:
-                    return None
-            reason = f"topic {topic} does not exist; create it with `shieldtx topics create`"
+            if not admin.missing([topic]):
+                return ""
         except BrokerError as error:
-            if not isinstance(error.__cause__, AuthorizationError):
-                raise
-            reason = str(error)
+            if isinstance(error.__cause__, REFUSALS):
+                return str(error)
+            raise
         finally:
             admin.close()
-        return Delivery(outcome=Outcome.REFUSED, reason=reason)
+        return f"topic {topic} does not exist; create it with `shieldtx topics create`"
 
-    def _deliver(self, call: _Call, indexes: Sequence[int]) -> None:
-        """Hand records over, round by round, and find out whom a failed batch is to blame on."""
-        indexes = [index for index in indexes if not call.held_back(index)]
-        while indexes and not call.stopped:
-            now, indexes = self._next_round(call, indexes)
+    def _deliver(self, call: Call, indexes: Sequence[int]) -> None:
+        """Hand records over round by round, and find out whom a failed batch is to be blamed on."""
+        while now := self._next_round(call, call.still_open(indexes)):
             condemned = self._send(call, now)
             if condemned:
+                # Fatal for the client, which fails all that it holds with the same error: other
+                # batches and other topics too.
+                self._discard()
                 self._resolve(call, now, condemned)
-            indexes = [index for index in indexes if not call.held_back(index)]
 
-    def _next_round(self, call: _Call, indexes: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Divide records into those that fill at most one batch a partition, and those after them."""
-        room: dict[tuple[str, int], int] = defaultdict(lambda: self._batch_bytes - _BATCH_OVERHEAD)
+    def _next_round(self, call: Call, indexes: Sequence[int]) -> Sequence[int]:
+        """Return the first of these records, as many as fill no more than a batch a partition."""
+        room: dict[tuple[str, int], int] = {}
         for position, index in enumerate(indexes):
             record = call.records[index]
             place = (record.topic, call.partitions[index])
-            first = place not in room
-            room[place] -= (
-                call.sizes[index] + _RECORD_OVERHEAD + _HEADER_OVERHEAD * len(record.headers)
-            )
-            if room[place] < 0 and not first:
-                return list(indexes[:position]), list(indexes[position:])
-        return list(indexes), []
+            size = call.sizes[index] + _RECORD_OVERHEAD + _HEADER_OVERHEAD * len(record.headers)
+            left = room.get(place, self._batch_bytes - _BATCH_OVERHEAD) - size
+            # A record larger than a batch has one of its own.
+            if left < 0 and place in room:
+                return indexes[:position]
+            room[place] = left
+        return indexes
 
-    def _send(self, call: _Call, indexes: Sequence[int]) -> dict[int, KafkaError]:
-        """Hand over a round, wait for its end, and settle what has a clear one.
+    def _send(self, call: Call, indexes: Sequence[int]) -> dict[int, KafkaError]:
+        """Hand a round over, wait for its end and settle what ended clearly.
 
-        Returns the records that the client failed with an error that may be due to another record.
+        Returns the records with an error that may be about another record.
         """
         producer = self._open(call)
         futures: list[Any] = []
         for index in indexes:
             record = call.records[index]
             try:
-                future = producer.send(
+                future = producer.send(  # type: ignore[no-untyped-call]
                     record.topic,
                     value=record.value,
                     key=record.key,
@@ -228,7 +204,7 @@ class KafkaPublisher:
                     partition=call.partitions[index],
                 )
             except (KafkaError, ValueError) as error:
-                # It knew the topic a moment ago: metadata changed, and no later record may go.
+                # The topic was there a moment ago; no later record may go without this one.
                 call.stop(f"the Kafka client did not take the record: {error}")
                 break
             call.handed_over.add(index)
@@ -236,39 +212,31 @@ class KafkaPublisher:
         producer.settle(futures, call.deadline)
         return call.settle(indexes, futures)
 
-    def _resolve(
-        self, call: _Call, sent: Sequence[int], condemned: dict[int, KafkaError]
-    ) -> None:
-        """Tell culprits from innocents by sending them again, apart.
-
-        The first error of this kind is fatal for the client, which then fails everything it holds
-        with it: records of other batches, and of other topics.
-        """
-        self._discard()
+    def _resolve(self, call: Call, sent: Sequence[int], condemned: dict[int, KafkaError]) -> None:
+        """Tell culprits from innocents: send them again apart, in order, in ever smaller parts."""
         indexes = sorted(condemned)
-        topics = dict.fromkeys(call.records[index].topic for index in indexes)
         error = condemned[indexes[0]]
-        if len(sent) == 1 and isinstance(error, _REJECTIONS):
-            call.reject(sent[0], str(error))
-        elif isinstance(error, _REFUSALS) and len({call.records[i].topic for i in sent}) == 1:
-            for index in indexes:
-                call.ended[index] = Delivery(outcome=Outcome.REFUSED, reason=str(error))
-        elif isinstance(error, _REFUSALS):
+        if isinstance(error, REFUSALS):
+            topics = list(dict.fromkeys(call.records[index].topic for index in sent))
+            if len(topics) == 1:
+                call.refuse(topics[0], str(error))
             for topic in topics:
                 self._deliver(call, [i for i in indexes if call.records[i].topic == topic])
-        elif len(sent) == 1:
-            call.stop(f"the Kafka client failed the record: {error}")
-        else:
+        elif len(sent) > 1:
             middle = (len(indexes) + 1) // 2
             self._deliver(call, indexes[:middle])
             self._deliver(call, indexes[middle:])
+        elif isinstance(error, REJECTIONS):
+            call.reject(sent[0], str(error))
+        else:
+            call.stop(f"the Kafka client failed the record: {error}")
 
-    def _open(self, call: _Call) -> _Producer:
+    def _open(self, call: Call) -> Producer:
         if self._producer is None:
-            self._producer, network = self._connection.open(
-                _Producer, within=min(_CONNECT_S, call.left()), **self._options
-            )
-            self._producer.network = network
+            within = min(_CONNECT_S, call.left())
+            producer, network = self._connection.open(Producer, within=within, **self._options)
+            producer.network = network
+            self._producer = producer
         return self._producer
 
     def _discard(self) -> None:
@@ -276,3 +244,16 @@ class KafkaPublisher:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.abandon()
+
+
+def _content_bytes(record: Record) -> int:
+    """Return the bytes of a record's parts: less than what the record takes in the log."""
+    size = len(record.value) + len(record.key or b"")
+    for name, value in record.headers:
+        size += len(name) + len(value)
+    return size
+
+
+@lru_cache(maxsize=4096)
+def _can_name_a_topic(topic: str) -> bool:
+    return _TOPIC_NAME.fullmatch(topic) is not None

@@ -1,0 +1,89 @@
+"""Apache Kafka as shieldtx's broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import SecretStr
+
+from shieldtx.brokers.kafka_admin import KafkaTopics
+from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_publisher import KafkaPublisher
+from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
+
+__all__ = ["KafkaBroker", "KafkaConnection", "KafkaPublisher", "KafkaSubscriber", "KafkaTopics"]
+
+
+class KafkaSettings(Protocol):
+    """Where the cluster is, as the application's settings say it."""
+
+    @property
+    def source(self) -> str:
+        """The name of the service, by which the brokers tell their clients apart."""
+        ...
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """`host:port`, or several of them separated by commas."""
+        ...
+
+    @property
+    def kafka_security_protocol(self) -> str:
+        """One of Kafka's four."""
+        ...
+
+    @property
+    def kafka_sasl_mechanism(self) -> str | None:
+        """PLAIN or one of the SCRAMs."""
+        ...
+
+    @property
+    def kafka_sasl_username(self) -> str | None:
+        """The account."""
+        ...
+
+    @property
+    def kafka_sasl_password(self) -> SecretStr | None:
+        """Its password."""
+        ...
+
+    @property
+    def kafka_ssl_cafile(self) -> str | None:
+        """Certificates to trust."""
+        ...
+
+
+class KafkaBroker:
+    """A Kafka cluster: makes publishers, subscribers and topic admins for it."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def from_settings(cls, settings: KafkaSettings) -> KafkaBroker:
+        """Make it from the settings; raises ConfigurationError for what cannot work."""
+        password = settings.kafka_sasl_password
+        return cls(
+            KafkaConnection(
+                bootstrap_servers=settings.kafka_bootstrap,
+                client_id=f"shieldtx-{settings.source}",
+                security_protocol=settings.kafka_security_protocol,
+                sasl_mechanism=settings.kafka_sasl_mechanism,
+                sasl_username=settings.kafka_sasl_username,
+                sasl_password=None if password is None else password.get_secret_value(),
+                ssl_cafile=settings.kafka_ssl_cafile,
+            )
+        )
+
+    def publisher(self) -> KafkaPublisher:
+        """Return a new publisher; it connects when it first publishes."""
+        return KafkaPublisher(self._connection)
+
+    def subscriber(self, group: str, topics: Sequence[str]) -> KafkaSubscriber:
+        """Return a new member of a consumer group; it connects when it first polls."""
+        return KafkaSubscriber(self._connection, group=group, topics=topics)
+
+    def topics(self) -> KafkaTopics:
+        """Return an admin of the topics; it connects when it is first asked."""
+        return KafkaTopics(self._connection)

@@ -1,0 +1,116 @@
+"""One call to publish: what is known about its records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kafka.errors import (
+    AuthorizationError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    UnsupportedForMessageFormatError,
+)
+
+from shieldtx.ports import Delivery, Outcome, Record
+
+REJECTIONS: Final = (
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    PolicyViolationError,
+)
+"""Errors about a record, or about a batch because of one of its records."""
+REFUSALS: Final = (AuthorizationError, InvalidTopicError, UnsupportedForMessageFormatError)
+"""Errors that somebody may mend without touching the record."""
+
+_ACKNOWLEDGED: Final = Delivery(outcome=Outcome.ACKNOWLEDGED)
+
+
+class Call:
+    """What is known about the records of one call; they are named by their indexes."""
+
+    def __init__(self, records: Sequence[Record], timeout: float) -> None:
+        self.records = records
+        self.deadline = time.monotonic() + timeout
+        self.sizes: list[int] = []
+        self.partitions: dict[int, int] = {}
+        self.handed_over: set[int] = set()
+        self.stopped = ""
+        self._too_late = f"not acknowledged within {timeout:.3g} s"
+        self._ended: dict[int, Delivery] = {}
+        self._rejected_keys: dict[tuple[str, bytes], int] = {}
+
+    def left(self) -> float:
+        """Return the seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more in this call."""
+        self.stopped = self.stopped or reason
+
+    def reject(self, index: int, reason: str) -> None:
+        """Settle a record for ever; later ones of its key wait until that is written down."""
+        self._ended[index] = Delivery(outcome=Outcome.REJECTED, reason=reason)
+        record = self.records[index]
+        if record.key is not None:
+            place = (record.topic, record.key)
+            self._rejected_keys[place] = min(index, self._rejected_keys.get(place, index))
+
+    def refuse(self, topic: str, reason: str) -> None:
+        """Settle all records of a topic that have no end yet."""
+        refused = Delivery(outcome=Outcome.REFUSED, reason=reason)
+        for index, record in enumerate(self.records):
+            if record.topic == topic:
+                self._ended.setdefault(index, refused)
+
+    def open(self) -> list[int]:
+        """Return the records that may be sent."""
+        return self.still_open(range(len(self.records)))
+
+    def still_open(self, indexes: Iterable[int]) -> list[int]:
+        """Return those of `indexes` that may be sent."""
+        waiting = [i for i in indexes if i not in self._ended and not self._is_held_back(i)]
+        if waiting and self.left() <= 0:
+            self.stop(self._too_late)
+        return [] if self.stopped else waiting
+
+    def _is_held_back(self, index: int) -> bool:
+        if not self._rejected_keys:
+            return False
+        record = self.records[index]
+        if record.key is None:
+            return False
+        return self._rejected_keys.get((record.topic, record.key), index) < index
+
+    def settle(self, indexes: Sequence[int], futures: Sequence[Any]) -> dict[int, KafkaError]:
+        """Settle what was acknowledged; return what failed with an error about some record."""
+        condemned: dict[int, KafkaError] = {}
+        for index, future in zip(indexes, futures, strict=False):
+            if not future.is_done:
+                self.stop(self._too_late)
+            elif (error := future.exception) is None:
+                self._ended[index] = _ACKNOWLEDGED
+            elif isinstance(error, (*REJECTIONS, *REFUSALS)) or type(error) is KafkaError:
+                condemned[index] = error
+            else:
+                self.stop(str(error))
+        return condemned
+
+    def deliveries(self) -> list[Delivery]:
+        """Return the end of each record."""
+        return [self._ended.get(i) or self._without_end(i) for i in range(len(self.records))]
+
+    def _without_end(self, index: int) -> Delivery:
+        if self._is_held_back(index):
+            reason = "held back: an earlier record of its key was rejected"
+            return Delivery(outcome=Outcome.UNSENT, reason=reason)
+        outcome = Outcome.UNCONFIRMED if index in self.handed_over else Outcome.UNSENT
+        return Delivery(outcome=outcome, reason=self.stopped)

@@ -1,0 +1,206 @@
+"""Reading the topics of a consumer group from Kafka."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from kafka.structs import OffsetAndMetadata
+
+from shieldtx.brokers.kafka_admin import KafkaTopics
+from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
+from shieldtx.ports import ReceivedRecord
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 5.0
+_REQUEST_S: Final = 10.0
+_COMMIT_S: Final = 5.0
+_CLOSE_S: Final = 3.0
+# The client reconnects by itself: shorter gaps are no outage.
+_AWAY_S: Final = 1.0
+
+# A commit by somebody to whom the partitions do not belong any more.
+_TOO_LATE: Final = (
+    CommitFailedError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+
+class KafkaSubscriber:
+    """A member of a consumer group.
+
+    Offsets are committed by `commit` only; a group without offsets begins with the oldest record.
+    Joining, topics and partitions that appear later are the business of `poll`.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        group: str,
+        topics: Sequence[str],
+        session_timeout: float = 15.0,
+        max_poll_interval: float = 300.0,
+        metadata_max_age: float = 60.0,
+    ) -> None:
+        """Connect to nothing yet; all times in seconds.
+
+        The partitions of a member that died are given to others after `session_timeout`, those of a
+        member that has not polled for `max_poll_interval` (its handlers take too long) at once.
+        New partitions are found within `metadata_max_age`.
+        """
+        self._connection = connection
+        self._topics = list(topics)
+        self._options = {
+            "group_id": group,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": int(session_timeout * 1000),
+            "heartbeat_interval_ms": int(session_timeout * 1000 / 5),
+            "max_poll_interval_ms": int(max_poll_interval * 1000),
+            "request_timeout_ms": int(_REQUEST_S * 1000),
+            "metadata_max_age_ms": int(metadata_max_age * 1000),
+            "metrics_enabled": False,
+        }
+        self._consumer: Any = None
+        self._network: Any = None
+        self._away_since: float | None = None
+
+    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
+        """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
+
+        Raises BrokerUnavailable, TopicMissing, and BrokerError for what waiting does not mend. The
+        first poll, and the first after an error, also connects, for up to 5 s.
+        """
+        consumer = self._open()
+        try:
+            with self._connection.translated("reading"):
+                fetched = consumer.poll(timeout_ms=int(timeout * 1000), max_records=limit)
+        except BrokerUnavailable:
+            raise
+        except BrokerError:
+            self._drop()
+            raise
+        except Exception as error:
+            # Its state is anybody's guess, and what was not committed comes again.
+            self._drop()
+            raise BrokerError(f"the Kafka client failed while reading: {error!r}") from error
+        if not fetched:
+            self._check_reachable()
+            return []
+        self._away_since = None
+        return [_received(record) for records in fetched.values() for record in records]
+
+    def commit(self, records: Sequence[ReceivedRecord]) -> None:
+        """Remember these records as taken care of; raises BrokerUnavailable."""
+        if self._consumer is None:
+            return
+        offsets: dict[TopicPartition, int] = {}
+        for record in records:
+            place = TopicPartition(record.topic, record.partition)
+            offsets[place] = max(record.offset + 1, offsets.get(place, 0))
+        # The broker takes offsets of any partition from any member, and would move another's back.
+        mine = self._consumer.assignment()
+        commits = {p: OffsetAndMetadata(o, "", -1) for p, o in offsets.items() if p in mine}
+        if not commits:
+            return
+        try:
+            with self._connection.translated("committing offsets"):
+                self._consumer.commit(commits, timeout_ms=int(_COMMIT_S * 1000))
+        except BrokerError as error:
+            if not isinstance(error.__cause__, _TOO_LATE):
+                raise
+            log.warning("offsets came too late, their records are delivered again: %s", error)
+
+    def rewind(self, records: Sequence[ReceivedRecord]) -> None:
+        """Have these records delivered again, where their partitions are still this member's."""
+        if self._consumer is None:
+            return
+        offsets: dict[TopicPartition, int] = {}
+        for record in records:
+            place = TopicPartition(record.topic, record.partition)
+            offsets[place] = min(record.offset, offsets.get(place, record.offset))
+        mine = self._consumer.assignment()
+        for place, offset in offsets.items():
+            if place in mine:
+                self._consumer.seek(place, offset)
+
+    def close(self) -> None:
+        """Leave the group, so that others take over at once."""
+        self._drop()
+
+    def _open(self) -> Any:
+        if self._consumer is None:
+            self._check_topics()
+            self._consumer, self._network = self._connection.open(
+                KafkaConsumer, within=_CONNECT_S, **self._options
+            )
+            self._consumer.subscribe(self._topics)
+            self._away_since = None
+        return self._consumer
+
+    def _check_topics(self) -> None:
+        admin = KafkaTopics(self._connection, timeout=_CONNECT_S)
+        try:
+            missing = admin.missing(self._topics)
+        finally:
+            admin.close()
+        if missing:
+            raise TopicMissing(
+                f"no topic {', '.join(missing)} at {self._connection.bootstrap_servers}; "
+                "create it with `shieldtx topics create`"
+            )
+
+    def _check_reachable(self) -> None:
+        """Raise BrokerUnavailable when no broker has been connected for a while.
+
+        The client itself never says so: it tries again, and polls come back empty.
+        """
+        brokers = [broker.node_id for broker in self._network.cluster.brokers()]
+        # It talks to the group's coordinator over a connection of its own.
+        nodes = brokers + [f"coordinator-{broker}" for broker in brokers]
+        if any(self._network.connected(node) for node in nodes):
+            self._away_since = None
+            return
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        if now - self._away_since >= _AWAY_S:
+            raise BrokerUnavailable(
+                f"Kafka at {self._connection.bootstrap_servers} has not been reachable for "
+                f"{now - self._away_since:.1f} s"
+            )
+
+    def _drop(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        try:
+            consumer.close(autocommit=False, timeout_ms=int(_CLOSE_S * 1000))
+        except Exception as error:  # noqa: BLE001  it then stops half-way, its thread still running
+            log.warning("the Kafka consumer did not close in order: %r", error)
+            self._network.close()
+
+
+def _received(record: Any) -> ReceivedRecord:
+    return ReceivedRecord(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+    )

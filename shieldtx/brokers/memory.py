@@ -1,0 +1,223 @@
+"""A broker in memory, for tests: it behaves as Kafka does, and fails when told to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shieldtx.brokers.memory_cluster import AWAY, Cluster, Member, Place
+from shieldtx.errors import BrokerError
+from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record, TopicState
+
+
+class MemoryBroker:
+    """Topics, partitions and consumer groups in memory; safe to use from several threads.
+
+    What it does follows from the calls alone, so that a test runs the same way each time. Failures
+    are ordered beforehand: `go_down`, `fail_next`, `duplicate_next`, `evict`, `forget_offsets`.
+    """
+
+    def __init__(self, *, max_record_bytes: int = 1_048_588) -> None:
+        self._cluster = Cluster()
+        self._max_record_bytes = max_record_bytes
+
+    def publisher(self) -> MemoryPublisher:
+        """Return a new publisher."""
+        return MemoryPublisher(self._cluster, max_record_bytes=self._max_record_bytes)
+
+    def subscriber(self, group: str, topics: Sequence[str]) -> MemorySubscriber:
+        """Return a new member of a consumer group, which joins with its first poll."""
+        return MemorySubscriber(self._cluster, Member(group=group, reads=tuple(topics)))
+
+    def topics(self) -> MemoryTopics:
+        """Return an admin of the topics."""
+        return MemoryTopics(self._cluster)
+
+    # --- what goes wrong -----------------------------------------------------------------------
+
+    def go_down(self) -> None:
+        """Be away for everybody until `come_back`."""
+        with self._cluster.changed:
+            self._cluster.is_down = True
+            self._cluster.changed.notify_all()
+
+    def come_back(self) -> None:
+        """Be there again, with all that was stored before."""
+        with self._cluster.changed:
+            self._cluster.is_down = False
+
+    def fail_next(self, *outcomes: Outcome, stored: bool = False) -> None:
+        """Let the next records that are published end so, one outcome for each.
+
+        REJECTED holds back the later records of its key in that call, REFUSED takes those of its
+        topic with it; after UNSENT and UNCONFIRMED nothing more of the call is sent. An UNCONFIRMED
+        record is in the log if `stored`.
+        """
+        with self._cluster.changed:
+            self._cluster.planned.extend((outcome, stored) for outcome in outcomes)
+
+    def duplicate_next(self, records: int = 1) -> None:
+        """Store the next records twice, as happens when an acknowledgement was lost."""
+        with self._cluster.changed:
+            self._cluster.duplicates += records
+
+    def evict(self, subscriber: MemorySubscriber) -> None:
+        """Give the partitions of a member to the others, as if it had died; it may join anew."""
+        with self._cluster.changed:
+            self._cluster.leave(subscriber.member)
+
+    def forget_offsets(self, group: str) -> None:
+        """Let a group begin again with the oldest records."""
+        with self._cluster.changed:
+            self._cluster.groups[group].committed.clear()
+            self._cluster.rebalance(group)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions; keys move to other ones, as they do in Kafka."""
+        with self._cluster.changed:
+            self._cluster.topics[topic].logs.extend([] for _ in range(partitions))
+            for group in self._cluster.groups:
+                self._cluster.rebalance(group)
+
+    # --- what a test looks at ------------------------------------------------------------------
+
+    def records(self, topic: str) -> list[ReceivedRecord]:
+        """Return all records of a topic, partition by partition."""
+        with self._cluster.changed:
+            return [record for log in self._cluster.topics[topic].logs for record in log]
+
+    def committed(self, group: str) -> Mapping[Place, int]:
+        """Return the offsets at which a group would go on, by topic and partition."""
+        with self._cluster.changed:
+            return dict(self._cluster.groups[group].committed)
+
+
+class MemoryPublisher:
+    """Publishes to the broker in memory."""
+
+    def __init__(self, cluster: Cluster, *, max_record_bytes: int) -> None:
+        self._cluster = cluster
+        self._max_record_bytes = max_record_bytes
+
+    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:  # noqa: ARG002  nothing waits here
+        """Store `records` in order and answer for each, as the port says."""
+        with self._cluster.changed:
+            return self._publish(records)
+
+    def close(self) -> None:
+        """Let go of the broker."""
+
+    def _publish(self, records: Sequence[Record]) -> list[Delivery]:
+        ended: list[Delivery] = []
+        # Why later records of a topic, of a key, or of the whole call are not sent.
+        held: dict[tuple[str, bytes | None] | str, Delivery] = {}
+        everything = ""
+        if self._cluster.is_down:
+            held[everything] = Delivery(outcome=Outcome.UNSENT, reason=AWAY)
+        for record in records:
+            key = (record.topic, record.key)
+            delivery = held.get(everything) or held.get(record.topic) or held.get(key)
+            if delivery is None:
+                delivery = self._deliver(record)
+                if delivery.outcome is Outcome.REJECTED and record.key is not None:
+                    reason = "held back: an earlier record of its key was rejected"
+                    held[key] = Delivery(outcome=Outcome.UNSENT, reason=reason)
+                elif delivery.outcome is Outcome.REFUSED:
+                    held[record.topic] = delivery
+                elif delivery.outcome in {Outcome.UNSENT, Outcome.UNCONFIRMED}:
+                    held[everything] = Delivery(outcome=Outcome.UNSENT, reason=delivery.reason)
+            ended.append(delivery)
+        return ended
+
+    def _deliver(self, record: Record) -> Delivery:
+        size = len(record.value) + len(record.key or b"")
+        size += sum(len(name) + len(value) for name, value in record.headers)
+        if size > self._max_record_bytes:
+            reason = f"{size} bytes, the limit is {self._max_record_bytes}"
+            return Delivery(outcome=Outcome.REJECTED, reason=reason)
+        if record.topic not in self._cluster.topics:
+            reason = f"topic {record.topic} does not exist"
+            return Delivery(outcome=Outcome.REFUSED, reason=reason)
+        planned = self._cluster.planned
+        outcome, stored = planned.popleft() if planned else (Outcome.ACKNOWLEDGED, True)
+        if outcome is Outcome.ACKNOWLEDGED:
+            self._cluster.store(record)
+            return Delivery(outcome=outcome)
+        if outcome is Outcome.UNCONFIRMED and stored:
+            self._cluster.store(record)
+        return Delivery(outcome=outcome, reason=f"{outcome.name} was ordered by the test")
+
+
+class MemorySubscriber:
+    """A member of a consumer group of the broker in memory."""
+
+    def __init__(self, cluster: Cluster, member: Member) -> None:
+        self.member = member
+        self._cluster = cluster
+
+    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
+        """Return up to `limit` records; raises BrokerUnavailable, TopicMissing."""
+        cluster, member = self._cluster, self.member
+        with cluster.changed:
+            cluster.require()
+            cluster.join(member)
+            cluster.changed.wait_for(
+                lambda: cluster.is_down or cluster.has_records(member), timeout
+            )
+            cluster.require()
+            return cluster.fetch(member, limit)
+
+    def commit(self, records: Sequence[ReceivedRecord]) -> None:
+        """Remember these records as taken care of; raises BrokerUnavailable."""
+        with self._cluster.changed:
+            self._cluster.require()
+            for record in self._mine(records):
+                committed = self._cluster.groups[self.member.group].committed
+                place = (record.topic, record.partition)
+                committed[place] = max(record.offset + 1, committed.get(place, 0))
+
+    def rewind(self, records: Sequence[ReceivedRecord]) -> None:
+        """Have these records delivered again, where their partitions are still this member's."""
+        with self._cluster.changed:
+            for record in self._mine(records):
+                place = (record.topic, record.partition)
+                self.member.positions[place] = min(record.offset, self.member.positions[place])
+
+    def close(self) -> None:
+        """Leave the group."""
+        with self._cluster.changed:
+            self._cluster.leave(self.member)
+
+    def _mine(self, records: Sequence[ReceivedRecord]) -> list[ReceivedRecord]:
+        mine = self.member.positions
+        return [record for record in records if (record.topic, record.partition) in mine]
+
+
+class MemoryTopics:
+    """Makes and describes topics of the broker in memory."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
+        """Create the topics that are missing and return their names; raises BrokerError."""
+        if partitions < 1 or replication < 1:
+            raise BrokerError(
+                f"a topic cannot have {partitions} partitions and replication {replication}: "
+                "both must be at least 1"
+            )
+        with self._cluster.changed:
+            self._cluster.require()
+            missing = [name for name in dict.fromkeys(names) if name not in self._cluster.topics]
+            for name in missing:
+                self._cluster.create(name, partitions=partitions, replication=replication)
+            return missing
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
+        """Tell what each topic looks like, None for one that does not exist."""
+        with self._cluster.changed:
+            self._cluster.require()
+            topics = self._cluster.topics
+            return {name: topics[name].state if name in topics else None for name in names}
+
+    def close(self) -> None:
+        """Let go of the broker."""

@@ -1,0 +1,165 @@
+"""The state of the broker in memory: logs, consumer groups, and the failures it was told to make.
+
+Every method is to be called while `changed` is held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import Final, TypeAlias
+
+from shieldtx.brokers.partitioning import Spread, partition_of
+from shieldtx.errors import BrokerUnavailable, TopicMissing
+from shieldtx.ports import Outcome, ReceivedRecord, Record, TopicState
+
+Place: TypeAlias = tuple[str, int]
+"""A topic and one of its partitions."""
+
+AWAY: Final = "the broker in memory is down"
+_STRETCH: Final = 65_536
+
+
+@dataclass(kw_only=True, slots=True)
+class Topic:
+    """A topic and its records."""
+
+    name: str
+    replication: int
+    logs: list[list[ReceivedRecord]]
+    spread: Spread = field(default_factory=lambda: Spread(_STRETCH))
+
+    @property
+    def state(self) -> TopicState:
+        """What an admin sees."""
+        return TopicState(name=self.name, partitions=len(self.logs), replication=self.replication)
+
+    def partition_for(self, record: Record) -> int:
+        """Choose the partition of a record."""
+        if record.key is not None:
+            return partition_of(record.key, len(self.logs))
+        return self.spread.next_partition(len(record.value), len(self.logs))
+
+    def append(self, record: Record, partition: int) -> None:
+        """Store a record."""
+        log = self.logs[partition]
+        log.append(
+            ReceivedRecord(
+                topic=self.name,
+                partition=partition,
+                offset=len(log),
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+            )
+        )
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Member:
+    """A member of a consumer group: where it goes on reading each partition that is its own."""
+
+    group: str
+    reads: Sequence[str]
+    positions: dict[Place, int] = field(default_factory=dict)
+    polls: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group."""
+
+    members: list[Member] = field(default_factory=list)
+    committed: dict[Place, int] = field(default_factory=dict)
+
+
+class Cluster:
+    """What all publishers, subscribers and admins of one broker in memory share."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.planned: deque[tuple[Outcome, bool]] = deque()
+        self.duplicates = 0
+        self.is_down = False
+        # Notified when a poll that waits may find something new.
+        self.changed = Condition()
+
+    def require(self) -> None:
+        """Raise BrokerUnavailable while the broker is down."""
+        if self.is_down:
+            raise BrokerUnavailable(AWAY)
+
+    def store(self, record: Record) -> None:
+        """Append a record to its partition, twice if that was ordered."""
+        topic = self.topics[record.topic]
+        partition = topic.partition_for(record)
+        topic.append(record, partition)
+        if self.duplicates:
+            self.duplicates -= 1
+            topic.append(record, partition)
+        self.changed.notify_all()
+
+    def create(self, name: str, *, partitions: int, replication: int) -> None:
+        """Make a topic."""
+        logs: list[list[ReceivedRecord]] = [[] for _ in range(partitions)]
+        self.topics[name] = Topic(name=name, replication=replication, logs=logs)
+
+    def join(self, member: Member) -> None:
+        """Make sure that a member is in its group; raises TopicMissing."""
+        group = self.groups.setdefault(member.group, Group())
+        if member in group.members:
+            return
+        missing = [topic for topic in member.reads if topic not in self.topics]
+        if missing:
+            raise TopicMissing(f"no topic {', '.join(missing)} in the broker in memory")
+        group.members.append(member)
+        self.rebalance(member.group)
+
+    def leave(self, member: Member) -> None:
+        """Take a member out of its group."""
+        group = self.groups.get(member.group)
+        if group is not None and member in group.members:
+            group.members.remove(member)
+            member.positions.clear()
+            self.rebalance(member.group)
+
+    def rebalance(self, name: str) -> None:
+        """Deal the partitions out; every member goes on at the committed offsets."""
+        group = self.groups[name]
+        for member in group.members:
+            member.positions.clear()
+        for topic in sorted(self.topics.values(), key=lambda topic: topic.name):
+            readers = [member for member in group.members if topic.name in member.reads]
+            for partition in range(len(topic.logs) if readers else 0):
+                place = (topic.name, partition)
+                reader = readers[partition % len(readers)]
+                reader.positions[place] = group.committed.get(place, 0)
+        self.changed.notify_all()
+
+    def fetch(self, member: Member, limit: int) -> list[ReceivedRecord]:
+        """Return a member's next records, and go on behind them.
+
+        Another partition comes first each time, so that a full one does not starve the others.
+        """
+        places = sorted(member.positions)
+        if not places:
+            return []
+        first = member.polls % len(places)
+        member.polls += 1
+        fetched: list[ReceivedRecord] = []
+        for place in places[first:] + places[:first]:
+            start = member.positions[place]
+            records = self.topics[place[0]].logs[place[1]][start : start + limit - len(fetched)]
+            member.positions[place] += len(records)
+            fetched += records
+        return fetched
+
+    def has_records(self, member: Member) -> bool:
+        """Whether a fetch would return something."""
+        return any(
+            position < len(self.topics[topic].logs[partition])
+            for (topic, partition), position in member.positions.items()
+        )
