@@ -1,13 +1,14 @@
 """How fast the relay drains an outbox to Kafka: `make bench`.
 
-PostgreSQL, Apache Kafka and the relay share the machine. Durability is that of the promise: fsync and
-synchronous_commit on, acks=all, idempotent producer. The run checks its own result: records on the
-topic are counted and their order per key is verified, by another Kafka client.
+PostgreSQL, Apache Kafka and the relay share the machine. Durability is that of the promise: fsync
+and synchronous_commit on, acks=all, idempotent producer. The run checks its own result: records on
+the topic are counted and their order per key is verified, by another Kafka client.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import time
@@ -41,7 +42,7 @@ class Run:
 
 
 def main() -> int:
-    """Run the benchmark and print its table; exit status 1 when a record is missing or out of order."""
+    """Run the benchmark and print its table; exit status 1 for a missing or inverted record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--keys", type=int, default=1_000)
@@ -129,10 +130,10 @@ def _fill(shield: ShieldTx, *, events: int, keys: int) -> None:
 
 
 def _read(bootstrap: str, topic: str) -> list[tuple[str, int]]:
-    """Read a topic whole, with a client that shieldtx does not use: key and sequence of each record."""
-    import json  # noqa: PLC0415  kept out of the measured path
-
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.partition.eof": False})
+    """Read a topic whole, with a client that shieldtx does not use: key and number of each record."""
+    reader = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.partition.eof": False}
+    )
     try:
         partitions = reader.list_topics(topic, timeout=10).topics[topic].partitions
         ends = {
@@ -152,7 +153,9 @@ def _read(bootstrap: str, topic: str) -> list[tuple[str, int]]:
 
 def _table(runs: list[Run], *, events: int, keys: int) -> Table:
     rates = [events / run.seconds for run in runs]
-    table = Table(title=f"Relay, {events:,} events of about 300 B, {keys:,} keys, {os.cpu_count()} cores")
+    table = Table(
+        title=f"Relay, {events:,} events of about 300 B, {keys:,} keys, {os.cpu_count()} cores"
+    )
     table.add_column("figure")
     table.add_column("median", justify="right")
     table.add_column("lowest", justify="right")
@@ -166,7 +169,9 @@ def _table(runs: list[Run], *, events: int, keys: int) -> Table:
         "CPU of the relay, µs per event", *(f"{f(cpu):,.0f}" for f in (statistics.median, min, max))
     )
     table.add_row("records missing", str(sum(run.missing for run in runs)), "", "")
-    table.add_row("records doubled", str(sum(run.records for run in runs) - events * len(runs)), "", "")
+    table.add_row(
+        "records doubled", str(sum(run.records for run in runs) - events * len(runs)), "", ""
+    )
     table.add_row("order inversions", str(sum(run.inversions for run in runs)), "", "")
     return table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from shieldtx import RetryPolicy, Settings, ShieldTx
 from shieldtx.app import Broker
 from shieldtx.consumer import Consumer
+from shieldtx.ports import Delivery, Outcome, Publisher, Record, Subscriber, TopicAdmin
 from shieldtx.relay import Relay
 
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
@@ -83,6 +84,64 @@ def effect(what: str) -> Callable[[Session, Any], None]:
 def drain(*workers: Relay | Consumer, passes: int = 200) -> None:
     """Run passes until a whole round of them finds nothing to do."""
     for _ in range(passes):
-        if not any([worker.run_once().more for worker in workers]):
+        busy = [worker.run_once().more for worker in workers]
+        if not any(busy):
             return
     raise AssertionError(f"still busy after {passes} rounds")
+
+
+class Wire:
+    """A broker with a knob between it and its publishers: decide the fate of single records."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.fate: Callable[[Record], Delivery | None] = lambda record: None
+        """What to answer for a record; None: publish it."""
+        self.lose_answers = False
+        """Publish also what `fate` answers for: only the acknowledgements are lost."""
+        self.published: list[Record] = []
+        self.before_publish: Callable[[], None] = lambda: None
+
+    def publisher(self) -> Publisher:
+        return _WiredPublisher(self, self._broker.publisher())
+
+    def subscriber(self, group: str, topics: list[str]) -> Subscriber:
+        return self._broker.subscriber(group, topics)
+
+    def topics(self) -> TopicAdmin:
+        return self._broker.topics()
+
+
+class _WiredPublisher:
+    def __init__(self, wire: Wire, real: Publisher) -> None:
+        self._wire = wire
+        self._real = real
+
+    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+        self._wire.before_publish()
+        answers = [self._wire.fate(record) for record in records]
+        through = [
+            record
+            for record, answer in zip(records, answers, strict=True)
+            if answer is None or self._wire.lose_answers
+        ]
+        real = dict(
+            zip(map(id, through), self._real.publish(through, timeout=timeout), strict=True)
+        )
+        self._wire.published += through
+        return [
+            answer if answer is not None else real[id(record)]
+            for record, answer in zip(records, answers, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def answer(outcome: Outcome, reason: str = "as the test wants it") -> Delivery:
+    return Delivery(outcome=outcome, reason=reason)
+
+
+def make_topics(*services: Service) -> None:
+    for service in services:
+        service.app.broker.topics().create(service.app.topics(), partitions=4, replication=1)
