@@ -197,13 +197,14 @@ def fence(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
     )
 
 
-def replay(t: Tables, d: StoreDialect, group: str, event_id: UUID) -> ReturningUpdate[Any]:
+def replay(
+    t: Tables, d: StoreDialect, *, group: str, event_id: UUID, source: str
+) -> ReturningUpdate[Any]:
     """Give a DEAD rollback all its attempts again."""
     i = t.inbox
     return (
         update(i)
-        .where(i.c.consumer_group == group, i.c.event_id == event_id)
-        .where(i.c.status == InboxStatus.DEAD.value)
+        .where(_is_row(t, group, event_id, source), i.c.status == InboxStatus.DEAD.value)
         .values(
             status=InboxStatus.PROCESSING.value,
             attempts=0,

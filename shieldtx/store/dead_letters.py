@@ -1,0 +1,208 @@
+"""What waits for a person: FAILED events, DEAD compensations, parked records; and their replay."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine, Row
+
+from shieldtx.errors import IllegalTransition
+from shieldtx.events import Envelope
+from shieldtx.ports import ReceivedRecord
+from shieldtx.states import InboxStatus, OutboxStatus
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import dead_letters as sql
+from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import outbox as outbox_sql
+from shieldtx.store.statements.envelopes import envelope_of
+from shieldtx.store.tables import Tables
+
+Status = OutboxStatus | InboxStatus
+
+REPLAY: dict[Status, Status] = {
+    OutboxStatus.FAILED: OutboxStatus.INIT,
+    InboxStatus.DEAD: InboxStatus.PROCESSING,
+}
+"""From which state a person may replay, and where to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadLetter:
+    """An event's row in the outbox or, with a `group`, in the inbox of that group."""
+
+    envelope: Envelope
+    group: str | None
+    """None: the event is this service's own, in its outbox."""
+    status: Status
+    attempts: int
+    settled_at: datetime | None
+    reason: str
+    """The last error."""
+    unconfirmed: bool
+    """Of an own event: an attempt that nobody confirmed may have delivered it."""
+
+    def __str__(self) -> str:
+        """Name the row."""
+        where = "the outbox" if self.group is None else f"the inbox of group {self.group}"
+        return f"event {self.envelope.id} in {where}"
+
+    @property
+    def can_be_replayed(self) -> bool:
+        """Whether a person may replay it."""
+        return self.status in REPLAY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParkedRecord:
+    """A record that could not become an inbox row, as it came."""
+
+    group: str
+    record: ReceivedRecord
+    reason: str
+    parked_at: datetime
+
+
+class SqlDeadLetters:
+    """Finds what waits for a person, and replays it in the person's name."""
+
+    def __init__(self, engine: Engine, tables: Tables) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._dialect = dialect_of(engine.dialect)
+
+    def latest(
+        self, *, limit: int, group: str | None = None, topic: str | None = None
+    ) -> Sequence[DeadLetter]:
+        """Return up to `limit` dead letters, the latest first; `topic` is a logical topic.
+
+        With a `group` only those of its inbox.
+        """
+        t = self._tables
+        statements = [sql.dead_rollbacks(t, group=group, topic=topic, limit=limit)]
+        if group is None:
+            statements.append(sql.failed_events(t, topic=topic, limit=limit))
+        with self._engine.connect() as connection:
+            letters = [_letter(row) for s in statements for row in connection.execute(s)]
+        letters.sort(key=_settled, reverse=True)
+        return letters[:limit]
+
+    def find(self, event_id: UUID) -> Sequence[DeadLetter]:
+        """Return the rows of an event, whatever their status: its own first, then by group."""
+        t = self._tables
+        statements = [sql.written(t, event_id), sql.received(t, event_id)]
+        with self._engine.connect() as connection:
+            return [_letter(row) for s in statements for row in connection.execute(s)]
+
+    def parked(
+        self, *, limit: int, group: str | None = None, topics: Sequence[str] | None = None
+    ) -> Sequence[ParkedRecord]:
+        """Return up to `limit` parked records, the latest first; `topics` in the broker's names."""
+        statement = sql.parked_records(self._tables, group=group, topics=topics, limit=limit)
+        with self._engine.connect() as connection:
+            return [_parked(row) for row in connection.execute(statement)]
+
+    def find_parked(
+        self, *, group: str, topic: str, partition: int, offset: int
+    ) -> ParkedRecord | None:
+        """Return one parked record."""
+        statement = sql.parked_record(
+            self._tables, group=group, topic=topic, partition=partition, offset=offset
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(statement).one_or_none()
+        return None if row is None else _parked(row)
+
+    def replay(self, letters: Sequence[DeadLetter], *, who: str) -> None:
+        """Give dead letters all their attempts again: all or none, with an audit entry each.
+
+        Raises IllegalTransition, naming the first that is not FAILED or DEAD (any more).
+        """
+        with self._engine.begin() as connection:
+            for letter in letters:
+                self._replay(connection, letter)
+                self._note(connection, letter, who)
+
+    def _replay(self, connection: Connection, letter: DeadLetter) -> None:
+        t, d, group, event_id = self._tables, self._dialect, letter.group, letter.envelope.id
+        if group is None:
+            status = connection.scalar(sql.locked_outbox_status(t, event_id))
+            statement: Any = outbox_sql.replay(t, d, event_id)
+        else:
+            source = letter.envelope.source
+            status = connection.scalar(
+                sql.locked_inbox_status(t, group=group, event_id=event_id, source=source)
+            )
+            statement = inbox_sql.replay(t, d, group=group, event_id=event_id, source=source)
+        # The UPDATE guards itself too; asked first, for a message that names the status.
+        if status != letter.status or not letter.can_be_replayed:
+            raise IllegalTransition(f"{letter} is {status or 'gone'}: {_WHAT_CAN_BE}")
+        connection.execute(statement).one()
+
+    def _note(self, connection: Connection, letter: DeadLetter, who: str) -> None:
+        detail = {
+            "from": letter.status,
+            "to": REPLAY[letter.status],
+            "event_type": letter.envelope.type,
+            "source": letter.envelope.source,
+            "attempts": letter.attempts,
+            "reason": letter.reason,
+        }
+        connection.execute(
+            sql.audit(
+                self._tables,
+                self._dialect,
+                who=who,
+                action="replay",
+                subject=str(letter),
+                detail=json.dumps(detail, ensure_ascii=False),
+            )
+        )
+
+
+_WHAT_CAN_BE = (
+    "only FAILED events of the outbox and DEAD ones of an inbox can be replayed, see "
+    "`shieldtx dead list`"
+)
+
+
+def _letter(row: Row[*tuple[Any, ...]]) -> DeadLetter:
+    group = row.consumer_group
+    return DeadLetter(
+        envelope=envelope_of(row),
+        group=group,
+        status=OutboxStatus(row.status) if group is None else InboxStatus(row.status),
+        attempts=row.attempts,
+        settled_at=row.settled_at,
+        reason=row.last_error or "",
+        unconfirmed=row.unconfirmed,
+    )
+
+
+def _settled(letter: DeadLetter) -> datetime:
+    return letter.settled_at or datetime.max.replace(tzinfo=UTC)
+
+
+def _parked(row: Row[*tuple[Any, ...]]) -> ParkedRecord:
+    headers = json.loads(row.record_headers)
+    return ParkedRecord(
+        group=row.consumer_group,
+        record=ReceivedRecord(
+            topic=row.topic,
+            partition=row.record_partition,
+            offset=row.record_offset,
+            key=row.record_key,
+            value=row.record_value,
+            headers=tuple(
+                (name, None if value is None else base64.b64decode(value))
+                for name, value in headers
+            ),
+        ),
+        reason=row.reason,
+        parked_at=row.parked_at,
+    )

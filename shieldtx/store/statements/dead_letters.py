@@ -1,0 +1,115 @@
+"""The statements on what waits for a person: dead letters, parked records, the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Insert, Select, Table, literal, null, select
+
+from shieldtx.states import InboxStatus, OutboxStatus
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.tables import Tables, ended_in_error
+
+
+def failed_events(t: Tables, *, topic: str | None, limit: int) -> Select[Any]:
+    """Select the latest FAILED events."""
+    return _latest(t.outbox, _outbox_columns(t), OutboxStatus.FAILED, topic, limit)
+
+
+def dead_rollbacks(t: Tables, *, group: str | None, topic: str | None, limit: int) -> Select[Any]:
+    """Select the latest DEAD rollbacks."""
+    statement = _latest(t.inbox, _inbox_columns(t), InboxStatus.DEAD, topic, limit)
+    return statement if group is None else statement.where(t.inbox.c.consumer_group == group)
+
+
+def written(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an event of the outbox, whatever its status."""
+    return select(*_outbox_columns(t)).where(t.outbox.c.event_id == event_id)
+
+
+def received(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an event as each group has received it, whatever its status."""
+    i = t.inbox
+    return select(*_inbox_columns(t)).where(i.c.event_id == event_id).order_by(i.c.consumer_group)
+
+
+def locked_outbox_status(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an outbox row's status, and lock the row."""
+    o = t.outbox
+    return select(o.c.status).where(o.c.event_id == event_id).with_for_update()
+
+
+def locked_inbox_status(t: Tables, *, group: str, event_id: UUID, source: str) -> Select[Any]:
+    """Select an inbox row's status, and lock the row."""
+    i = t.inbox
+    return (
+        select(i.c.status)
+        .where(i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source)
+        .with_for_update()
+    )
+
+
+def parked_records(
+    t: Tables, *, group: str | None, topics: Sequence[str] | None, limit: int
+) -> Select[Any]:
+    """Select the latest parked records."""
+    p = t.parked
+    statement = select(p).order_by(p.c.parked_at.desc()).limit(limit)
+    if group is not None:
+        statement = statement.where(p.c.consumer_group == group)
+    return statement if topics is None else statement.where(p.c.topic.in_(topics))
+
+
+def parked_record(t: Tables, *, group: str, topic: str, partition: int, offset: int) -> Select[Any]:
+    """Select one parked record."""
+    p = t.parked
+    return select(p).where(
+        p.c.consumer_group == group,
+        p.c.topic == topic,
+        p.c.record_partition == partition,
+        p.c.record_offset == offset,
+    )
+
+
+def audit(
+    t: Tables, d: StoreDialect, *, who: str, action: str, subject: str, detail: str
+) -> Insert:
+    """Note what a person did."""
+    return t.audit.insert().values(
+        at=d.now(), who=who, action=action, subject=subject, detail=detail
+    )
+
+
+def _latest(
+    table: Table,
+    columns: list[ColumnElement[Any]],
+    status: OutboxStatus | InboxStatus,
+    topic: str | None,
+    limit: int,
+) -> Select[Any]:
+    statement = (
+        select(*columns)
+        .where(ended_in_error(table), table.c.status == status.value)
+        .order_by(table.c.settled_at.desc())
+        .limit(limit)
+    )
+    return statement if topic is None else statement.where(table.c.topic == topic)
+
+
+def _outbox_columns(t: Tables) -> list[ColumnElement[Any]]:
+    o = t.outbox
+    group = null().label("consumer_group")
+    return [*envelope_columns(o, "created_at"), group, *_columns(o), o.c.unconfirmed]
+
+
+def _inbox_columns(t: Tables) -> list[ColumnElement[Any]]:
+    i = t.inbox
+    unconfirmed = literal(value=False).label("unconfirmed")
+    return [*envelope_columns(i, "event_time"), i.c.consumer_group, *_columns(i), unconfirmed]
+
+
+def _columns(table: Table) -> list[ColumnElement[Any]]:
+    return [table.c.status, table.c.attempts, table.c.settled_at, table.c.last_error]
