@@ -1,0 +1,53 @@
+"""The stores on every database that shieldtx knows, behind the same fixture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.purge_store import SqlPurgeStore
+from shieldtx.store.schema import Schema
+from shieldtx.store.tables import Tables, tables
+
+SHARDS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stores:
+    """Every store over one migrated database."""
+
+    engine: Engine
+    tables: Tables
+    writer: SqlOutboxWriter
+    outbox: SqlOutboxStore
+    leases: SqlLeaseStore
+    inbox: SqlInboxStore
+    purge: SqlPurgeStore
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database_url")
+    else:
+        url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = create_engine(url)
+    Schema(engine, shards=SHARDS).upgrade()
+    described = tables()
+    yield Stores(
+        engine=engine,
+        tables=described,
+        writer=SqlOutboxWriter(described, shards=SHARDS),
+        outbox=SqlOutboxStore(engine, described, shards=SHARDS),
+        leases=SqlLeaseStore(engine, described),
+        inbox=SqlInboxStore(engine, described),
+        purge=SqlPurgeStore(engine, described),
+    )
+    engine.dispose()
