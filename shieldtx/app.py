@@ -27,10 +27,12 @@ from shieldtx.publishing import Part, Publication, payload_type_of, publishing
 from shieldtx.relay import LocalRollback, Relay, RelaySettings
 from shieldtx.retry import RetryPolicy
 from shieldtx.states import Operation, TxKind
+from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.overview import SqlOverview
 from shieldtx.store.purge_store import SqlPurgeStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import Tables, tables
@@ -256,6 +258,14 @@ class ShieldTx:
             store=SqlPurgeStore(self.engine, self.tables),
             retention=Retention(outbox=s.retention_outbox, inbox=s.retention_inbox),
         )
+
+    def overview(self) -> SqlOverview:
+        """Build the reader of how this service stands."""
+        return SqlOverview(self.engine, self.tables)
+
+    def dead_letters(self) -> SqlDeadLetters:
+        """Build what finds and replays the events of this service that wait for a person."""
+        return SqlDeadLetters(self.engine, self.tables)
 
     def listener(self, wake: Callable[[], None]) -> Listener | None:
         """Build the listener for wake-up hints; None where there are none."""

@@ -14,11 +14,13 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     Connection,
     FromClause,
     Select,
     Table,
+    TextClause,
     any_,
     bindparam,
     cast,
@@ -26,6 +28,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    text,
     true,
 )
 from sqlalchemy import (
@@ -47,6 +50,8 @@ class PostgresDialect:
     """A claim can pass over rows that another transaction has locked."""
     migration_isolation = "READ COMMITTED"
     """A migration must see what the one it waited for has committed."""
+    snapshot_isolation = "REPEATABLE READ"
+    """Several statements see the tables at one moment."""
 
     def now(self) -> ColumnElement[Any]:
         """Return the database's time at the start of the statement."""
@@ -112,6 +117,10 @@ class PostgresDialect:
         right = matching.limit(limit).lateral()
         return left.join(right, true()), right
 
+    def estimate_by(self, column: Column[Any]) -> TextClause | None:
+        """Return a SELECT of values of a column and how many rows the last ANALYZE saw of each."""
+        return _ESTIMATE.bindparams(table=column.table.fullname, column=column.name)
+
 
 class SqliteDialect:
     """SQLite 3.35 and later: one writer at a time, no schemas, clock by the library."""
@@ -120,6 +129,7 @@ class SqliteDialect:
     supports_schemas = False
     skips_locked = False
     migration_isolation = "SERIALIZABLE"
+    snapshot_isolation = "SERIALIZABLE"
 
     # The form in which SQLAlchemy stores datetimes, so that text compares as time does.
     _format = "%Y-%m-%d %H:%M:%f000"
@@ -186,6 +196,20 @@ class SqliteDialect:
         right = rows.subquery()
         return left.join(right, right.c[column] == left.c[column]), right
 
+    def estimate_by(self, column: Column[Any]) -> TextClause | None:  # noqa: ARG002  one signature for both
+        """Know nothing without counting."""
+        return None
+
+
+# What the planner itself goes by.
+_ESTIMATE = text("""
+    SELECT counted.value, (reltuples * counted.share)::bigint AS rows
+    FROM pg_class
+    JOIN pg_namespace n ON n.oid = relnamespace
+    JOIN pg_stats ON schemaname = nspname AND tablename = relname AND attname = :column
+    CROSS JOIN unnest(most_common_vals::text::text[], most_common_freqs) AS counted (value, share)
+    WHERE pg_class.oid = to_regclass(:table) AND reltuples > 0
+""")
 
 StoreDialect = PostgresDialect | SqliteDialect
 

@@ -1,0 +1,173 @@
+"""How a service stands: what waits and since when, what needs a person, which relays live."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Select, Table
+
+from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import overview as sql
+from shieldtx.store.tables import Tables
+from shieldtx.store.tally import Backlog, Count, Precision, Tally
+
+__all__ = [
+    "Backlog",
+    "Count",
+    "GroupBacklog",
+    "LivingRelay",
+    "Overview",
+    "Precision",
+    "SqlOverview",
+    "TopicBacklog",
+]
+
+DEFAULT_LIMIT = 10_000
+"""Up to how many rows of a kind are counted one by one."""
+
+_HEADS = 100
+"""How many rows of each shard are looked at for the oldest, where not all can be."""
+
+_ENDED_IN_ERROR: frozenset[str] = frozenset(
+    {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
+)
+"""The states in which all rows carry an error, and which an index finds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicBacklog:
+    """The events of one logical topic and kind that this service writes."""
+
+    topic: str
+    kind: TxKind
+    backlog: Backlog
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupBacklog:
+    """The events that a consumer group has received."""
+
+    group: str
+    backlog: Backlog
+    parked: Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LivingRelay:
+    """A relay process that renews its leases."""
+
+    name: str
+    started_at: datetime
+    shards: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """All of it, at one time by the database's clock."""
+
+    at: datetime
+    outbox: Backlog
+    topics: Sequence[TopicBacklog]
+    inbox: Backlog
+    groups: Sequence[GroupBacklog]
+    relays: Sequence[LivingRelay]
+    shards: int
+    shards_held: int
+
+
+class SqlOverview:
+    """Reads the overview: it counts up to `limit` rows of a kind, and says where there are more."""
+
+    def __init__(self, engine: Engine, tables: Tables, *, limit: int = DEFAULT_LIMIT) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._limit = limit
+        self._dialect = dialect_of(engine.dialect)
+
+    def read(self) -> Overview:
+        """Look at all tables."""
+        t, d = self._tables, self._dialect
+        with self._engine.connect() as connection:
+            connection.execution_options(isolation_level=d.snapshot_isolation)
+            now: datetime = connection.scalars(sql.now(d)).one()
+            outbox, topics = self._outbox(connection, now)
+            inbox, groups = self._inbox(connection, now)
+            relays = connection.execute(sql.living_relays(t, d)).all()
+            shards = connection.execute(sql.shards(t, d)).one()
+        return Overview(
+            at=now,
+            outbox=outbox,
+            topics=topics,
+            inbox=inbox,
+            groups=groups,
+            relays=[
+                LivingRelay(name=r.relay, started_at=r.started_at, shards=r.shards) for r in relays
+            ],
+            shards=shards[0],
+            shards_held=shards[1],
+        )
+
+    def _outbox(
+        self, connection: Connection, now: datetime
+    ) -> tuple[Backlog, Sequence[TopicBacklog]]:
+        t, d = self._tables, self._dialect
+        tally = Tally(OUTBOX, limit=self._limit, now=now)
+        open_ = connection.execute(sql.open_events(t, d, self._limit)).all()
+        for place in (sql.IN_LINE, sql.RETRYING, sql.DELAYED):
+            tally.add_open([row for row in open_ if row.place == place])
+        if tally.uncertain:
+            for row in connection.execute(sql.oldest_events(t, d, _HEADS)):
+                tally.note_oldest(row)
+        self._add_settled(connection, t.outbox, tally)
+        topics = [
+            TopicBacklog(topic=topic, kind=TxKind(kind), backlog=tally.backlog((topic, kind)))
+            for topic, kind in sorted(tally.parts)
+        ]
+        return tally.total(self._estimates(connection, t.outbox, tally)), topics
+
+    def _inbox(
+        self, connection: Connection, now: datetime
+    ) -> tuple[Backlog, Sequence[GroupBacklog]]:
+        t, d = self._tables, self._dialect
+        tally = Tally(INBOX, limit=self._limit, now=now)
+        by_group = defaultdict(list)
+        for row in connection.execute(sql.open_arrivals(t, d, self._limit)):
+            by_group[row.consumer_group].append(row)
+        for rows in by_group.values():
+            tally.add_open(rows)
+        self._add_settled(connection, t.inbox, tally)
+        parked = _cut(connection, sql.parked_by_group(t, self._limit), self._limit)
+        groups = [
+            GroupBacklog(
+                group=group, backlog=tally.backlog((group,)), parked=parked.get(group, Count())
+            )
+            for group in sorted({*(part[0] for part in tally.parts), *parked})
+        ]
+        return tally.total(self._estimates(connection, t.inbox, tally)), groups
+
+    def _add_settled(self, connection: Connection, table: Table, tally: Tally) -> None:
+        t, limit = self._tables, self._limit
+        ended_in_error = connection.execute(sql.ended_in_error_by(t, table, limit)).all()
+        tally.add_settled(ended_in_error, _ENDED_IN_ERROR)
+        settled = connection.execute(sql.settled_by(t, table, limit)).all()
+        tally.add_settled(settled, {*OUTBOX.settled, *INBOX.settled} - _ENDED_IN_ERROR)
+
+    def _estimates(self, connection: Connection, table: Table, tally: Tally) -> Mapping[str, int]:
+        """Ask the database's statistics, where counting was cut short."""
+        estimate = self._dialect.estimate_by(table.c.status)
+        if not tally.uncertain or estimate is None:
+            return {}
+        return {row.value: row.rows for row in connection.execute(estimate)}
+
+
+def _cut(connection: Connection, statement: Select[Any], limit: int) -> Mapping[str, Count]:
+    """Return counts by the first column of the rows."""
+    rows = connection.execute(statement).all()
+    is_cut = sum(row.rows for row in rows) >= limit
+    precision = Precision.AT_LEAST if is_cut else Precision.EXACT
+    return {row[0]: Count(rows=row.rows, precision=precision) for row in rows}

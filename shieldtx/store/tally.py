@@ -1,0 +1,134 @@
+"""Adding up grouped counts, each of which may have been cut short."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from sqlalchemy import Row
+
+from shieldtx.states import InboxStatus, Lifecycle, OutboxStatus
+from shieldtx.store.statements.overview import DELAYED, RETRYING
+
+Rows: TypeAlias = Sequence[Row[*tuple[Any, ...]]]
+Part: TypeAlias = tuple[str, ...]
+"""A topic and a kind, or a group."""
+
+
+class Precision(StrEnum):
+    """What a count is worth."""
+
+    EXACT = "exact"
+    AT_LEAST = "at_least"
+    """Counting stopped at the limit."""
+    ESTIMATED = "estimated"
+    """By the database's statistics."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Count:
+    """A number of rows and what it is worth."""
+
+    rows: int = 0
+    precision: Precision = Precision.EXACT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backlog:
+    """The rows of a table, or of a part of it."""
+
+    states: Mapping[str, Count]
+    """Of every state of the lifecycle."""
+    retrying: int
+    """Of the rows that are not settled: an attempt failed, and they wait for the next."""
+    delayed: int
+    """Likewise: a chosen delay keeps them."""
+    oldest: timedelta | None
+    """How long the oldest row has been waiting that is due; None: none is."""
+
+
+class Tally:
+    """Counts by state, of a table and of each of its parts; `limit` is where counting stopped."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle[OutboxStatus] | Lifecycle[InboxStatus],
+        *,
+        limit: int,
+        now: datetime,
+    ) -> None:
+        self.parts: set[Part] = set()
+        self.uncertain: set[str] = set()
+        """The states and places of which there may be more rows than were counted."""
+        self._states: Sequence[str] = lifecycle.states
+        self._settled: Collection[str] = lifecycle.settled
+        self._limit = limit
+        self._now = now
+        self._rows: Counter[tuple[Part, str]] = Counter()
+        self._since: dict[Part, datetime] = {}
+
+    def add_open(self, rows: Rows) -> None:
+        """Add rows that are not settled and were counted together."""
+        open_states = set(self._states).difference(self._settled)
+        self._note_cut(rows, open_states.union(row.place for row in rows))
+        for row in rows:
+            part = part_of(row)
+            self._rows[part, row.status] += row.rows
+            self._rows[part, row.place] += row.rows
+            self.note_oldest(row)
+
+    def add_settled(self, rows: Rows, states: Collection[str]) -> None:
+        """Add those of `states` among rows that were counted together."""
+        self._note_cut(rows, states)
+        for row in rows:
+            part = part_of(row)
+            self.parts.add(part)
+            if row.status in states:
+                self._rows[part, row.status] += row.rows
+
+    def note_oldest(self, row: Row[*tuple[Any, ...]]) -> None:
+        """Note since when a part waits."""
+        part = part_of(row)
+        self.parts.add(part)
+        if row.since is not None:
+            self._since[part] = min(row.since, self._since.get(part, row.since))
+
+    def backlog(self, part: Part) -> Backlog:
+        """Return what was counted of one part."""
+        return self._backlog([part], {})
+
+    def total(self, estimates: Mapping[str, int]) -> Backlog:
+        """Return what was counted in all, or the estimate of a state where that is more."""
+        return self._backlog(self.parts, estimates)
+
+    def _note_cut(self, rows: Rows, names: Collection[str]) -> None:
+        if sum(row.rows for row in rows) >= self._limit:
+            self.uncertain.update(names)
+
+    def _backlog(self, parts: Collection[Part], estimates: Mapping[str, int]) -> Backlog:
+        def count(name: str) -> Count:
+            rows = sum(self._rows[part, name] for part in parts)
+            if name not in self.uncertain:
+                return Count(rows=rows)
+            if estimates.get(name, 0) > rows:
+                return Count(rows=estimates[name], precision=Precision.ESTIMATED)
+            return Count(rows=rows, precision=Precision.AT_LEAST)
+
+        since = min((self._since[part] for part in parts if part in self._since), default=None)
+        return Backlog(
+            states={state: count(state) for state in self._states},
+            retrying=count(RETRYING),
+            delayed=count(DELAYED),
+            # The clock was asked just before the tables.
+            oldest=None if since is None else max(self._now - since, timedelta(0)),
+        )
+
+
+def part_of(row: Row[*tuple[Any, ...]]) -> Part:
+    """Return the topic and kind, or the group, that a row is of."""
+    names = ("topic", "tx_kind", "consumer_group")
+    return tuple(getattr(row, name) for name in names if name in row._fields)
