@@ -1,0 +1,330 @@
+"""A person finds what failed for good, and replays it, on the record."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from shieldtx import (
+    Event,
+    InboxStatus,
+    OutboxStatus,
+    RetryPolicy,
+    Settings,
+    ShieldTx,
+    new_event_id,
+)
+from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.errors import IllegalTransition
+from shieldtx.events import Envelope
+from shieldtx.ports import Arrival, Outcome, Parked, ReceivedRecord
+from shieldtx.states import INBOX, OUTBOX, TxKind
+from shieldtx.store.dead_letters import REPLAY, DeadLetter
+from shieldtx.store.inbox_store import SqlInboxStore
+
+
+class Service:
+    """A service with a broker in memory, whose events can be made to fail."""
+
+    def __init__(self, url: str) -> None:
+        settings = Settings(source="orders", database_url=url, shards=4, relay_wakeup=False)
+        self.broker = MemoryBroker()
+        self.app = ShieldTx(settings, broker=self.broker)
+        self.app.schema.upgrade()
+        self.app.declare("orders.placed")
+        self.broken = True
+        group = self.app.consumer("orders")
+
+        @group.compensates("orders.placed", retry=RetryPolicy(max_attempts=1))
+        def cancel(session: Session, event: Event) -> None:
+            if self.broken:
+                raise ValueError("no such order")
+
+        self.broker.topics().create(self.app.topics(), partitions=1, replication=1)
+        self.letters = self.app.dead_letters()
+        self.inbox = SqlInboxStore(self.app.engine, self.app.tables)
+
+    def write(self, key: str | None = None) -> UUID:
+        with Session(self.app.engine) as session, session.begin():
+            placed = Event(type="orders.placed", payload={"n": 1}, key=key)
+            return self.app.outbox.add(session, placed)
+
+    def relay(self) -> None:
+        relay = self.app.relay()
+        relay.renew()
+        while relay.run_once().more:
+            continue
+        relay.close()
+
+    def failed(self, key: str | None = None) -> UUID:
+        """Write an event that the broker rejects for ever."""
+        event_id = self.write(key)
+        self.broker.fail_next(Outcome.REJECTED)
+        self.relay()
+        return event_id
+
+    def dead(self, event_id: UUID, group: str = "orders") -> Envelope:
+        """Receive a rollback of an event, whose compensation fails for good."""
+        rollback = Envelope(
+            id=new_event_id(),
+            type="orders.placed",
+            source="stock",
+            topic="orders.placed",
+            payload="{}",
+            time=datetime.now(UTC),
+            kind=TxKind.ROLLBACK,
+            causation_id=event_id,
+            causation_source="orders",
+        )
+        self.inbox.receive(group, [Arrival(envelope=rollback, record=RECORD)], [])
+        if group == "orders":
+            self.consume()
+        return rollback
+
+    def consume(self) -> None:
+        consumer = self.app.consumer_worker("orders")
+        while consumer.run_once().more:
+            continue
+        consumer.close()
+
+    def find_one(self, event_id: UUID) -> DeadLetter:
+        (letter,) = self.letters.find(event_id)
+        return letter
+
+    def rows(self, statement: str) -> list[tuple[object, ...]]:
+        with self.app.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(statement))]
+
+    def audits(self) -> list[tuple[object, ...]]:
+        return self.rows("SELECT who, action, subject, detail FROM shield_audit ORDER BY id")
+
+
+RECORD = ReceivedRecord(
+    topic="orders.placed.rollback", partition=3, offset=41, key=None, value=b"{}"
+)
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    url = f"sqlite:///{tmp_path}/service.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database_url")
+    service = Service(url)
+    yield service
+    service.app.engine.dispose()
+
+
+@pytest.fixture
+def postgres_service(database_url: str) -> Iterator[Service]:
+    service = Service(database_url)
+    yield service
+    service.app.engine.dispose()
+
+
+def test_a_person_may_replay_exactly_what_the_lifecycles_say() -> None:
+    by_hand = {
+        transition.source: transition.target
+        for lifecycle in (OUTBOX, INBOX)
+        for transition in lifecycle.transitions
+        if transition.cause == "a person replays"
+    }
+    assert by_hand == REPLAY
+
+
+def test_failed_events_and_dead_compensations_are_listed_the_latest_first(
+    service: Service,
+) -> None:
+    failed = service.failed()
+    rollback = service.dead(service.write())
+    service.relay()
+
+    dead_letter, failed_letter = service.letters.latest(limit=10)
+
+    assert (failed_letter.envelope.id, failed_letter.group) == (failed, None)
+    assert failed_letter.status is OutboxStatus.FAILED
+    assert "REJECTED" in failed_letter.reason
+    assert (dead_letter.envelope.id, dead_letter.group) == (rollback.id, "orders")
+    assert dead_letter.status is InboxStatus.DEAD
+    assert dead_letter.reason == "ValueError: no such order"
+
+
+def test_the_list_can_be_cut_and_narrowed_to_a_group_or_a_topic(service: Service) -> None:
+    service.failed()
+    rollback = service.dead(service.write())
+
+    assert len(service.letters.latest(limit=1)) == 1
+    assert [x.envelope.id for x in service.letters.latest(limit=9, group="orders")] == [rollback.id]
+    assert len(service.letters.latest(limit=9, topic="orders.placed")) == 2
+    assert service.letters.latest(limit=9, topic="orders.paid") == []
+    assert service.letters.latest(limit=9, group="mail") == []
+
+
+def test_an_event_is_found_with_its_payload_whatever_became_of_it(service: Service) -> None:
+    event_id = service.write("k1")
+
+    letter = service.find_one(event_id)
+
+    assert letter.status is OutboxStatus.INIT
+    assert json.loads(letter.envelope.payload) == {"n": 1}
+    assert not letter.can_be_replayed
+    assert service.letters.find(new_event_id()) == []
+
+
+def test_a_replayed_failed_event_is_published(service: Service) -> None:
+    letter = service.find_one(service.failed())
+
+    service.letters.replay([letter], who="ann@desk")
+    assert service.rows("SELECT status, attempts FROM shield_outbox") == [("INIT", 0)]
+    service.relay()
+
+    assert service.rows("SELECT status FROM shield_outbox") == [("PROCESSED",)]
+    assert len(service.broker.records("orders.placed.commit")) == 1
+
+
+def test_a_replayed_compensation_runs_again(service: Service) -> None:
+    letter = service.find_one(service.dead(service.write()).id)
+    service.broken = False
+
+    service.letters.replay([letter], who="ann@desk")
+    service.consume()
+
+    assert service.rows("SELECT status, attempts FROM shield_inbox") == [("PROCESSED", 1)]
+
+
+def test_a_replay_is_on_the_record(service: Service) -> None:
+    event_id = service.failed()
+
+    service.letters.replay([service.find_one(event_id)], who="ann@desk")
+
+    ((who, action, subject, detail),) = service.audits()
+    assert (who, action) == ("ann@desk", "replay")
+    assert subject == f"event {event_id} in the outbox"
+    said = json.loads(str(detail))
+    assert (said["from"], said["to"], said["event_type"]) == ("FAILED", "INIT", "orders.placed")
+    assert said["attempts"] == 1
+    assert "REJECTED" in said["reason"]
+
+
+@pytest.mark.parametrize("status", sorted(set(OUTBOX.states) - {OutboxStatus.FAILED}))
+def test_an_outbox_row_in_any_other_state_is_left_alone(
+    status: OutboxStatus, postgres_service: Service
+) -> None:
+    service = postgres_service
+    event_id = service.failed()
+    with service.app.engine.begin() as connection:
+        connection.execute(text("UPDATE shield_outbox SET status = :s"), {"s": status.value})
+
+    with pytest.raises(IllegalTransition, match=f"is {status}: only FAILED"):
+        service.letters.replay([service.find_one(event_id)], who="ann@desk")
+
+    assert service.rows("SELECT status FROM shield_outbox") == [(status.value,)]
+    assert service.audits() == []
+
+
+@pytest.mark.parametrize("status", sorted(set(INBOX.states) - {InboxStatus.DEAD}))
+def test_an_inbox_row_in_any_other_state_is_left_alone(
+    status: InboxStatus, postgres_service: Service
+) -> None:
+    service = postgres_service
+    rollback = service.dead(service.write())
+    with service.app.engine.begin() as connection:
+        connection.execute(text("UPDATE shield_inbox SET status = :s"), {"s": status.value})
+
+    with pytest.raises(IllegalTransition, match=f"is {status}: only FAILED"):
+        service.letters.replay([service.find_one(rollback.id)], who="ann@desk")
+
+    assert service.rows("SELECT status FROM shield_inbox") == [(status.value,)]
+    assert service.audits() == []
+
+
+def test_several_are_replayed_together_or_not_at_all(service: Service) -> None:
+    good = service.find_one(service.failed())
+    replayed = service.find_one(service.failed())
+    service.letters.replay([replayed], who="ann@desk")
+
+    with pytest.raises(IllegalTransition, match=str(replayed.envelope.id)):
+        service.letters.replay([good, replayed], who="bob@desk")
+
+    assert service.find_one(good.envelope.id).status is OutboxStatus.FAILED
+    assert [who for who, *_ in service.audits()] == ["ann@desk"]
+
+
+def test_of_two_people_one_replays(postgres_service: Service) -> None:
+    service = postgres_service
+    letter = service.find_one(service.failed())
+    both_asked = threading.Barrier(2)
+    refused: list[str] = []
+
+    def wait_for_the_other(
+        connection: object, cursor: object, statement: str, *rest: object
+    ) -> None:
+        if "FOR UPDATE" in statement:
+            both_asked.wait(timeout=10)
+
+    def replay(who: str) -> None:
+        try:
+            service.letters.replay([letter], who=who)
+        except IllegalTransition:
+            refused.append(who)
+
+    event.listen(service.app.engine, "before_cursor_execute", wait_for_the_other)
+    people = [threading.Thread(target=replay, args=[who]) for who in ("ann", "bob")]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join(timeout=20)
+    event.remove(service.app.engine, "before_cursor_execute", wait_for_the_other)
+
+    ((who, *_),) = service.audits()
+    assert {who, *refused} == {"ann", "bob"}
+
+
+def test_the_same_rollback_can_be_dead_in_two_groups_and_is_replayed_in_one(
+    postgres_service: Service,
+) -> None:
+    service = postgres_service
+    rollback = service.dead(service.write())
+    service.inbox.receive("ledger", [Arrival(envelope=rollback, record=RECORD)], [])
+    with service.app.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE shield_inbox SET status = 'DEAD', settled_at = now(), last_error = 'x'")
+        )
+    ledger, orders = service.letters.find(rollback.id)
+
+    service.letters.replay([ledger], who="ann@desk")
+
+    assert service.rows("SELECT consumer_group, status FROM shield_inbox ORDER BY 1") == [
+        (ledger.group, "PROCESSING"),
+        (orders.group, "DEAD"),
+    ]
+
+
+def test_parked_records_are_listed_and_found_as_they_came(service: Service) -> None:
+    record = ReceivedRecord(
+        topic="orders.placed.rollback",
+        partition=2,
+        offset=7,
+        key=b"\xff\x00",
+        value=b"not json",
+        headers=(("ce_id", b"\xfe"), ("empty", None)),
+    )
+    service.inbox.receive("orders", [], [Parked(record=record, reason="value: is no JSON")])
+
+    (parked,) = service.letters.parked(limit=10)
+
+    assert (parked.group, parked.record) == ("orders", record)
+    assert parked.reason == "value: is no JSON"
+    address = {"topic": record.topic, "partition": 2, "offset": 7}
+    assert service.letters.find_parked(group="orders", **address) == parked
+    assert service.letters.find_parked(group="mail", **address) is None
+    assert service.letters.parked(limit=10, group="mail") == []
+    assert service.letters.parked(limit=10, topics=["orders.placed.commit"]) == []
+    assert service.letters.parked(limit=10, topics=[record.topic]) == [parked]

@@ -1,0 +1,327 @@
+"""The overview counts right, says what its counts are worth, and stays cheap on big tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, InboxStatus, OutboxStatus, Settings, ShieldTx, new_event_id
+from shieldtx.events import Envelope
+from shieldtx.ports import Arrival, Parked, ReceivedRecord
+from shieldtx.states import TxKind
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.overview import Count, Overview, Precision, SqlOverview
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ShieldTx]:
+    """A migrated service whose database nobody works on."""
+    url = f"sqlite:///{tmp_path}/service.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database_url")
+    yield from migrated(url)
+
+
+@pytest.fixture
+def postgres_app(database_url: str) -> Iterator[ShieldTx]:
+    yield from migrated(database_url)
+
+
+def migrated(url: str) -> Iterator[ShieldTx]:
+    app = ShieldTx(Settings(source="orders", database_url=url, shards=4, relay_wakeup=False))
+    app.schema.upgrade()
+    app.declare("orders.placed")
+    app.declare("orders.paid")
+    yield app
+    app.engine.dispose()
+
+
+def write(app: ShieldTx, count: int, event_type: str = "orders.placed", **options: Any) -> None:
+    with Session(app.engine) as session, session.begin():
+        events = [Event(type=event_type, key=f"k{number}") for number in range(count)]
+        app.outbox.add_all(session, events, **options)
+
+
+def receive(app: ShieldTx, count: int, *, group: str) -> None:
+    arrivals = [Arrival(envelope=a_rollback(f"k{n}"), record=a_record(n)) for n in range(count)]
+    SqlInboxStore(app.engine, app.tables).receive(group, arrivals, [])
+
+
+def a_rollback(key: str) -> Envelope:
+    return Envelope(
+        id=new_event_id(),
+        type="orders.placed",
+        source="stock",
+        topic="orders.placed",
+        payload="{}",
+        time=datetime.now(UTC),
+        kind=TxKind.ROLLBACK,
+        key=key,
+        causation_id=new_event_id(),
+        causation_source="orders",
+    )
+
+
+def a_record(offset: int) -> ReceivedRecord:
+    return ReceivedRecord(
+        topic="orders.placed.commit", partition=0, offset=offset, key=None, value=b"?"
+    )
+
+
+def run(app: ShieldTx, statement: str, **parameters: Any) -> None:
+    with app.engine.begin() as connection:
+        connection.execute(text(statement), parameters)
+
+
+def settle(app: ShieldTx, table: str, status: str, count: int, *, error: str | None) -> None:
+    """Bring the first open rows of a table into a settled state."""
+    run(
+        app,
+        f"UPDATE {table} SET status = :status, settled_at = created, last_error = :error "
+        f"WHERE seq IN (SELECT seq FROM {table} WHERE settled_at IS NULL ORDER BY seq "
+        f"LIMIT {count})".replace(
+            "created", "created_at" if table == "shield_outbox" else "received_at"
+        ),
+        status=status,
+        error=error,
+    )
+
+
+def rows(overview: Overview) -> dict[str, int]:
+    """What is in the outbox, by state."""
+    return {state: count.rows for state, count in overview.outbox.states.items() if count.rows}
+
+
+def test_of_an_empty_service_every_state_is_listed_with_no_rows(app: ShieldTx) -> None:
+    overview = app.overview().read()
+
+    assert set(overview.outbox.states) == set(OutboxStatus)
+    assert set(overview.inbox.states) == set(InboxStatus)
+    assert {*overview.outbox.states.values(), *overview.inbox.states.values()} == {Count()}
+    assert overview.outbox.oldest is None
+    assert (overview.topics, overview.groups, overview.relays) == ([], [], [])
+    assert (overview.shards, overview.shards_held) == (4, 0)
+
+
+def test_events_are_counted_by_state_and_by_topic(app: ShieldTx) -> None:
+    write(app, 5)
+    settle(app, "shield_outbox", "PROCESSED", 2, error=None)
+    settle(app, "shield_outbox", "FAILED", 1, error="topic is gone")
+    write(app, 3, "orders.paid")
+
+    overview = app.overview().read()
+
+    assert rows(overview) == {"PROCESSED": 2, "FAILED": 1, "INIT": 5}
+    by_topic = {
+        (topic.topic, state): count.rows
+        for topic in overview.topics
+        for state, count in topic.backlog.states.items()
+        if count.rows
+    }
+    assert by_topic == {
+        ("orders.paid", "INIT"): 3,
+        ("orders.placed", "INIT"): 2,
+        ("orders.placed", "PROCESSED"): 2,
+        ("orders.placed", "FAILED"): 1,
+    }
+    assert {topic.kind for topic in overview.topics} == {TxKind.COMMIT}
+
+
+def test_the_age_is_that_of_the_oldest_event_that_could_go(app: ShieldTx) -> None:
+    write(app, 1, delay=10 * MINUTE)
+    assert app.overview().read().outbox.oldest is None
+
+    write(app, 2)
+    shift = "created_at - interval '1 minute'"
+    if app.engine.dialect.name == "sqlite":
+        shift = "strftime('%Y-%m-%d %H:%M:%f000', created_at, '-60 seconds')"
+    run(app, f"UPDATE shield_outbox SET created_at = {shift} WHERE NOT waiting")
+
+    overview = app.overview().read()
+
+    assert overview.outbox.oldest is not None
+    assert MINUTE <= overview.outbox.oldest < 2 * MINUTE
+    assert (overview.outbox.delayed, overview.outbox.retrying) == (Count(rows=1), Count())
+
+
+def test_an_event_that_waits_for_its_next_attempt_is_old_since_it_was_written(
+    app: ShieldTx,
+) -> None:
+    write(app, 1)
+    run(app, "UPDATE shield_outbox SET waiting = :yes, holds_key = :yes, attempts = 1", yes=True)
+
+    overview = app.overview().read()
+
+    assert overview.outbox.retrying == Count(rows=1)
+    assert overview.outbox.delayed == Count()
+    assert overview.outbox.oldest is not None
+
+
+def test_what_groups_received_is_counted_by_group_with_their_parked_records(
+    app: ShieldTx,
+) -> None:
+    receive(app, 3, group="stock")
+    settle(app, "shield_inbox", "DEAD", 1, error="no such order")
+    run(app, "UPDATE shield_inbox SET attempts = 1 WHERE settled_at IS NULL AND key = 'k2'")
+    store = SqlInboxStore(app.engine, app.tables)
+    store.receive("mail", [], [Parked(record=a_record(7), reason="no JSON")])
+
+    overview = app.overview().read()
+
+    mail, stock = overview.groups
+    assert (mail.group, mail.parked, mail.backlog.oldest) == ("mail", Count(rows=1), None)
+    assert (stock.group, stock.parked) == ("stock", Count())
+    assert stock.backlog.states["INIT"] == Count(rows=2)
+    assert stock.backlog.states["DEAD"] == Count(rows=1)
+    assert stock.backlog.retrying == Count(rows=1)
+    assert stock.backlog.oldest is not None
+    assert overview.inbox.states == stock.backlog.states
+
+
+def test_relays_are_listed_with_their_shards_while_they_live(postgres_app: ShieldTx) -> None:
+    app = postgres_app
+    leases = SqlLeaseStore(app.engine, app.tables)
+    leases.renew(relay="one", lease=MINUTE)
+    leases.renew(relay="two", lease=MINUTE)
+    leases.renew(relay="dead", lease=timedelta(microseconds=1))
+
+    overview = app.overview().read()
+
+    assert {relay.name: relay.shards for relay in overview.relays} == {"one": 4, "two": 0}
+    assert (overview.shards, overview.shards_held) == (4, 4)
+
+
+def test_counting_stops_at_the_limit_and_says_so(postgres_app: ShieldTx) -> None:
+    app = postgres_app
+    write(app, 6)
+    write(app, 2, "orders.paid")
+
+    overview = SqlOverview(app.engine, app.tables, limit=3).read()
+
+    assert overview.outbox.states["INIT"] == Count(rows=3, precision=Precision.AT_LEAST)
+    assert overview.outbox.states["FAILED"] == Count()
+    assert overview.outbox.oldest is not None
+    # Found by a look at each shard, although the limit was reached before them.
+    assert {topic.topic for topic in overview.topics} == {"orders.placed", "orders.paid"}
+
+
+def test_a_group_with_a_long_backlog_hides_no_other_group(postgres_app: ShieldTx) -> None:
+    app = postgres_app
+    receive(app, 5, group="audit")
+    receive(app, 1, group="stock")
+
+    audit, stock = SqlOverview(app.engine, app.tables, limit=2).read().groups
+
+    assert audit.backlog.states["INIT"].rows == 2
+    assert stock.backlog.states["INIT"].rows == 1
+
+
+def test_beyond_the_limit_the_statistics_of_the_database_are_used(postgres_app: ShieldTx) -> None:
+    app = postgres_app
+    write(app, 40)
+    settle(app, "shield_outbox", "PROCESSED", 30, error=None)
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE shield_outbox"))
+
+    states = SqlOverview(app.engine, app.tables, limit=5).read().outbox.states
+
+    assert states["PROCESSED"] == Count(rows=30, precision=Precision.ESTIMATED)
+    assert states["INIT"] == Count(rows=10, precision=Precision.ESTIMATED)
+    assert states["FAILED"] == Count()
+
+
+def test_the_tables_of_another_schema_are_not_mixed_in(database_url: str) -> None:
+    apps = [
+        ShieldTx(
+            Settings(
+                source="orders",
+                database_url=database_url,
+                database_schema=schema,
+                shards=4,
+                relay_wakeup=False,
+            )
+        )
+        for schema in ("one", "other")
+    ]
+    for app in apps:
+        app.schema.upgrade()
+        app.declare("orders.placed")
+    one, other = apps
+    write(one, 20)
+    with one.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE one.shield_outbox"))
+    write(other, 3)
+
+    try:
+        counted = SqlOverview(one.engine, one.tables, limit=5).read().outbox.states["INIT"]
+        assert counted == Count(rows=20, precision=Precision.ESTIMATED)
+        counted = SqlOverview(other.engine, other.tables, limit=3).read().outbox.states["INIT"]
+        assert counted == Count(rows=3, precision=Precision.AT_LEAST)
+    finally:
+        one.engine.dispose()
+        other.engine.dispose()
+
+
+def test_no_statement_reads_a_big_table_whole(postgres_app: ShieldTx) -> None:
+    app = postgres_app
+    columns = (
+        "event_id, source, topic, event_type, tx_kind, operation, payload, status, due_at, "
+        "settled_at, last_error"
+    )
+    values = (
+        "gen_random_uuid(), 'orders', 'orders.placed', 'orders.placed', 'COMMIT', 'INSERT', "
+        "repeat('x', 200), CASE WHEN n % 5000 = 0 THEN :dead ELSE 'PROCESSED' END, now(), now(), "
+        "CASE WHEN n % 5000 = 0 THEN 'broken' END"
+    )
+    run(
+        app,
+        f"INSERT INTO shield_outbox ({columns}, shard, waiting, holds_key, unconfirmed, created_at)"
+        f" SELECT {values}, n % 4, false, false, false, now() FROM generate_series(1, 20000) n",
+        dead="FAILED",
+    )
+    run(
+        app,
+        f"INSERT INTO shield_inbox ({columns}, consumer_group, event_time, received_at)"
+        f" SELECT {values}, 'stock', now(), now() FROM generate_series(1, 20000) n",
+        dead="DEAD",
+    )
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+    statements: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        statements.append((statement, parameters))
+
+    event.listen(app.engine, "before_cursor_execute", note)
+    overview = SqlOverview(app.engine, app.tables, limit=100).read()
+    event.remove(app.engine, "before_cursor_execute", note)
+
+    assert overview.outbox.states["FAILED"] == Count(rows=4)
+    assert overview.inbox.states["DEAD"] == Count(rows=4)
+    read = {
+        statement: pages_read(app, statement, parameters)
+        for statement, parameters in statements
+        if "shield_" in statement
+    }
+    assert len(read) >= 8
+    # Each table has more than 700 pages.
+    assert {s: pages for s, pages in read.items() if pages > 60} == {}
+
+
+def pages_read(app: ShieldTx, statement: str, parameters: Any) -> int:
+    """How many pages of 8 KiB a statement touches."""
+    with app.engine.connect() as connection:
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+        ).scalar_one()
+    top = plan[0]["Plan"]
+    return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
