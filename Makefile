@@ -1,0 +1,66 @@
+# `make` lists the targets. They run in .venv, which scripts/bootstrap makes from the two locks.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+BIN := .venv/bin
+# How many baskets the demo takes through the tills.
+N ?= 5000
+# `make lock UPGRADE=--upgrade` takes the newest versions; without it only what pyproject.toml asks for.
+UPGRADE ?=
+UV := $(or $(shell command -v uv),build/uv/bin/uv)
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
+
+.PHONY: help demo test lint format bench lock dist clean kafka
+
+help: ## list the targets
+	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: .venv/.ready ## see it work: two services, real PostgreSQL and Kafka, real baskets, two kills (N=5000)
+	@$(BIN)/python -m examples.retail --baskets $(N)
+
+test: .venv/.ready kafka ## run all tests on real PostgreSQL and real Kafka
+	@$(BIN)/python -m pytest --durations=10 $(ARGS)
+
+lint: .venv/.ready ## check style, types, the layers of imports, the compose file and the scripts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	for script in .ci/run scripts/*; do bash -n $$script; done
+
+format: .venv/.ready ## bring the code into shape
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/.ready kafka ## measure how fast the relay drains an outbox to Kafka
+	@$(BIN)/python -m benchmarks.quick $(ARGS)
+
+dist: .venv/.ready ## build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation
+
+lock: $(UV) ## write both requirement locks anew (UPGRADE=--upgrade: to the newest versions)
+	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements.lock
+	$(COMPILE) --group build --output-file requirements-build.lock
+
+clean: ## remove .venv and everything that was built (the cache of Kafka's jars stays)
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Before the tests, whose own time limits do not reckon with a download. $SHIELDTX_CACHE keeps it.
+kafka: .venv/.ready
+	@$(BIN)/python -c 'from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka; \
+		fetch_kafka(progress=print); fetch_jdbc_driver(progress=print)'
+
+build/uv/bin/uv:
+	@python3 -m venv build/uv
+	@build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+.venv/.ready: requirements-build.lock requirements.lock pyproject.toml
+	@scripts/bootstrap
