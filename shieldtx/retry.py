@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -31,7 +32,7 @@ class RetryPolicy:
             "max_attempts must be at least 1": self.max_attempts < 1,
             "first must not be negative": self.first < timedelta(0),
             "longest must not be shorter than first": self.longest < self.first,
-            "factor must be at least 1": self.factor < 1,
+            "factor must be finite and at least 1": not 1 <= self.factor < math.inf,
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
         }
         for problem, holds in problems.items():
@@ -42,8 +43,9 @@ class RetryPolicy:
         """Return the wait after the `attempts`-th attempt failed with `error`; None: give up."""
         if attempts >= self.max_attempts or isinstance(error, self.give_up_on):
             return None
-        # The exponent is bounded so that a policy of thousands of attempts does not overflow a
-        # float.
-        steps = min(attempts - 1, 64)
-        wait = min(self.first.total_seconds() * self.factor**steps, self.longest.total_seconds())
-        return timedelta(seconds=wait * (1 - self.jitter * random.random()))  # noqa: S311  spread, not secrecy
+        try:
+            wait = min(self.first * self.factor ** max(attempts - 1, 0), self.longest)
+        except OverflowError:
+            # Beyond any number, so beyond the longest wait too: unless there is nothing to double.
+            wait = self.longest if self.first else self.first
+        return wait - wait * (self.jitter * random.random())  # noqa: S311  spread, not secrecy

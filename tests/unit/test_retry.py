@@ -1,0 +1,119 @@
+"""When a retry policy lets the next attempt be, for any policy."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shieldtx import Refused, RetryPolicy
+from shieldtx.errors import ConfigurationError
+
+MILLISECOND = timedelta(milliseconds=1)
+ATTEMPTS = st.integers(min_value=1, max_value=10**6)
+JITTERS = st.floats(min_value=0, max_value=1)
+
+
+@st.composite
+def policies(draw: st.DrawFn, jitter: st.SearchStrategy[float] = JITTERS) -> RetryPolicy:
+    first = draw(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=30)))
+    more = draw(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3000)))
+    return RetryPolicy(
+        max_attempts=10**9,
+        first=first,
+        longest=first + more,
+        factor=draw(st.floats(min_value=1, max_value=1e300)),
+        jitter=draw(jitter),
+    )
+
+
+@given(policies(), ATTEMPTS)
+def test_no_wait_is_negative_or_longer_than_the_longest(policy: RetryPolicy, attempts: int):
+    delay = policy.delay_after(attempts)
+    assert timedelta(0) <= delay <= policy.longest
+
+
+@given(policies(st.just(0.0)), st.integers(min_value=1, max_value=2000))
+def test_the_wait_never_shrinks_from_one_attempt_to_the_next(policy: RetryPolicy, attempts: int):
+    assert policy.delay_after(attempts) <= policy.delay_after(attempts + 1)
+
+
+@given(policies(), ATTEMPTS)
+def test_jitter_takes_off_no_more_than_its_share(policy: RetryPolicy, attempts: int):
+    whole = RetryPolicy(
+        max_attempts=policy.max_attempts,
+        first=policy.first,
+        longest=policy.longest,
+        factor=policy.factor,
+        jitter=0,
+    ).delay_after(attempts)
+    delay = policy.delay_after(attempts)
+    assert whole * (1 - policy.jitter) - MILLISECOND <= delay <= whole
+
+
+@given(st.integers(min_value=1, max_value=50), ATTEMPTS)
+def test_the_attempts_end_exactly_at_their_maximum(most: int, attempts: int):
+    policy = RetryPolicy(max_attempts=most)
+    assert (policy.delay_after(attempts) is None) == (attempts >= most)
+
+
+def test_the_wait_doubles_from_the_first_to_the_longest():
+    policy = RetryPolicy(first=timedelta(seconds=1), longest=timedelta(seconds=10), jitter=0)
+    waits = [policy.delay_after(attempts).total_seconds() for attempts in range(1, 8)]
+    assert waits == [1, 2, 4, 8, 10, 10, 10]
+
+
+def test_a_slow_growth_reaches_the_longest_wait_too():
+    policy = RetryPolicy(
+        max_attempts=10**6,
+        first=timedelta(seconds=1),
+        longest=timedelta(minutes=10),
+        factor=1.01,
+        jitter=0,
+    )
+    assert policy.delay_after(10**5) == timedelta(minutes=10)
+
+
+def test_jitter_spreads_the_waits_of_rows_that_failed_together():
+    policy = RetryPolicy(first=timedelta(minutes=1), jitter=0.5)
+    assert len({policy.delay_after(1) for _ in range(50)}) > 40
+
+
+@pytest.mark.parametrize(
+    ("given_up_on", "error", "ends"),
+    [
+        ((Refused,), Refused("no stock"), True),
+        ((Refused,), ValueError("a bug"), False),
+        ((LookupError,), KeyError("a subclass"), True),
+        ((), Refused("nothing ends these attempts early"), False),
+        ((Refused,), None, False),
+    ],
+)
+def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends):
+    policy = RetryPolicy(give_up_on=given_up_on)
+    assert (policy.delay_after(1, error) is None) == ends
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"max_attempts": 0}, "max_attempts must be at least 1"),
+        ({"first": timedelta(seconds=-1)}, "first must not be negative"),
+        ({"first": timedelta(hours=1)}, "longest must not be shorter than first"),
+        ({"factor": 0.5}, "factor must be"),
+        ({"factor": float("nan")}, "factor must be"),
+        ({"factor": float("inf")}, "factor must be"),
+        ({"jitter": 1.5}, "jitter must be between 0 and 1"),
+        ({"jitter": float("nan")}, "jitter must be between 0 and 1"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused_with_its_problem(settings, problem):
+    with pytest.raises(ConfigurationError, match=f"retry policy: {problem}"):
+        RetryPolicy(**settings)
+
+
+def test_the_longest_possible_wait_does_not_overflow():
+    policy = RetryPolicy(first=timedelta.max, longest=timedelta.max, jitter=0)
+    assert policy.delay_after(5) == timedelta.max
