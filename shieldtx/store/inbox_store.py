@@ -30,6 +30,9 @@ class SqlInboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
+        # Run for each event, and therefore built once.
+        self._start_attempt = sql.start_attempt(tables, self._dialect)
+        self._processed = sql.processed(tables, self._dialect)
 
     def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new."""
@@ -62,17 +65,9 @@ class SqlInboxStore:
     ) -> Attempt | None:
         """Count an attempt and commit, before the handler runs."""
         token = uuid4()
-        statement = sql.start_attempt(
-            self._tables,
-            self._dialect,
-            group=group,
-            event_id=envelope.id,
-            source=envelope.source,
-            token=token,
-            lease=lease,
-        )
+        parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
         with self._engine.begin() as connection:
-            number = connection.scalars(statement).one_or_none()
+            number = connection.scalars(self._start_attempt, parameters).one_or_none()
         if number is None:
             return None
         return Attempt(
@@ -86,16 +81,12 @@ class SqlInboxStore:
     @contextmanager
     def effect(self, attempt: Attempt) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED and the handler's writes."""
-        statement = sql.processed(
-            self._tables,
-            self._dialect,
-            group=attempt.group,
-            event_id=attempt.envelope.id,
-            token=attempt.token,
+        parameters = sql.attempt_parameters(
+            attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
         with Session(self._engine) as session, session.begin():
             # First of all, for its lock: who takes the row over has to wait for the end of this.
-            if session.connection().execute(statement).rowcount != 1:
+            if session.connection().execute(self._processed, parameters).rowcount != 1:
                 raise LeaseLost(
                     f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
                     f"attempt {attempt.number} began; raise the handler's lease if this is frequent"

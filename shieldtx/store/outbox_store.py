@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache, partial
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Engine, Update
@@ -26,6 +27,8 @@ class SqlOutboxWriter:
     def __init__(self, tables: Tables, *, shards: int) -> None:
         self._tables = tables
         self._shards = shards
+        # One a dialect: a statement costs more to build than to run.
+        self._insert = cache(partial(sql.insert, tables))
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows at once; raises EventRefused for a business key used before."""
@@ -42,7 +45,7 @@ class SqlOutboxWriter:
             for posting in postings
         ]
         try:
-            connection.execute(sql.insert(self._tables, dialect), rows)
+            connection.execute(self._insert(dialect), rows)
         except IntegrityError as error:
             if "biz_key" not in str(error.orig):
                 raise

@@ -9,9 +9,12 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    Float,
     Insert,
     Select,
+    Text,
     Update,
+    Uuid,
     and_,
     bindparam,
     exists,
@@ -26,6 +29,12 @@ from shieldtx.states import INBOX, InboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.tables import Tables
+
+_GROUP = bindparam("of_group", type_=Text())
+_EVENT_ID = bindparam("of_event", type_=Uuid())
+_SOURCE = bindparam("of_source", type_=Text())
+_TOKEN = bindparam("with_token", type_=Uuid())
+_LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
 
 
 def receive(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
@@ -62,44 +71,51 @@ def due(t: Tables, d: StoreDialect, group: str, limit: int) -> Select[Any]:
     )
 
 
-def start_attempt(
-    t: Tables,
-    d: StoreDialect,
-    *,
-    group: str,
-    event_id: UUID,
-    source: str,
-    token: UUID,
-    lease: timedelta,
-) -> ReturningUpdate[Any]:
-    """Count an attempt, if it is the row's turn and no transaction is at work on it."""
+def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
+    """Count an attempt, if it is the row's turn and no transaction is at work on it.
+
+    Built once and run for each event, with the parameters of `attempt_parameters`.
+    """
     w = t.inbox.alias("waiting")
     free = (
         select(w.c.event_id)
-        .where(w.c.event_id == event_id, w.c.consumer_group == group, w.c.source == source)
+        .where(w.c.event_id == _EVENT_ID, w.c.consumer_group == _GROUP, w.c.source == _SOURCE)
         .where(w.c.settled_at.is_(None), _is_free(w, d), not_(_is_held_back(t, w)))
         .with_for_update(skip_locked=True)
     )
     i = t.inbox
     return (
         update(i)
-        .where(_is_row(t, group, event_id, source), _may_become(t, InboxStatus.PROCESSING))
+        .where(_is_row(t, _GROUP, _EVENT_ID, _SOURCE), _may_become(t, InboxStatus.PROCESSING))
         .where(i.c.event_id.in_(free))
         .values(
             status=InboxStatus.PROCESSING.value,
             attempts=i.c.attempts + 1,
-            lease_token=token,
-            lease_until=d.later(lease),
+            lease_token=_TOKEN,
+            lease_until=d.later(_LEASE_SECONDS),
         )
         .returning(i.c.attempts)
     )
 
 
-def processed(t: Tables, d: StoreDialect, *, group: str, event_id: UUID, token: UUID) -> Update:
-    """Settle a row with its effect."""
-    return _write_back(t, group, event_id, token, InboxStatus.PROCESSED).values(
+def processed(t: Tables, d: StoreDialect) -> Update:
+    """Settle a row with its effect; built once, run with `attempt_parameters`."""
+    return _write_back(t, _GROUP, _EVENT_ID, _TOKEN, InboxStatus.PROCESSED).values(
         settled_at=d.now(), last_error=None
     )
+
+
+def attempt_parameters(
+    group: str, event_id: UUID, source: str, token: UUID, lease: timedelta = timedelta(0)
+) -> dict[str, Any]:
+    """Return the parameters of the statements that are run for each event."""
+    return {
+        _GROUP.key: group,
+        _EVENT_ID.key: event_id,
+        _SOURCE.key: source,
+        _TOKEN.key: token,
+        _LEASE_SECONDS.key: lease.total_seconds(),
+    }
 
 
 def postpone(
@@ -215,12 +231,12 @@ def replay(
     )
 
 
-def _is_row(t: Tables, group: str, event_id: UUID, source: str) -> ColumnElement[bool]:
+def _is_row(t: Tables, group: Any, event_id: Any, source: Any) -> ColumnElement[bool]:
     i = t.inbox
     return and_(i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source)
 
 
-def _write_back(t: Tables, group: str, event_id: UUID, token: UUID, target: InboxStatus) -> Update:
+def _write_back(t: Tables, group: Any, event_id: Any, token: Any, target: InboxStatus) -> Update:
     """End an attempt's hold on its row, if the row still carries its token."""
     i = t.inbox
     return (
