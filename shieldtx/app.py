@@ -210,6 +210,11 @@ class ShieldTx:
             named |= {(topic, kind) for topic, _ in group.subscriptions() for kind in TxKind}
         return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
 
+    def topics_of(self, group: str) -> list[str]:
+        """Return the broker's names of the topics that a declared group reads."""
+        subscriptions = self._declared(group).subscriptions()
+        return [physical_topic(self.settings.topic_prefix, t, kind) for t, kind in subscriptions]
+
     def relay(self, name: str | None = None) -> Relay:
         """Build a relay; a `name` of its own, among restarts too, is made up by default."""
         s = self.settings
@@ -232,18 +237,12 @@ class ShieldTx:
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
         """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
-        declared = self.groups.get(group)
-        if declared is None or not declared.subscriptions():
-            known = ", ".join(sorted(self.groups)) or "none"
-            raise ConfigurationError(
-                f"consumer group {group!r} has no handlers in this application (groups: {known})"
-            )
+        declared = self._declared(group)
         prefix = self.settings.topic_prefix
         store = SqlInboxStore(self.engine, self.tables)
-        topics = [physical_topic(prefix, t, kind) for t, kind in declared.subscriptions()]
         return Consumer(
             group=declared,
-            subscriber=self.broker.subscriber(group, topics),
+            subscriber=self.broker.subscriber(group, self.topics_of(group)),
             store=store,
             inbox=Inbox(group=declared, store=store, outbox=self.outbox),
             decode=partial(codec.decode, prefix=prefix),
@@ -272,6 +271,15 @@ class ShieldTx:
         if not self._hints:
             return None
         return Listener(self.engine, self.settings.database_schema, wake)
+
+    def _declared(self, group: str) -> ConsumerGroup:
+        declared = self.groups.get(group)
+        if declared is None or not declared.subscriptions():
+            known = ", ".join(sorted(self.groups)) or "none"
+            raise ConfigurationError(
+                f"consumer group {group!r} has no handlers in this application (groups: {known})"
+            )
+        return declared
 
     @property
     def _hints(self) -> bool:
