@@ -10,6 +10,8 @@ import pytest
 
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 
+pytest_plugins = ["tests.left_out"]
+
 Eventually = Callable[..., None]
 
 

@@ -1,0 +1,32 @@
+"""In CI nothing may be left out: a skipped test fails there with the reason why it was skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import TypeVar
+
+import pytest
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Judge a test that skips itself."""
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Judge a module that skips itself."""
+    return _judged((yield))
+
+
+def _judged(report: Report) -> Report:
+    is_expected_failure = hasattr(report, "wasxfail")
+    if os.environ.get("CI") == "true" and report.skipped and not is_expected_failure:
+        path, line, reason = report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{path}:{line}: left out, which CI does not allow. {reason}"
+    return report
