@@ -23,7 +23,7 @@ from shieldtx.ports import TopicState
 class KafkaTopics:
     """Makes and describes topics; `timeout` is for connecting and for each request, in seconds."""
 
-    def __init__(self, connection: KafkaConnection, *, timeout: float = 10.0) -> None:
+    def __init__(self, connection: KafkaConnection, *, timeout: float = 5.0) -> None:
         self._connection = connection
         self._timeout = timeout
         self._admin: Any = None

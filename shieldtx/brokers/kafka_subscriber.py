@@ -14,7 +14,7 @@ from kafka.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import MemberState, OffsetAndMetadata
 
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_connection import KafkaConnection
@@ -24,9 +24,12 @@ from shieldtx.ports import ReceivedRecord
 log = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 5.0
-_REQUEST_S: Final = 10.0
 _COMMIT_S: Final = 5.0
 _CLOSE_S: Final = 3.0
+_JOIN_S: Final = 3.0
+_JOIN_LOOK_MS: Final = 100
+# Enough for the client to notice that it has to join.
+_LEAST_MS: Final = 10
 # The client reconnects by itself: shorter gaps are no outage.
 _AWAY_S: Final = 1.0
 
@@ -54,13 +57,15 @@ class KafkaSubscriber:
         topics: Sequence[str],
         session_timeout: float = 15.0,
         max_poll_interval: float = 300.0,
+        request_timeout: float = 10.0,
         metadata_max_age: float = 60.0,
     ) -> None:
         """Connect to nothing yet; all times in seconds.
 
         The partitions of a member that died are given to others after `session_timeout`, those of a
         member that has not polled for `max_poll_interval` (its handlers take too long) at once.
-        New partitions are found within `metadata_max_age`.
+        A broker that does not answer within `request_timeout` is away, and new partitions are found
+        within `metadata_max_age`.
         """
         self._connection = connection
         self._topics = list(topics)
@@ -71,7 +76,7 @@ class KafkaSubscriber:
             "session_timeout_ms": int(session_timeout * 1000),
             "heartbeat_interval_ms": int(session_timeout * 1000 / 5),
             "max_poll_interval_ms": int(max_poll_interval * 1000),
-            "request_timeout_ms": int(_REQUEST_S * 1000),
+            "request_timeout_ms": int(request_timeout * 1000),
             "metadata_max_age_ms": int(metadata_max_age * 1000),
             "metrics_enabled": False,
         }
@@ -82,13 +87,13 @@ class KafkaSubscriber:
     def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
 
-        Raises BrokerUnavailable, TopicMissing, and BrokerError for what waiting does not mend. The
-        first poll, and the first after an error, also connects, for up to 5 s.
+        Raises BrokerUnavailable, TopicMissing, and BrokerError for what waiting does not mend. It
+        takes some seconds more where it has to connect or to join the group first.
         """
         consumer = self._open()
         try:
             with self._connection.translated("reading"):
-                fetched = consumer.poll(timeout_ms=int(timeout * 1000), max_records=limit)
+                fetched = self._fetch(consumer, timeout, limit)
         except BrokerUnavailable:
             raise
         except BrokerError:
@@ -103,6 +108,20 @@ class KafkaSubscriber:
             return []
         self._away_since = None
         return [_received(record) for records in fetched.values() for record in records]
+
+    def _fetch(self, consumer: Any, timeout: float, limit: int) -> dict[Any, list[Any]]:
+        """Poll the client, on and on while it is joining the group.
+
+        The client forgets an assignment that comes between two polls, and joins once more, which
+        disturbs the whole group (kafka-python 3.0.12). So short polls alone might never join.
+        """
+        patience = time.monotonic() + _JOIN_S
+        fetched: dict[Any, list[Any]] = consumer.poll(
+            timeout_ms=max(_LEAST_MS, int(timeout * 1000)), max_records=limit
+        )
+        while not fetched and not _has_joined(consumer) and time.monotonic() < patience:
+            fetched = consumer.poll(timeout_ms=_JOIN_LOOK_MS, max_records=limit)
+        return fetched
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
         """Remember these records as taken care of; raises BrokerUnavailable."""
@@ -193,6 +212,10 @@ class KafkaSubscriber:
         except Exception as error:  # noqa: BLE001  it then stops half-way, its thread still running
             log.warning("the Kafka consumer did not close in order: %r", error)
             self._network.close()
+
+
+def _has_joined(consumer: Any) -> bool:
+    return bool(consumer.group_metadata().state == MemberState.STABLE)
 
 
 def _received(record: Any) -> ReceivedRecord:

@@ -1,0 +1,300 @@
+"""Kafka frozen, restarted, slow; members of a group that die or fall behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from shieldtx.brokers.kafka import (
+    KafkaBroker,
+    KafkaConnection,
+    KafkaPublisher,
+    KafkaSubscriber,
+    KafkaTopics,
+)
+from shieldtx.embedded import EmbeddedKafka
+from shieldtx.errors import BrokerUnavailable
+from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[EmbeddedKafka]:
+    """A broker to be frozen and restarted."""
+    with EmbeddedKafka() as server:
+        yield server
+
+
+@pytest.fixture
+def connection(fragile: EmbeddedKafka) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=fragile.bootstrap)
+
+
+@pytest.fixture
+def publisher(connection: KafkaConnection) -> Iterator[KafkaPublisher]:
+    publisher = KafkaPublisher(connection, request_timeout=2)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def topic(connection: KafkaConnection) -> str:
+    return make_topic(connection)
+
+
+def make_topic(connection: KafkaConnection, partitions: int = 1) -> str:
+    name = f"t-{uuid.uuid4().hex}"
+    admin = KafkaTopics(connection)
+    admin.create([name], partitions=partitions, replication=1)
+    admin.close()
+    return name
+
+
+@contextmanager
+def frozen(server: EmbeddedKafka) -> Iterator[None]:
+    """Stop the broker's process in its tracks: connections stay open and nobody answers."""
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def records(topic: str, *values: str) -> list[Record]:
+    return [Record(topic=topic, key=b"k", value=value.encode()) for value in values]
+
+
+def outcomes(deliveries: Sequence[Delivery]) -> set[Outcome]:
+    return {delivery.outcome for delivery in deliveries}
+
+
+def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> list[str]:
+    """Poll until the values that came are enough."""
+    values: list[str] = []
+    deadline = time.monotonic() + 40
+    while not enough(values):
+        assert time.monotonic() < deadline, values
+        batch = subscriber.poll(timeout=0.2, limit=500)
+        values += [r.value.decode() for r in batch if r.value is not None]
+    return values
+
+
+def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_through(
+    fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
+) -> None:
+    assert outcomes(publisher.publish(records(topic, "0"), timeout=20)) == {Outcome.ACKNOWLEDGED}
+    unclear = records(topic, "1", "2", "3")
+    with frozen(fragile):
+        started = time.monotonic()
+        ended = publisher.publish(unclear, timeout=1.5)
+        took = time.monotonic() - started
+        # The client is a new one now, and finds nobody.
+        later = publisher.publish(records(topic, "4"), timeout=1)
+    assert outcomes(ended) == {Outcome.UNCONFIRMED}
+    assert 1.4 < took < 3
+    assert "1.5 s" in ended[0].reason
+    assert outcomes(later) == {Outcome.UNSENT}
+
+    again = publisher.publish([*unclear, *records(topic, "4")], timeout=20)
+    assert outcomes(again) == {Outcome.ACKNOWLEDGED}
+    subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
+    try:
+        came = read(subscriber, lambda values: "4" in values)
+    finally:
+        subscriber.close()
+    # The first ones may have got through as well: twice, then, but never out of order.
+    assert list(dict.fromkeys(came)) == ["0", "1", "2", "3", "4"]
+
+
+def test_records_behind_an_unclear_batch_are_not_sent(
+    fragile: EmbeddedKafka, connection: KafkaConnection, topic: str
+) -> None:
+    publisher = KafkaPublisher(connection, batch_bytes=2_000)
+    try:
+        publisher.publish(records(topic, "warm"), timeout=20)
+        with frozen(fragile):
+            ended = publisher.publish(records(topic, *["x" * 900] * 10), timeout=1)
+    finally:
+        publisher.close()
+    found = [d.outcome for d in ended]
+    unclear = found.count(Outcome.UNCONFIRMED)
+    assert 1 <= unclear < 10
+    assert found == [Outcome.UNCONFIRMED] * unclear + [Outcome.UNSENT] * (10 - unclear)
+
+
+def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
+    fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
+) -> None:
+    publisher.publish(records(topic, "0"), timeout=20)
+    ended: list[Delivery] = []
+    sending = threading.Thread(
+        target=lambda: ended.extend(publisher.publish(records(topic, "1", "2"), timeout=30))
+    )
+    with frozen(fragile):
+        sending.start()
+        # Longer than a request may take: it is repeated on a second connection.
+        sending.join(3)
+        assert sending.is_alive()
+    sending.join(30)
+    assert outcomes(ended) == {Outcome.ACKNOWLEDGED}
+    subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
+    try:
+        came = read(subscriber, lambda values: len(values) >= 3)
+        assert list(subscriber.poll(timeout=0.5, limit=10)) == []
+    finally:
+        subscriber.close()
+    # The idempotent producer: repeated, and yet there once.
+    assert came == ["0", "1", "2"]
+
+
+def test_a_restart_within_the_deadline_costs_nothing_but_time(
+    fragile: EmbeddedKafka, publisher: KafkaPublisher, topic: str
+) -> None:
+    publisher.publish(records(topic, "0"), timeout=20)
+    fragile.stop()
+    ended: list[Delivery] = []
+    sending = threading.Thread(
+        target=lambda: ended.extend(publisher.publish(records(topic, "1"), timeout=40))
+    )
+    sending.start()
+    fragile.start()
+    sending.join(60)
+    assert outcomes(ended) == {Outcome.ACKNOWLEDGED}
+
+
+def test_a_frozen_broker_is_away_for_its_readers_until_it_thaws(
+    fragile: EmbeddedKafka,
+    connection: KafkaConnection,
+    publisher: KafkaPublisher,
+    topic: str,
+    eventually: Callable[..., None],
+) -> None:
+    subscriber = KafkaSubscriber(connection, group=f"g-{topic}", topics=[topic], request_timeout=2)
+    try:
+        publisher.publish(records(topic, "0"), timeout=20)
+        assert read(subscriber, bool) == ["0"]
+
+        def is_away() -> bool:
+            try:
+                return bool(subscriber.poll(timeout=0.1, limit=10))
+            except BrokerUnavailable:
+                return True
+
+        with frozen(fragile):
+            eventually(is_away, "polls raise BrokerUnavailable", within=30)
+        publisher.publish(records(topic, "1"), timeout=20)
+        came: list[ReceivedRecord] = []
+
+        def is_back() -> bool:
+            try:
+                came.extend(subscriber.poll(timeout=0.1, limit=10))
+            except BrokerUnavailable:
+                return False
+            return b"1" in [r.value for r in came]
+
+        eventually(is_back, "polls return records again", within=40)
+    finally:
+        subscriber.close()
+
+
+def test_the_partitions_of_a_member_that_is_killed_go_to_another(
+    connection: KafkaConnection, publisher: KafkaPublisher, topic: str
+) -> None:
+    publisher.publish(records(topic, "0", "1"), timeout=20)
+    program = f"""
+from shieldtx.brokers.kafka import KafkaConnection, KafkaSubscriber
+connection = KafkaConnection(bootstrap_servers={connection.bootstrap_servers!r})
+member = KafkaSubscriber(connection, group="g-{topic}", topics=["{topic}"], session_timeout=6)
+got = []
+while len(got) < 2:
+    got += member.poll(timeout=1, limit=10)
+member.commit(got[:1])
+print("mine", flush=True)
+while True:
+    member.poll(timeout=1, limit=10)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"mine\n"
+        heir = KafkaSubscriber(connection, group=f"g-{topic}", topics=[topic], session_timeout=6)
+        try:
+            child.kill()
+            assert read(heir, bool) == ["1"]
+        finally:
+            heir.close()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_a_member_that_took_too_long_loses_its_partitions_and_its_commit_is_no_error(
+    connection: KafkaConnection,
+    publisher: KafkaPublisher,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publisher.publish(records(topic, "0", "1"), timeout=20)
+    slow = KafkaSubscriber(
+        connection, group=f"g-{topic}", topics=[topic], session_timeout=6, max_poll_interval=1
+    )
+    heir = KafkaSubscriber(connection, group=f"g-{topic}", topics=[topic])
+    try:
+        batch: list[ReceivedRecord] = []
+        while len(batch) < 2:
+            batch += slow.poll(timeout=1, limit=10)
+        assert read(heir, lambda values: len(values) == 2) == ["0", "1"]
+        with caplog.at_level(logging.WARNING, logger="shieldtx"):
+            slow.commit(batch)
+        assert "delivered again" in caplog.text
+    finally:
+        slow.close()
+        heir.close()
+
+
+def test_members_that_leave_take_their_threads_and_sockets_along(
+    connection: KafkaConnection,
+    publisher: KafkaPublisher,
+    topic: str,
+    eventually: Callable[..., None],
+) -> None:
+    publisher.publish(records(topic, "0"), timeout=20)
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
+
+    threads_before, descriptors_before = threading.active_count(), descriptors()
+    for n in range(3):
+        subscriber = KafkaSubscriber(connection, group=f"g{n}-{topic}", topics=[topic])
+        assert read(subscriber, bool) == ["0"]
+        subscriber.close()
+        subscriber.close()
+    eventually(lambda: threading.active_count() <= threads_before, "the threads end")
+    eventually(lambda: descriptors() <= descriptors_before, "the sockets are closed")
+
+
+def test_an_address_without_a_broker_is_an_outage_and_leaves_nothing_behind(
+    eventually: Callable[..., None],
+) -> None:
+    nowhere = KafkaConnection(bootstrap_servers="127.0.0.1:9")
+    before = threading.active_count()
+    admin = KafkaTopics(nowhere, timeout=0.3)
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:9") as error:
+        admin.describe(["x"])
+    assert error.value.__cause__ is not None
+    publisher = KafkaPublisher(nowhere)
+    ended = publisher.publish(records("x", "1"), timeout=0.3)
+    assert outcomes(ended) == {Outcome.UNSENT}
+    assert "127.0.0.1:9" in ended[0].reason
+    eventually(lambda: threading.active_count() <= before, "the threads end")

@@ -1,0 +1,229 @@
+"""How Kafka's refusals are sorted out: the culprits alone are to blame."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
+from shieldtx.embedded import EmbeddedKafka
+from shieldtx.ports import Delivery, Outcome, Record
+
+
+@pytest.fixture
+def connection(kafka: EmbeddedKafka) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=kafka.bootstrap)
+
+
+@pytest.fixture
+def publisher(connection: KafkaConnection) -> Iterator[KafkaPublisher]:
+    publisher = KafkaPublisher(connection)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def make_topic(kafka: EmbeddedKafka) -> Iterator[Callable[..., str]]:
+    """Make a topic with settings of its own."""
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+
+    def make(partitions: int = 1, **configs: str) -> str:
+        name = f"t-{uuid.uuid4().hex}"
+        described = {
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": {key.replace("_", "."): value for key, value in configs.items()},
+        }
+        admin.create_topics({name: described}, wait_for_metadata=True)
+        return name
+
+    yield make
+    admin.close()
+
+
+def log_of(kafka: EmbeddedKafka, topic: str) -> list[str]:
+    """Read a topic whole with the bare client, partition by partition."""
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap)
+    try:
+        places = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(places)
+        came: dict[TopicPartition, list[str]] = {place: [] for place in places}
+        while any(consumer.position(place) < ends[place] for place in places):
+            for place, records in consumer.poll(timeout_ms=200).items():
+                came[place] += [r.value.decode() for r in records]
+        return [value for place in places for value in came[place]]
+    finally:
+        consumer.close()
+
+
+def record(topic: str, value: str, key: str | None = "k") -> Record:
+    return Record(topic=topic, key=None if key is None else key.encode(), value=value.encode())
+
+
+def outcomes(deliveries: Sequence[Delivery]) -> list[str]:
+    return [delivery.outcome.name for delivery in deliveries]
+
+
+def firsts(values: Sequence[str]) -> list[str]:
+    """Drop what came before: a consumer knows it."""
+    return list(dict.fromkeys(values))
+
+
+def test_one_record_above_the_topics_limit_condemns_nobody_else(
+    kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    narrow, wide = make_topic(partitions=2, max_message_bytes="20000"), make_topic()
+    sent: list[Record] = []
+    for n in range(200):
+        sent.append(record(narrow, f"{n:03}", key=f"key-{n % 10}"))
+        sent.append(record(wide, f"{n:03}", key="w"))
+    # The culprit: only the broker knows the limit of its topic.
+    sent[122] = record(narrow, "x" * 30_000, key="key-1")
+    # Innocent, though larger than a batch.
+    sent[301] = record(wide, "x" * 1_000_000, key="w")
+    ended = publisher.publish(sent, timeout=30)
+    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED} == {122}
+    behind = {i for i in range(123, 400) if sent[i].key == b"key-1"}
+    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.UNSENT} == behind
+    assert all("key was rejected" in ended[i].reason for i in behind)
+    rest = [i for i in range(400) if i not in behind | {122}]
+    assert {ended[i].outcome for i in rest} == {Outcome.ACKNOWLEDGED}
+
+    written = [sent[i].value.decode() for i in rest]
+    stored = firsts(log_of(kafka, narrow))
+    for key in range(10):
+        mine = [v for v in stored if int(v) % 10 == key]
+        assert mine == sorted(mine)
+    assert set(stored) == {v for v, i in zip(written, rest, strict=True) if i % 2 == 0}
+    assert firsts(log_of(kafka, wide)) == [v for v, i in zip(written, rest, strict=True) if i % 2]
+
+
+def test_several_culprits_are_all_found(
+    kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    narrow = make_topic(partitions=3, max_message_bytes="20000")
+    culprits = {0, 7, 8, 63, 99}
+    sent = [
+        record(narrow, "x" * 30_000 if n in culprits else f"{n}", key=f"key-{n}")
+        for n in range(100)
+    ]
+    ended = publisher.publish(sent, timeout=30)
+    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED} == culprits
+    assert {d.outcome for d in ended} == {Outcome.REJECTED, Outcome.ACKNOWLEDGED}
+    assert set(log_of(kafka, narrow)) == {f"{n}" for n in range(100) if n not in culprits}
+
+
+def test_records_that_fit_are_stored_where_their_batch_does_not(
+    kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    narrow = make_topic(max_message_bytes="20000")
+    sent = [record(narrow, f"{n:03}" + "x" * 1_000) for n in range(150)]
+    ended = publisher.publish(sent, timeout=30)
+    assert {d.outcome for d in ended} == {Outcome.ACKNOWLEDGED}
+    assert [v[:3] for v in log_of(kafka, narrow)] == [f"{n:03}" for n in range(150)]
+
+
+def test_a_keyless_record_in_a_compacted_topic_is_rejected_alone(
+    kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    compacted = make_topic(cleanup_policy="compact")
+    sent = [record(compacted, str(n), key=None if n in {3, 6} else "k") for n in range(8)]
+    ended = publisher.publish(sent, timeout=30)
+    assert [i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED] == [3, 6]
+    assert "key" in ended[3].reason
+    assert firsts(log_of(kafka, compacted)) == ["0", "1", "2", "4", "5", "7"]
+
+
+def test_a_call_of_many_batches_keeps_the_order_of_a_partition(
+    kafka: EmbeddedKafka, connection: KafkaConnection, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic()
+    publisher = KafkaPublisher(connection, batch_bytes=4_000)
+    sent = [record(topic, f"{n}" + "x" * (n % 7) * 900, key=f"key-{n}") for n in range(300)]
+    try:
+        ended = publisher.publish(sent, timeout=60)
+    finally:
+        publisher.close()
+    assert {d.outcome for d in ended} == {Outcome.ACKNOWLEDGED}
+    assert [v.rstrip("x") for v in log_of(kafka, topic)] == [f"{n}" for n in range(300)]
+
+
+def test_compressed_records_arrive(
+    kafka: EmbeddedKafka, connection: KafkaConnection, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic()
+    publisher = KafkaPublisher(connection, compression="gzip")
+    try:
+        sent = [record(topic, f"{n:03}" * 300) for n in range(100)]
+        assert set(outcomes(publisher.publish(sent, timeout=30))) == {"ACKNOWLEDGED"}
+    finally:
+        publisher.close()
+    assert log_of(kafka, topic) == [f"{n:03}" * 300 for n in range(100)]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "with space", "\u00fc", "x" * 250, "a/b"])
+def test_a_name_that_no_topic_can_have_is_rejected(publisher: KafkaPublisher, name: str) -> None:
+    assert outcomes(publisher.publish([record(name, "x")], timeout=30)) == ["REJECTED"]
+
+
+def test_a_topic_deleted_between_two_calls_is_refused_by_the_second(
+    kafka: EmbeddedKafka,
+    publisher: KafkaPublisher,
+    make_topic: Callable[..., str],
+) -> None:
+    doomed, kept = make_topic(), make_topic()
+    sent = [record(doomed, "x"), record(kept, "y")]
+    assert outcomes(publisher.publish(sent, timeout=30)) == ["ACKNOWLEDGED"] * 2
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    admin.delete_topics([doomed])
+    admin.close()
+    # A client that has not heard of it yet cannot tell the end of what it sends there.
+    ended = outcomes(publisher.publish(sent, timeout=3))
+    assert ended[0] in {"UNCONFIRMED", "REFUSED"}
+    assert ended[1] in {"ACKNOWLEDGED", "UNSENT"}
+    assert outcomes(publisher.publish(sent, timeout=30)) == ["REFUSED", "ACKNOWLEDGED"]
+
+
+def test_a_call_without_time_sends_nothing(
+    publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic()
+    assert outcomes(publisher.publish([record(topic, "x")], timeout=0)) == ["UNSENT"]
+    assert outcomes(publisher.publish([record(topic, "x")], timeout=30)) == ["ACKNOWLEDGED"]
+
+
+def test_clients_that_are_thrown_away_leave_no_thread_and_no_socket_behind(
+    connection: KafkaConnection,
+    make_topic: Callable[..., str],
+    eventually: Callable[..., None],
+) -> None:
+    compacted = make_topic(cleanup_policy="compact")
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
+
+    threads_before, descriptors_before = threading.active_count(), descriptors()
+    publisher = KafkaPublisher(connection)
+    for _ in range(10):
+        ended = publisher.publish([record(compacted, "x", key=None)], timeout=30)
+        assert outcomes(ended) == ["REJECTED"]
+    publisher.close()
+    publisher.close()
+    eventually(lambda: threading.active_count() <= threads_before, "the threads end")
+    eventually(lambda: descriptors() <= descriptors_before, "the sockets are closed")
+
+
+def test_a_closed_publisher_may_be_used_again(
+    publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic()
+    for _ in range(2):
+        assert outcomes(publisher.publish([record(topic, "x")], timeout=30)) == ["ACKNOWLEDGED"]
+        publisher.close()
