@@ -43,9 +43,9 @@ class Backlog:
 
     states: Mapping[str, Count]
     """Of every state of the lifecycle."""
-    retrying: int
+    retrying: Count
     """Of the rows that are not settled: an attempt failed, and they wait for the next."""
-    delayed: int
+    delayed: Count
     """Likewise: a chosen delay keeps them."""
     oldest: timedelta | None
     """How long the oldest row has been waiting that is due; None: none is."""
