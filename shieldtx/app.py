@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx.brokers import codec
-from shieldtx.catalog import Catalog, EventType, Limits, decode_payload
+from shieldtx.catalog import Catalog, EventType, Limits
 from shieldtx.config import Settings
 from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.errors import ConfigurationError
@@ -22,6 +22,7 @@ from shieldtx.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.outbox import Outbox
+from shieldtx.payloads import decode_payload
 from shieldtx.ports import Publisher, Subscriber, TopicAdmin
 from shieldtx.publishing import Part, Publication, payload_type_of, publishing
 from shieldtx.relay import LocalRollback, Relay, RelaySettings

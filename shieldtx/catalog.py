@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic import TypeAdapter
 
-from shieldtx.errors import (
-    ConfigurationError,
-    EventRefused,
-    PayloadRefused,
-    TooLarge,
-    UnknownEventType,
-)
+from shieldtx.errors import ConfigurationError, EventRefused, TooLarge, UnknownEventType
 from shieldtx.events import Event
+from shieldtx.payloads import encode_payload, payload_type, text_problem
 from shieldtx.retry import RetryPolicy
-from shieldtx.states import TxKind
+from shieldtx.states import Operation, TxKind
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`,
@@ -30,9 +23,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _UUID_VERSION = 7
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def checked_name(what: str, name: str) -> str:
@@ -56,6 +46,8 @@ class Limits:
     key: int = 512
     biz_key: int = 512
     headers: int = 16_384
+    name: int = 512
+    """Of the names that an event carries along: its trace context, the source of its cause."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +81,15 @@ class Catalog:
         """Declare an event type, with the type of its payload.
 
         `payload` is a dataclass, a TypedDict or a pydantic model; None stands for any JSON value.
-        Raises ConfigurationError for a bad name, or when the type is declared twice.
+        Raises ConfigurationError for a bad name, for a payload that pydantic knows nothing of, or
+        when the type is declared twice.
         """
         if name in self._types:
             raise ConfigurationError(f"event type {name!r} is declared twice; declare it once")
         event_type = EventType(
             name=checked_name("event type", name),
             topic=checked_name("topic", topic if topic is not None else name),
-            payload=TypeAdapter(Any if payload is None else payload),
+            payload=payload_type(payload, of=f"event type {name!r}"),
             retry=retry or RetryPolicy(),
         )
         self._types[name] = event_type
@@ -122,103 +115,69 @@ class Catalog:
 
         Raises EventRefused (PayloadRefused, TooLarge), which names the field.
         """
-        self._check_texts(event)
-        return encode_payload(self.get(event.type).payload, event.payload, self.limits.payload)
-
-    def encode_plain(self, event: Event) -> str:
-        """As `encode`, for the payload of an event that shieldtx makes itself."""
-        self._check_texts(event)
-        return encode_payload(_ANY, event.payload, self.limits.payload)
-
-    def _check_texts(self, event: Event) -> None:
-        if event.id.version != _UUID_VERSION:
-            raise EventRefused(
-                "id", f"{event.id} is no UUIDv7; leave it out, or use new_event_id()"
-            )
-        for name, text in (("key", event.key), ("biz_key", event.biz_key)):
-            if text is not None:
-                _check_text(name, text, getattr(self.limits, name))
+        declared = self.get(event.type)
+        _check_kinds(event)
         if event.kind is TxKind.ROLLBACK and event.causation_id is None:
             raise EventRefused("causation_id", "a ROLLBACK must name the event that it takes back")
+        self._check_texts(event)
+        self._check_headers(event.headers)
+        return encode_payload(declared.payload, event.payload, self.limits.payload)
+
+    def check_trace(self, traceparent: str | None) -> None:
+        """Raise EventRefused for a trace context that no header can carry."""
+        if traceparent is not None:
+            _check_text("traceparent", traceparent, self.limits.name)
+
+    def _check_texts(self, event: Event) -> None:
+        for name, text, limit in (
+            ("key", event.key, self.limits.key),
+            ("biz_key", event.biz_key, self.limits.biz_key),
+            ("causation_source", event.causation_source, self.limits.name),
+        ):
+            if text is not None:
+                _check_text(name, text, limit)
+        self.check_trace(event.traceparent)
+
+    def _check_headers(self, headers: Mapping[str, str]) -> None:
         size = 0
-        for name, value in event.headers.items():
-            if not HEADER_NAME.fullmatch(name) or name.startswith(("ce_", "content-")):
-                raise EventRefused(
-                    f"headers[{name!r}]", "the name is reserved, too long or not plain ASCII"
-                )
-            _check_text(f"headers[{name!r}]", value, self.limits.headers)
+        for name, value in headers.items():
+            field_name = f"headers[{name!r}]"
+            if not _is_header_name(name):
+                raise EventRefused(field_name, "the name is reserved, too long or not plain ASCII")
+            _check_text(field_name, value, self.limits.headers)
             size += len(name) + len(value.encode())
         if size > self.limits.headers:
             raise TooLarge("headers", f"{size} bytes, the limit is {self.limits.headers}")
 
 
-def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
-    """Return the JSON text of a payload that fits its type, or raise PayloadRefused or TooLarge."""
-    try:
-        valid = adapter.validate_python(payload)
-        plain = adapter.dump_python(valid, mode="json", warnings="error")
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise PayloadRefused(_path(first["loc"]), first["msg"]) from error
-    except (PydanticSerializationError, RecursionError, ValueError) as error:
-        raise PayloadRefused("payload", str(error)) from error
-    try:
-        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
-    except (ValueError, TypeError, RecursionError) as error:
-        raise PayloadRefused(*(_culprit(plain) or ("payload", str(error)))) from error
-    if size > limit:
-        raise TooLarge("payload", f"{size} bytes as JSON, the limit is {limit}")
-    # The escape may also be a harmless backslash before "u0000": only a walk can tell.
-    if "\\u0000" in text and (found := _culprit(plain)):
-        raise PayloadRefused(*found)
-    return text
+def _is_header_name(name: Any) -> bool:
+    return (
+        isinstance(name, str)
+        and HEADER_NAME.fullmatch(name) is not None
+        and not name.startswith(("ce_", "content-"))
+    )
 
 
-def decode_payload(adapter: TypeAdapter[Any], text: str) -> Any:
-    """Return the payload of a stored or received event; raises PayloadRefused."""
-    try:
-        return adapter.validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise PayloadRefused(_path(first["loc"]), first["msg"]) from error
+def _check_kinds(event: Event) -> None:
+    """Refuse what only a caller without a type checker writes: it would fail in the INSERT."""
+    kinds: tuple[tuple[str, Any, Any, str], ...] = (
+        ("id", event.id, UUID, "a UUID"),
+        ("kind", event.kind, TxKind, "a TxKind"),
+        ("operation", event.operation, Operation, "an Operation"),
+        ("headers", event.headers, Mapping, "a mapping of names to texts"),
+        ("causation_id", event.causation_id, UUID | None, "a UUID"),
+    )
+    for name, value, type_, wanted in kinds:
+        if not isinstance(value, type_):
+            raise EventRefused(name, f"must be {wanted}, not {type(value).__name__}")
+    if event.id.version != _UUID_VERSION:
+        raise EventRefused("id", f"{event.id} is no UUIDv7; leave it out, or use new_event_id()")
 
 
 def _check_text(field_name: str, text: str, limit: int) -> None:
-    problem = _text_problem(text)
-    if problem:
+    problem = text_problem(text)
+    if problem is not None:
         raise EventRefused(field_name, problem)
     size = len(text.encode())
     if size > limit:
         raise TooLarge(field_name, f"{size} bytes, the limit is {limit}")
-
-
-def _text_problem(text: Any) -> str | None:
-    if not isinstance(text, str):
-        return f"must be text, not {type(text).__name__}"
-    if "\x00" in text:
-        return "holds a NUL character, which PostgreSQL cannot store"
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        return "holds a lone surrogate, which is no text in UTF-8"
-    return None
-
-
-def _culprit(value: Any, path: str = "payload") -> tuple[str, str] | None:
-    """Find the first part of a plain value that JSON text cannot carry, and say why."""
-    if isinstance(value, str):
-        problem = _text_problem(value)
-        return (path, problem) if problem else None
-    if isinstance(value, float) and not math.isfinite(value):
-        return path, f"{value} is no JSON number"
-    parts: list[tuple[str, Any]] = []
-    if isinstance(value, Mapping):
-        parts = [(f"{path} (a key)", k) for k in value]
-        parts += [(f"{path}.{k}", v) for k, v in value.items()]
-    elif isinstance(value, Sequence):
-        parts = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
-    return next((found for p, v in parts if (found := _culprit(v, p))), None)
-
-
-def _path(location: Sequence[int | str]) -> str:
-    parts = (f"[{p}]" if isinstance(p, int) else f".{p}" for p in location)
-    return "payload" + "".join(parts)

@@ -28,7 +28,7 @@ class Event:
 
     `key` keeps order: events of one key are published and handled in the order in which they were
     written. `biz_key` names the business object of an event type that happens once per object; a
-    second one is refused. The rest of the fields is filled in by the outbox when left out.
+    second one is refused. `source` and `time` are the outbox's to fill in.
     """
 
     type: str
@@ -99,3 +99,11 @@ def physical_topic(prefix: str, topic: str, kind: TxKind) -> str:
 def shard_of(key: str | None, event_id: UUID, shards: int) -> int:
     """Return the shard (0 to `shards` - 1) of a key; an event without a key spreads by its id."""
     return zlib.crc32(key.encode() if key is not None else event_id.bytes) % shards
+
+
+def storable(text: str, limit: int) -> str:
+    """Return up to `limit` characters of a foreign text, such as an error's, as tables can hold it.
+
+    What PostgreSQL or UTF-8 cannot (NUL, lone surrogates) is replaced.
+    """
+    return text[:limit].replace("\x00", "\ufffd").encode(errors="replace").decode()

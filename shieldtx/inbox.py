@@ -9,11 +9,11 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from shieldtx.catalog import decode_payload
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused
 from shieldtx.events import Envelope, Event
 from shieldtx.handlers import ConsumerGroup, Handler
 from shieldtx.outbox import Outbox, handling
+from shieldtx.payloads import decode_payload
 from shieldtx.ports import Attempt, InboxStore
 from shieldtx.states import InboxStatus, TxKind
 

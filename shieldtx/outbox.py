@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,10 +16,13 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.catalog import Catalog
 from shieldtx.errors import EventRefused, TransactionRefused
-from shieldtx.events import Envelope, Event
+from shieldtx.events import Envelope, Event, new_event_id, storable
 from shieldtx.states import TxKind
 
 CallersTransaction: TypeAlias = Session | AsyncSession | Connection
+
+LONGEST_REASON = 2000
+"""Characters of the reason that a rollback event carries."""
 
 _BUFFER = "shieldtx.outbox"
 _HANDLING = "shieldtx.handling"
@@ -127,39 +131,37 @@ class Outbox:
 
     def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
         """Make the event that takes `original` back: same type, topic and key, the other way."""
-        return self._seal(
-            Event(
-                type=original.type,
-                payload={"reason": reason},
-                key=original.key,
-                biz_key=original.biz_key,
-                operation=original.operation,
-                kind=TxKind.ROLLBACK,
-                causation_id=original.id,
-                causation_source=original.source,
-                traceparent=original.traceparent,
-            ),
-            None,
+        return Envelope(
+            id=new_event_id(),
+            type=original.type,
+            source=self.source,
             topic=original.topic,
+            payload=json.dumps({"reason": storable(reason, LONGEST_REASON)}, ensure_ascii=False),
+            # Replaced by the database's time in the row.
+            time=datetime.now(UTC),
+            kind=TxKind.ROLLBACK,
+            operation=original.operation,
+            key=original.key,
+            biz_key=original.biz_key,
+            causation_id=original.id,
+            causation_source=original.source,
+            traceparent=original.traceparent,
         )
 
-    def _seal(self, event: Event, handling: Event | None, topic: str | None = None) -> Envelope:
+    def _seal(self, event: Event, handling: Event | None) -> Envelope:
         """Check an event and turn it into what the table holds."""
-        if topic is None:
-            payload = self._catalog.encode(event)
-            topic = self._catalog.get(event.type).topic
-        else:
-            payload = self._catalog.encode_plain(event)
+        payload = self._catalog.encode(event)
         if handling is not None and event.causation_id is None:
             event = replace(event, causation_id=handling.id, causation_source=handling.source)
         trace = event.traceparent or self._traceparent()
         if trace is None and handling is not None:
             trace = handling.traceparent
+        self._catalog.check_trace(trace)
         return Envelope(
             id=event.id,
             type=event.type,
             source=self.source,
-            topic=topic,
+            topic=self._catalog.get(event.type).topic,
             payload=payload,
             # Replaced by the database's time in the row.
             time=datetime.now(UTC),

@@ -1,0 +1,188 @@
+"""Payloads as JSON text: what fits its type and can be read again, or a refusal by its field."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from shieldtx.errors import ConfigurationError, PayloadRefused, TooLarge
+from shieldtx.events import storable
+
+DEEPEST = 200
+"""Levels of nesting; pydantic's JSON parser reads no more."""
+
+LONGEST_PATH = 200
+"""Characters of a path that an error names."""
+
+_TOO_DEEP = ("payload", f"is nested deeper than {DEEPEST} levels")
+
+
+def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
+    """Return what encodes and decodes payloads of a type; None stands for any JSON value.
+
+    Raises ConfigurationError, which says what it is the payload `of`, for types that pydantic knows
+    nothing of.
+    """
+    if type_ is None:
+        return TypeAdapter(Any)
+    try:
+        return TypeAdapter(type_)
+    except PydanticUserError as error:
+        raise ConfigurationError(
+            f"payload {type_!r} of {of} cannot be used: {error.message}; give a dataclass, a "
+            "TypedDict or a pydantic model as payload="
+        ) from error
+
+
+def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
+    """Return a payload as JSON text of at most `limit` bytes, which `decode_payload` reads again.
+
+    Raises PayloadRefused or TooLarge; neither says anything of the payload's values.
+    """
+    valid = payload
+    try:
+        valid = adapter.validate_python(payload)
+        plain = adapter.dump_python(valid, mode="json", by_alias=True, warnings="error")
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except ValidationError as error:
+        raise _misfit(error) from None
+    except (PydanticSerializationError, RecursionError, ValueError, TypeError) as error:
+        raise _culprit(adapter, valid, error) from None
+    if size > limit:
+        raise TooLarge("payload", f"{size} bytes as JSON, the limit is {limit}")
+    # The escape may also be a harmless backslash before "u0000": only a walk can tell.
+    if "\\u0000" in text:
+        _refuse_parts(plain, _text_problem)
+    # Where a type says Any, pydantic writes null for what is no number.
+    if "null" in text and _holds_no_number(values := _as_python(adapter, valid)):
+        _refuse_parts(values, _number_problem)
+    # An instance is not validated again by pydantic: what it holds may not fit its own type.
+    decode_payload(adapter, text)
+    return text
+
+
+def decode_payload(adapter: TypeAdapter[Any], text: str) -> Any:
+    """Return the payload of a stored or received event; raises PayloadRefused."""
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        raise _misfit(error) from None
+
+
+def text_problem(text: Any) -> str | None:
+    """Say why PostgreSQL or UTF-8 cannot hold a text; None where they can."""
+    if not isinstance(text, str):
+        return f"must be text, not {type(text).__name__}"
+    return _text_problem(text)
+
+
+def _misfit(error: ValidationError) -> PayloadRefused:
+    first = error.errors(include_input=False, include_url=False)[0]
+    if "recursion limit" in first["msg"]:
+        return PayloadRefused(*_TOO_DEEP)
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+    return _refused(f"payload{place}", first["msg"])
+
+
+def _refused(path: str, problem: str) -> PayloadRefused:
+    # The keys in a path are the payload's: they need not be printable.
+    return PayloadRefused(storable(path, LONGEST_PATH), problem)
+
+
+def _culprit(adapter: TypeAdapter[Any], value: Any, error: Exception) -> PayloadRefused:
+    """Find the part of a value that made its encoding fail: slow, but only after a failure."""
+    try:
+        _refuse_parts(_as_python(adapter, value), _problem)
+        # Then a part is of another type than declared. In its JSON, the strict parser finds it.
+        loose = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+        adapter.validate_json(json.dumps(loose), strict=True)
+    except PayloadRefused as found:
+        return found
+    except ValidationError as misfit:
+        return _misfit(misfit)
+    return PayloadRefused("payload", f"cannot be written as JSON ({type(error).__name__})")
+
+
+def _as_python(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Return a value with its models and dataclasses as dicts, everything else as it is."""
+    try:
+        return adapter.dump_python(value, mode="python", by_alias=True, warnings=False)
+    except (PydanticSerializationError, ValueError):
+        return value
+
+
+def _refuse_parts(value: Any, problem_of: Callable[[Any], str | None]) -> None:
+    for path, part in _parts(value, "payload", ()):
+        problem = problem_of(part)
+        if problem is not None:
+            raise _refused(path, problem)
+
+
+def _parts(value: Any, path: str, around: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield every part of a value that has no parts itself, keys included, and where it is."""
+    if id(value) in around:
+        raise _refused(path, "contains itself")
+    if len(around) > DEEPEST:
+        raise PayloadRefused(*_TOO_DEEP)
+    inside = (*around, id(value))
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield f"{path} (a key)", key
+            yield from _parts(part, f"{path}.{key}", inside)
+    elif isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (str, bytes)):
+        for place, part in enumerate(value):
+            yield from _parts(part, f"{path}[{place}]", inside)
+    else:
+        yield path, value
+
+
+def _holds_no_number(value: Any) -> bool:
+    """Whether NaN or an infinity is somewhere in a value: a walk as fast as Python can."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, float):
+            if not math.isfinite(part):
+                return True
+        elif isinstance(part, dict):
+            waiting.extend(part.values())
+        elif isinstance(part, (list, tuple, set, frozenset, deque)):
+            waiting.extend(part)
+    return False
+
+
+def _problem(part: Any) -> str | None:
+    if isinstance(part, str):
+        return _text_problem(part)
+    if isinstance(part, float):
+        return _number_problem(part)
+    try:
+        json.dumps(to_jsonable_python(part))
+    except (PydanticSerializationError, ValueError, TypeError) as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+def _text_problem(part: Any) -> str | None:
+    if not isinstance(part, str):
+        return None
+    if "\x00" in part:
+        return "holds a NUL character, which PostgreSQL cannot store"
+    if any("\ud800" <= c <= "\udfff" for c in part):
+        return "holds a lone surrogate, which is no text in UTF-8"
+    return None
+
+
+def _number_problem(part: Any) -> str | None:
+    if isinstance(part, float) and not math.isfinite(part):
+        return f"{part} is no JSON number"
+    return None

@@ -1,0 +1,149 @@
+"""What may be declared as an event type, and the fields of an event beside its payload."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shieldtx import Event, EventRefused, RetryPolicy, TxKind, new_event_id
+from shieldtx.catalog import NAME, Catalog, Limits, checked_name
+from shieldtx.errors import ConfigurationError, TooLarge, UnknownEventType
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    made = Catalog()
+    made.declare("orders.placed")
+    return made
+
+
+def refusal(catalog: Catalog, **fields: Any) -> EventRefused:
+    with pytest.raises(EventRefused) as caught:
+        catalog.encode(Event(type="orders.placed", **fields))
+    return caught.value
+
+
+def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(catalog: Catalog):
+    plain = catalog.get("orders.placed")
+    assert (plain.topic, plain.retry.max_attempts) == ("orders.placed", 10)
+    told = catalog.declare("orders.paid", topic="orders", retry=RetryPolicy(max_attempts=3))
+    assert (told.topic, told.retry.max_attempts) == ("orders", 3)
+    assert [t.name for t in catalog] == ["orders.placed", "orders.paid"]
+
+
+def test_a_type_is_declared_once(catalog: Catalog):
+    with pytest.raises(ConfigurationError, match=r"'orders.placed' is declared twice"):
+        catalog.declare("orders.placed")
+
+
+def test_an_unknown_type_is_refused_with_the_known_ones(catalog: Catalog):
+    assert catalog.find("orders.plcaed") is None
+    with pytest.raises(UnknownEventType, match=r"'orders.plcaed'.*declared: orders.placed"):
+        catalog.encode(Event(type="orders.plcaed"))
+
+
+@pytest.mark.parametrize("payload", [type("Entity", (), {}), 3])
+def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any):
+    with pytest.raises(ConfigurationError, match=r"payload .* of event type 'orders.placed'"):
+        Catalog().declare("orders.placed", payload=payload)
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "orders placed", "orders/placed", "ørders", ".orders", "-o", "a" * 201, "a\n"]
+)
+def test_a_name_that_kafka_would_refuse_is_refused_at_its_declaration(name: str):
+    with pytest.raises(ConfigurationError, match=r"event type .* cannot be used"):
+        Catalog().declare(name)
+    with pytest.raises(ConfigurationError, match=r"topic .* cannot be used"):
+        Catalog().declare("orders.placed", topic=name)
+
+
+@given(st.from_regex(NAME, fullmatch=True))
+def test_a_name_of_kafkas_characters_is_accepted_as_it_is(name: str):
+    assert checked_name("topic", name) == name
+
+
+@pytest.mark.parametrize("field", ["key", "biz_key"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (42, "must be text, not int"),
+        (uuid4(), "must be text, not UUID"),
+        ("a\x00b", "NUL"),
+        ("a\ud800", "lone surrogate"),
+        ("k" * 513, "513 bytes, the limit is 512"),
+        ("š" * 257, "514 bytes, the limit is 512"),
+    ],
+)
+def test_a_key_that_is_no_fitting_text_is_refused_by_name(catalog, field, text, problem):
+    error = refusal(catalog, **{field: text})
+    assert error.field == field
+    assert problem in error.problem
+
+
+def test_a_key_at_its_limit_is_accepted(catalog: Catalog):
+    catalog.encode(Event(type="orders.placed", key="š" * 256, biz_key="k" * 512))
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"),
+    [
+        ({"a b": "x"}, "headers['a b']"),
+        ({"": "x"}, "headers['']"),
+        ({"ce_id": "x"}, "headers['ce_id']"),
+        ({"content-type": "x"}, "headers['content-type']"),
+        ({7: "x"}, "headers[7]"),
+        ({"tenant": 7}, "headers['tenant']"),
+        ({"tenant": "x\x00"}, "headers['tenant']"),
+        ({"tenant": "\udc00"}, "headers['tenant']"),
+        ("tenant", "headers"),
+        ({f"h{n}": "x" * 1000 for n in range(17)}, "headers"),
+    ],
+)
+def test_headers_that_cannot_travel_are_refused_by_name(catalog, headers, field):
+    assert refusal(catalog, headers=headers).field == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"id": uuid4()}, "id"),
+        ({"id": UUID(int=0)}, "id"),
+        ({"id": str(new_event_id())}, "id"),
+        ({"kind": "ROLLBACK", "causation_id": new_event_id()}, "kind"),
+        ({"operation": "UPSERT"}, "operation"),
+        ({"causation_id": "somewhere"}, "causation_id"),
+        ({"causation_source": "a\x00b"}, "causation_source"),
+        ({"causation_source": "s" * 1000}, "causation_source"),
+        ({"traceparent": "00-\ud800"}, "traceparent"),
+        ({"traceparent": "t" * 1000}, "traceparent"),
+        ({"kind": TxKind.ROLLBACK}, "causation_id"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_refused_by_name(catalog, fields, field):
+    assert refusal(catalog, **fields).field == field
+
+
+def test_a_payload_above_its_limit_is_refused_with_both_sizes():
+    catalog = Catalog(Limits(payload=10))
+    catalog.declare("orders.placed")
+    assert catalog.encode(Event(type="orders.placed", payload="12345678")) == '"12345678"'
+    with pytest.raises(TooLarge) as caught:
+        catalog.encode(Event(type="orders.placed", payload="1234567š"))
+    assert caught.value.field == "payload"
+    assert caught.value.problem == "11 bytes as JSON, the limit is 10"
+
+
+def test_the_default_limits_fit_a_record_of_kafkas_default_size():
+    limits = Limits()
+    assert limits.payload + limits.key + limits.biz_key + limits.headers < 1_048_588
+
+
+def test_a_declared_retry_policy_is_kept(catalog: Catalog):
+    policy = RetryPolicy(first=timedelta(seconds=3))
+    assert catalog.declare("orders.paid", retry=policy).retry is policy
