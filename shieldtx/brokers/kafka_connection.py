@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from kafka.errors import BrokerNotAvailableError, KafkaError, RetriableError
+from kafka.errors import (
+    BrokerNotAvailableError,
+    KafkaError,
+    KafkaTimeoutError,
+    RetriableError,
+)
 from kafka.net.compat import KafkaNetClient
 
+from shieldtx.brokers.kafka_log import connection_errors, hide
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -82,7 +88,8 @@ class KafkaConnection:
             # The client's own half a minute would let an outage last that much longer.
             "reconnect_backoff_max_ms": 1_000,
         }
-        if self.security_protocol.startswith("SASL"):
+        if self.security_protocol.startswith("SASL") and self.sasl_password is not None:
+            hide(self.sasl_password)
             options["sasl_mechanism"] = self.sasl_mechanism
             options["sasl_plain_username"] = self.sasl_username
             options["sasl_plain_password"] = _Secret(self.sasl_password)
@@ -108,13 +115,16 @@ class KafkaConnection:
             return made
 
         try:
-            with self.translated("connecting"):
-                client = kind(
-                    kafka_client=network,
-                    bootstrap_timeout_ms=max(1, int(within * 1000)),
-                    **self.options(),
-                    **options,
-                )
+            with self.translated("connecting"), connection_errors() as errors:
+                try:
+                    client = kind(
+                        kafka_client=network,
+                        bootstrap_timeout_ms=max(1, int(within * 1000)),
+                        **self.options(),
+                        **options,
+                    )
+                except KafkaTimeoutError as error:
+                    raise _most_telling([error, *errors]) from None
         except BaseException:
             # A constructor that gives up leaves its sockets and its thread behind.
             for half_made in networks:
@@ -132,3 +142,10 @@ class KafkaConnection:
             if isinstance(error, (RetriableError, BrokerNotAvailableError)):
                 raise BrokerUnavailable(message) from error
             raise BrokerError(message) from error
+
+
+def _most_telling(errors: Sequence[KafkaError]) -> KafkaError:
+    """Choose the last that waiting does not mend, or else the last that is no mere timeout."""
+    lasting = [e for e in errors if not isinstance(e, RetriableError)]
+    telling = [e for e in errors if not isinstance(e, KafkaTimeoutError)]
+    return (lasting or telling or list(errors))[-1]

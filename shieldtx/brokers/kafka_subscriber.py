@@ -157,6 +157,24 @@ class KafkaSubscriber:
             if place in mine:
                 self._consumer.seek(place, offset)
 
+    def has_caught_up(self) -> bool:
+        """Whether this member's polls have brought all there is; raises BrokerUnavailable."""
+        consumer = self._consumer
+        if consumer is None or not _has_joined(consumer):
+            return False
+        mine = list(consumer.assignment() or ())
+        if not mine:
+            return True
+        with self._connection.translated("asking where the partitions end"):
+            ends = consumer.end_offsets(mine)
+            # Joining anew meanwhile takes partitions away.
+            return all(
+                _has_joined(consumer)
+                and (position := consumer.position(place)) is not None
+                and position >= end
+                for place, end in ends.items()
+            )
+
     def close(self) -> None:
         """Leave the group, so that others take over at once."""
         self._drop()

@@ -182,6 +182,14 @@ class MemorySubscriber:
                 place = (record.topic, record.partition)
                 self.member.positions[place] = min(record.offset, self.member.positions[place])
 
+    def has_caught_up(self) -> bool:
+        """Whether this member's polls have brought all there is; raises BrokerUnavailable."""
+        with self._cluster.changed:
+            self._cluster.require()
+            return self._cluster.is_member(self.member) and not self._cluster.has_records(
+                self.member
+            )
+
     def close(self) -> None:
         """Leave the group."""
         with self._cluster.changed:

@@ -118,6 +118,10 @@ class Cluster:
         group.members.append(member)
         self.rebalance(member.group)
 
+    def is_member(self, member: Member) -> bool:
+        """Whether a member is in its group."""
+        return member.group in self.groups and member in self.groups[member.group].members
+
     def leave(self, member: Member) -> None:
         """Take a member out of its group."""
         group = self.groups.get(member.group)

@@ -1,0 +1,72 @@
+"""The log of Kafka's client: it shows passwords there, and says there alone why it cannot connect.
+
+How much of it is kept is up to the application.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from kafka.errors import KafkaError
+
+_HIDDEN: Final = "********"
+# They write out whole requests at level DEBUG, that with the password included.
+_TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
+_CONNECTING: Final = "kafka.net.manager"
+
+
+class _Discretion(logging.Filter):
+    """Replaces passwords in messages, as text and as bytes are shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass, without the passwords."""
+        message = record.getMessage()
+        found = [form for form in self.forms if form in message]
+        if found:
+            for form in found:
+                message = message.replace(form, _HIDDEN)
+            record.msg, record.args = message, ()
+        return True
+
+
+class _Witness(logging.Filter):
+    """Remembers the errors that messages are about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[KafkaError] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        self.errors += [argument for argument in arguments if isinstance(argument, KafkaError)]
+        return True
+
+
+_DISCRETION: Final = _Discretion()
+
+
+def hide(password: str) -> None:
+    """Keep a password out of the client's log, for the rest of the process."""
+    _DISCRETION.forms |= {password, repr(password)[1:-1], repr(password.encode())[2:-1]}
+    for name in _TALKATIVE:
+        logging.getLogger(name).addFilter(_DISCRETION)
+
+
+@contextmanager
+def connection_errors() -> Iterator[list[KafkaError]]:
+    """Gather why attempts to connect failed, which ends up as a mere timeout for the caller."""
+    witness = _Witness()
+    logger = logging.getLogger(_CONNECTING)
+    logger.addFilter(witness)
+    try:
+        yield witness.errors
+    finally:
+        logger.removeFilter(witness)

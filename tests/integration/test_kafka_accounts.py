@@ -1,0 +1,242 @@
+"""A Kafka that asks who is there: accounts, what they may do, and passwords that stay unseen."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourceType,
+)
+
+from shieldtx.brokers.kafka import (
+    KafkaConnection,
+    KafkaPublisher,
+    KafkaSubscriber,
+    KafkaTopics,
+)
+from shieldtx.embedded import EmbeddedKafka
+from shieldtx.embedded.loopback import free_port
+from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
+from shieldtx.ports import Delivery, Record
+
+PASSWORD = "correct-horse-battery"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """A broker with two doors: one for accounts, one for the tests themselves."""
+
+    server: EmbeddedKafka
+    door: str
+
+    def account(self, password: str = PASSWORD, mechanism: str = "PLAIN") -> KafkaConnection:
+        return KafkaConnection(
+            bootstrap_servers=self.door,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_username="shop",
+            sasl_password=password,
+        )
+
+    def topic(self, *may: ACLOperation) -> str:
+        """Make a topic on which the account may do these things."""
+        name = f"t-{uuid.uuid4().hex}"
+        admin = KafkaAdminClient(bootstrap_servers=self.server.bootstrap)
+        admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1}})
+        admin.wait_for_topics([name])
+        self._allow(admin, ResourcePattern(ResourceType.TOPIC, name), *may)
+        admin.close()
+        return name
+
+    def group(self) -> str:
+        """Make a group that the account may join."""
+        name = f"g-{uuid.uuid4().hex}"
+        admin = KafkaAdminClient(bootstrap_servers=self.server.bootstrap)
+        self._allow(admin, ResourcePattern(ResourceType.GROUP, name), ACLOperation.READ)
+        admin.close()
+        return name
+
+    def allow(self, topic: str, *may: ACLOperation) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=self.server.bootstrap)
+        self._allow(admin, ResourcePattern(ResourceType.TOPIC, topic), *may)
+        admin.close()
+
+    def _allow(
+        self, admin: KafkaAdminClient, resource: ResourcePattern, *may: ACLOperation
+    ) -> None:
+        acls = [
+            ACL(
+                principal="User:shop",
+                host="*",
+                operation=operation,
+                permission_type=ACLPermissionType.ALLOW,
+                resource_pattern=resource,
+            )
+            for operation in may
+        ]
+        if acls:
+            assert admin.create_acls(acls)["failed"] == []
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    port, door, controller = free_port(), free_port(), free_port()
+    jaas = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="broker" password="x" user_broker="x" user_shop="{PASSWORD}";'
+    )
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},ACCOUNTS://127.0.0.1:{door},"
+        f"CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},ACCOUNTS://127.0.0.1:{door}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,ACCOUNTS:SASL_PLAINTEXT"
+        ),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.accounts.plain.sasl.jaas.config": jaas,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Whoever comes through the other door, the broker itself included.
+        "super.users": "User:ANONYMOUS",
+    }
+    with EmbeddedKafka(port=port, settings=settings) as server:
+        yield Guarded(server=server, door=f"127.0.0.1:{door}")
+
+
+def record(topic: str, value: str, key: str = "k") -> Record:
+    return Record(topic=topic, key=key.encode(), value=value.encode())
+
+
+def outcomes(deliveries: Sequence[Delivery]) -> list[str]:
+    return [delivery.outcome.name for delivery in deliveries]
+
+
+def test_an_account_publishes_and_reads(guarded: Guarded) -> None:
+    topic = guarded.topic(ACLOperation.WRITE, ACLOperation.READ)
+    publisher = KafkaPublisher(guarded.account())
+    subscriber = KafkaSubscriber(guarded.account(), group=guarded.group(), topics=[topic])
+    try:
+        assert outcomes(publisher.publish([record(topic, "x")], timeout=20)) == ["ACKNOWLEDGED"]
+        assert [r.value for r in subscriber.poll(timeout=20, limit=1)] == [b"x"]
+    finally:
+        publisher.close()
+        subscriber.close()
+
+
+def test_a_topic_that_may_be_seen_but_not_written_is_refused_alone(guarded: Guarded) -> None:
+    mine, others = guarded.topic(ACLOperation.WRITE), guarded.topic(ACLOperation.READ)
+    sent = [record(mine if n % 3 else others, str(n), key=str(n % 5)) for n in range(60)]
+    publisher = KafkaPublisher(guarded.account())
+    try:
+        ended = publisher.publish(sent, timeout=30)
+        assert outcomes(ended) == ["ACKNOWLEDGED" if n % 3 else "REFUSED" for n in range(60)]
+        assert "TopicAuthorizationFailed" in ended[0].reason
+
+        guarded.allow(others, ACLOperation.WRITE)
+        assert outcomes(publisher.publish(sent[:1], timeout=30)) == ["ACKNOWLEDGED"]
+    finally:
+        publisher.close()
+
+
+def test_a_topic_that_may_not_even_be_seen_is_refused_alone(guarded: Guarded) -> None:
+    mine, hidden = guarded.topic(ACLOperation.WRITE), guarded.topic()
+    publisher = KafkaPublisher(guarded.account())
+    try:
+        ended = publisher.publish([record(hidden, "x"), record(mine, "y")], timeout=30)
+        assert outcomes(ended) == ["REFUSED", "ACKNOWLEDGED"]
+        assert "TopicAuthorizationFailed" in ended[0].reason
+    finally:
+        publisher.close()
+
+
+def test_reading_without_permission_is_an_error_and_no_outage(guarded: Guarded) -> None:
+    hidden, readable = guarded.topic(), guarded.topic(ACLOperation.READ)
+    for subscriber in (
+        KafkaSubscriber(guarded.account(), group=guarded.group(), topics=[hidden]),
+        KafkaSubscriber(guarded.account(), group="somebody-elses", topics=[readable]),
+    ):
+        try:
+            with pytest.raises(BrokerError, match="AuthorizationFailed") as error:
+                subscriber.poll(timeout=1, limit=1)
+            assert not isinstance(error.value, BrokerUnavailable)
+        finally:
+            subscriber.close()
+
+
+def test_a_topic_that_may_not_be_made_is_an_error(guarded: Guarded) -> None:
+    admin = KafkaTopics(guarded.account())
+    try:
+        with pytest.raises(BrokerError, match=r"Authorization ?[Ff]ailed"):
+            admin.create(["n-forbidden"], partitions=1, replication=1)
+    finally:
+        admin.close()
+
+
+def test_a_wrong_password_is_named_as_such_and_never_shown(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = guarded.account(password="marker-of-a-secret")
+    with caplog.at_level(logging.DEBUG):
+        admin = KafkaTopics(wrong, timeout=5)
+        with pytest.raises(BrokerError, match="SaslAuthenticationFailed") as error:
+            admin.describe(["x"])
+        publisher = KafkaPublisher(wrong)
+        ended = publisher.publish([record("x", "y")], timeout=5)
+        publisher.close()
+    assert not isinstance(error.value, BrokerUnavailable)
+    assert outcomes(ended) == ["UNSENT"]
+    assert "SaslAuthenticationFailed" in ended[0].reason
+    shown = [caplog.text, str(error.value), ended[0].reason, repr(wrong), str(wrong)]
+    assert not [text for text in shown if "marker-of-a-secret" in text]
+    assert "KafkaAdminClient" in caplog.text
+
+
+def test_a_right_password_is_never_shown_either(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = guarded.topic(ACLOperation.WRITE, ACLOperation.READ)
+    account = guarded.account()
+    with caplog.at_level(logging.DEBUG):
+        publisher = KafkaPublisher(account)
+        publisher.publish([record(topic, "x")], timeout=20)
+        publisher.close()
+        subscriber = KafkaSubscriber(account, group=guarded.group(), topics=[topic])
+        subscriber.poll(timeout=20, limit=1)
+        subscriber.close()
+    assert "Kafka" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"bootstrap_servers": "kafka"}, "'kafka'.*host:port"),
+        ({"bootstrap_servers": "a:1,,b:2"}, "host:port"),
+        ({"bootstrap_servers": "a:http"}, "host:port"),
+        ({"security_protocol": "TLS"}, "TLS"),
+        ({"security_protocol": "SASL_SSL"}, "mechanism None"),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
+            "OAUTHBEARER",
+        ),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "a"},
+            "password",
+        ),
+        ({"security_protocol": "SSL", "ssl_cafile": "/no/such.pem"}, r"/no/such\.pem"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(
+    settings: dict[str, str], named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        KafkaConnection(**{"bootstrap_servers": "127.0.0.1:9092", **settings})
