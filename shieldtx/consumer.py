@@ -101,6 +101,13 @@ class Consumer:
             verdicts=due,
         )
 
+    def has_caught_up(self) -> bool:
+        """Whether the passes have received all that is on the topics, for this member of the group.
+
+        What waits in the inbox for its time does not count. Raises BrokerUnavailable.
+        """
+        return self._subscriber.has_caught_up()
+
     def close(self) -> None:
         """Leave the group."""
         self._subscriber.close()

@@ -106,6 +106,13 @@ class Subscriber(Protocol):
         """Have these records delivered again by the next polls: they could not be taken care of."""
         ...
 
+    def has_caught_up(self) -> bool:
+        """Whether this member has joined, and its polls have brought all that is on its partitions.
+
+        Raises BrokerUnavailable.
+        """
+        ...
+
     def close(self) -> None:
         """Leave the group, within a few seconds."""
         ...

@@ -306,6 +306,37 @@ def test_rewound_records_come_again_in_order_and_nothing_before_them(bench: Benc
     assert sorted(values(again)) == sorted(values(late))
 
 
+def test_a_member_has_caught_up_when_its_polls_have_brought_everything(bench: Bench) -> None:
+    topic = bench.topic(partitions=3)
+    publisher = bench.publisher()
+    publish(publisher, *(record(topic, str(n), key=str(n)) for n in range(30)))
+    subscriber = bench.subscriber(group(), topic)
+    assert not subscriber.has_caught_up()
+
+    read(subscriber, 30, limit=7)
+    assert subscriber.has_caught_up()
+
+    publish(publisher, record(topic, "one more"))
+    assert not subscriber.has_caught_up()
+    subscriber.rewind(read(subscriber, 1))
+    assert not subscriber.has_caught_up()
+    read(subscriber, 1)
+    assert subscriber.has_caught_up()
+
+
+def test_a_member_without_partitions_has_caught_up(bench: Bench) -> None:
+    topic, members = bench.topic(partitions=1), group()
+    publish(bench.publisher(), record(topic, "one"))
+    busy, idle = bench.subscriber(members, topic), bench.subscriber(members, topic)
+    read(busy, 1)
+
+    deadline = time.monotonic() + 30
+    while not idle.has_caught_up() or not busy.has_caught_up():
+        assert time.monotonic() < deadline
+        busy.commit(busy.poll(timeout=0.1, limit=10))
+        idle.commit(idle.poll(timeout=0.1, limit=10))
+
+
 def test_a_subscriber_of_a_missing_topic_says_which(bench: Bench) -> None:
     topic, missing = bench.topic(), f"missing-{uuid.uuid4().hex}.commit"
     subscriber = bench.subscriber(group(), topic, missing)
