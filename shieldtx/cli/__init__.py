@@ -1,0 +1,5 @@
+"""The command line: `shieldtx`."""
+
+from shieldtx.cli.program import main
+
+__all__ = ["main"]

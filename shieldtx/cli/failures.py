@@ -1,0 +1,44 @@
+"""Errors that a person can do something about, as one line and an exit status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+
+from shieldtx.errors import ConfigurationError, ShieldTxError
+
+FAILED: Final = 1
+MISCONFIGURED: Final = 2
+"""Also of a command line that cannot be understood."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """What to say, without secrets and without line breaks, and how to exit."""
+
+    line: str
+    status: int
+
+
+def failure_of(error: BaseException | None) -> Failure | None:
+    """Return how to report an error; None for one that is a defect and needs its traceback."""
+    match error:
+        case ShieldTxError():
+            is_setting = isinstance(error, ConfigurationError)
+            return _failure(str(error), MISCONFIGURED if is_setting else FAILED)
+        case OperationalError() | InterfaceError():
+            return _failure(f"the database cannot be used: {error.orig}", FAILED)
+        case DBAPIError():
+            return _failure(f"the database refused a statement: {error.orig}", FAILED)
+        case NoSuchModuleError():
+            return _failure(f"SHIELDTX_DATABASE_URL: {error}", MISCONFIGURED)
+        case ImportError() if "psycopg" in (error.name or "") or "libpq" in str(error):
+            line = f"psycopg cannot be used ({error}): pip install 'shieldtx[binary]'"
+            return _failure(line, MISCONFIGURED)
+    return None
+
+
+def _failure(line: str, status: int) -> Failure:
+    return Failure(line=" ".join(line.split()), status=status)

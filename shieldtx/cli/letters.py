@@ -1,0 +1,95 @@
+"""Dead letters and parked records as people and programs see them; the keys are stable."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shieldtx.cli.output import moment
+from shieldtx.states import OutboxStatus
+from shieldtx.store.dead_letters import DeadLetter, ParkedRecord
+
+RECORD_REF: Final = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
+
+
+def summary_of_letter(letter: DeadLetter) -> dict[str, Any]:
+    """Return what a list shows of an event."""
+    event = letter.envelope
+    return {
+        "status": letter.status.value,
+        "ref": str(event.id),
+        "group": letter.group,
+        "source": event.source,
+        "topic": event.topic,
+        "kind": event.kind.value,
+        "event_type": event.type,
+        "key": event.key,
+        "attempts": letter.attempts,
+        "since": moment(letter.settled_at),
+        "reason": letter.reason,
+    }
+
+
+def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
+    """Return all about an event."""
+    event = letter.envelope
+    return summary_of_letter(letter) | {
+        "may_have_been_delivered": letter.unconfirmed,
+        "operation": event.operation.value,
+        "biz_key": event.biz_key,
+        "time": moment(event.time),
+        "causation_id": None if event.causation_id is None else str(event.causation_id),
+        "causation_source": event.causation_source,
+        "traceparent": event.traceparent,
+        "headers": {
+            name: value if unmasked else _masked(value.encode())
+            for name, value in event.headers.items()
+        },
+        "payload": event.payload if unmasked else _masked(event.payload.encode()),
+    }
+
+
+def summary_of_record(parked: ParkedRecord) -> dict[str, Any]:
+    """Return what a list shows of a parked record."""
+    record = parked.record
+    return {
+        "status": "PARKED",
+        "ref": f"{parked.group}/{record.topic}/{record.partition}/{record.offset}",
+        "group": parked.group,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": _text(record.key),
+        "since": moment(parked.parked_at),
+        "reason": parked.reason,
+    }
+
+
+def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]:
+    """Return all about a parked record; bytes that are no text are escaped."""
+    shown = _text if unmasked else _masked
+    return summary_of_record(parked) | {
+        "headers": [[name, shown(value)] for name, value in parked.record.headers],
+        "payload": shown(parked.record.value),
+    }
+
+
+def warning_of(letter: DeadLetter) -> str:
+    """Say what a person should know before a FAILED event is replayed."""
+    done = (
+        "an attempt that was never confirmed may have delivered it, and its local rollback was "
+        "withheld"
+        if letter.unconfirmed
+        else "its local rollback, if it has one, has run already: the service has taken it back"
+    )
+    return (
+        f"warning: {letter} ({letter.envelope.type}) is {OutboxStatus.FAILED}; {done}. Replay "
+        "publishes it now, after later events of its key."
+    )
+
+
+def _masked(value: bytes | None) -> str | None:
+    return None if value is None else f"({len(value)} bytes, --payload shows them)"
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")

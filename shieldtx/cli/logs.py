@@ -1,0 +1,96 @@
+"""What goes to standard error, and how: plain lines for people, JSON lines for collectors."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from shieldtx.cli.failures import failure_of
+
+# Their own reports of outages and of ticks repeat what shieldtx says once.
+_QUIET: Final = {
+    "kafka": logging.CRITICAL,
+    "apscheduler": logging.ERROR,
+    "alembic": logging.WARNING,
+}
+_PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class LogLevel(StrEnum):
+    """From which severity on to log."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a log line looks."""
+
+    PLAIN = "plain"
+    JSON = "json"
+
+
+def set_up(level: LogLevel, form: LogFormat) -> None:
+    """Log to standard error; standard output is for results."""
+    is_debug = level is LogLevel.DEBUG
+    formatter = _JsonLines if form is LogFormat.JSON else _PlainLines
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(tracebacks=is_debug))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name, quiet in _QUIET.items():
+        logging.getLogger(name).setLevel(logging.WARNING if is_debug else quiet)
+
+
+class _PlainLines(logging.Formatter):
+    """One line an entry; tracebacks only where they tell something, or when asked for."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__(_PLAIN)
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the entry's line."""
+        return super().format(self._shortened(record))
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802  logging's signature
+        """Return the time in UTC, by RFC 3339."""
+        return _time_of(record)
+
+    def _shortened(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Put an error that explains itself into the message, in place of its traceback."""
+        failure = failure_of(record.exc_info[1]) if record.exc_info else None
+        if failure is None or self._tracebacks:
+            return record
+        record = copy.copy(record)
+        record.msg = f"{record.getMessage()}: {failure.line}"
+        record.args = ()
+        record.exc_info = record.exc_text = None
+        return record
+
+
+class _JsonLines(_PlainLines):
+    """One JSON object an entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the entry as JSON on one line."""
+        record = self._shortened(record)
+        entry = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,68 @@
+"""Workers for cron and CI: they do what is due, and leave."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from types import FrameType
+
+from shieldtx.app import ShieldTx
+from shieldtx.relay import RelayPass
+from shieldtx.workers import RENEWALS_PER_LEASE
+
+
+def relay_once(app: ShieldTx) -> RelayPass:
+    """Publish what is due of the shards that nobody else holds, and free them again."""
+    stop = _stop_on_signals()
+    relay = app.relay()
+    done = RelayPass()
+    renew_at = 0.0
+    try:
+        while not stop.is_set():
+            if time.monotonic() >= renew_at:
+                pause = app.settings.relay_lease / RENEWALS_PER_LEASE
+                renew_at = time.monotonic() + pause.total_seconds()
+                relay.renew()
+            step = relay.run_once()
+            done = done.plus(step)
+            if not step.more:
+                break
+    finally:
+        relay.close()
+    return done
+
+
+def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
+    """Handle what is on the topics and what is due in the inbox; return what was counted."""
+    stop = _stop_on_signals()
+    consumer = app.consumer_worker(group, stopping=stop.is_set)
+    done: Counter[str] = Counter(dict.fromkeys(("records", "fresh", "duplicates", "parked"), 0))
+    try:
+        while not stop.is_set():
+            step = consumer.run_once()
+            done["records"] += step.records
+            done["fresh"] += step.fresh
+            done["duplicates"] += step.duplicates
+            done["parked"] += step.parked
+            for verdict, count in step.verdicts.items():
+                done[verdict.name.lower()] += count
+            if not step.more and consumer.has_caught_up():
+                break
+    finally:
+        consumer.close()
+    return dict(done)
+
+
+def _stop_on_signals() -> threading.Event:
+    """Finish the pass that runs, then leave; a second signal ends the process on the spot."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal's signature
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    return stop

@@ -1,0 +1,151 @@
+"""The program `shieldtx`: its commands, what all of them take, and how errors end it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.metadata import version
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
+
+from shieldtx.cli import database, dead, processes, reconciliation, topics
+from shieldtx.cli import status as status_command
+from shieldtx.cli.failures import failure_of
+from shieldtx.cli.invocation import Invocation
+from shieldtx.cli.logs import LogFormat, LogLevel, set_up
+from shieldtx.config import Settings
+
+log = logging.getLogger(__name__)
+
+_ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
+_CONNECT_S: Final = "10"
+
+
+class Program(TyperGroup):
+    """The group of all commands: its options may stand anywhere, and its errors are one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Bring the common options to the front, where the group looks for them."""
+        return super().parse_args(ctx, _common_first(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and end with one line where a person can do something about it."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            log.debug("the command failed", exc_info=True)
+            typer.echo(f"error: {failure.line}", err=True)
+            raise typer.Exit(failure.status) from error
+
+
+def _common_first(args: Sequence[str]) -> list[str]:
+    common: list[str] = []
+    others: list[str] = []
+    rest = iter(args)
+    for arg in rest:
+        name, has_value, _ = arg.partition("=")
+        if arg == "--":
+            others += [arg, *rest]
+        elif name in _ANYWHERE:
+            common += [arg] if has_value else [arg, *islice(rest, 1)]
+        else:
+            others.append(arg)
+    return common + others
+
+
+def _settings_help() -> str:
+    """List every setting, in Markdown."""
+    lines = ["**Settings**, by environment variables; durations in seconds or as ISO 8601:\n"]
+    for name, setting in Settings.model_fields.items():
+        told = [setting.description or "", _default(setting)]
+        lines.append(f"- `SHIELDTX_{name.upper()}` {' '.join(part for part in told if part)}")
+    return "\n".join(lines)
+
+
+def _default(setting: FieldInfo) -> str:
+    default = setting.default
+    if setting.is_required():
+        return "(required)"
+    if default is None or default == "":
+        return ""
+    if isinstance(default, timedelta):
+        return f"({default.days} days)" if default.days else f"({default.total_seconds():g} s)"
+    return f"({default})"
+
+
+program = typer.Typer(
+    cls=Program,
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain tracebacks: pretty ones show the values of variables.
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_settings_help(),
+)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shieldtx {version('shieldtx')}")
+        raise typer.Exit
+
+
+@program.callback()
+def start(
+    context: typer.Context,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SHIELDTX_APP",
+            metavar="MODULE:OBJECT",
+            help="Where your code has its ShieldTx, for example shop.orders:shield.",
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="From which severity on to log.")
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Of the log on standard error.")
+    ] = LogFormat.PLAIN,
+    *,
+    version: Annotated[  # noqa: ARG001  its callback does it
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show it and leave."
+        ),
+    ] = False,
+) -> None:
+    """Move events from a service's outbox to Kafka, and from there into other services' handlers.
+
+    A first run: `shieldtx db upgrade`, `shieldtx topics create`, then `shieldtx relay` and
+    `shieldtx consume GROUP` as processes of their own. The options below may stand before or
+    after the command.
+    """
+    set_up(log_level, log_format)
+    # A host that swallows packets must not hold a command for minutes; libpq's own variable.
+    os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)
+    context.obj = Invocation(app=app)
+
+
+program.add_typer(database.commands, name="db")
+program.add_typer(topics.commands, name="topics")
+program.command()(processes.relay)
+program.command()(processes.consume)
+program.command()(status_command.status)
+program.add_typer(dead.commands, name="dead")
+program.command()(reconciliation.reconcile)
+
+
+def main() -> None:
+    """Run the program; the entry point of the script `shieldtx`."""
+    program(prog_name="shieldtx")
