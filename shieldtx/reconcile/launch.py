@@ -119,6 +119,8 @@ def _run_job(request: ReconcileRequest, log: Path) -> int:
             stdout=said,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
+            # Ctrl-C is for this process, which then ends the job.
+            start_new_session=True,
         ) as job,
     ):
         try:

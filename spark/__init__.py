@@ -1,0 +1,1 @@
+"""The reconciliation on Spark: what `shieldtx/reconcile/` decides, for whole tables."""

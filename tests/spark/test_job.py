@@ -1,0 +1,443 @@
+"""Whole runs over two real databases in which the truth was planted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import make_url, text
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import new_event_id
+from shieldtx.reconcile import launch
+from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
+from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
+from shieldtx.reconcile.request import ReconcileRequest, to_json
+from shieldtx.reconcile.rules import Verdict
+from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from spark import job
+
+O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted
+COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
+MARGIN = timedelta(minutes=10)
+DAY = 24 * 60
+
+
+class Planted:
+    """Puts events into two services and notes the verdict that each of them deserves."""
+
+    def __init__(self, orders, stock):
+        self.orders, self.stock = orders, stock
+        self.truth = set()
+
+    def event(self, verdict, status=O.PROCESSED, *, mail=V.MATCHED, **columns):
+        """Write an event that the group mail treats as `mail` says, reserve as the test does."""
+        event_id = self.orders.write(status, **columns)
+        self.expect(COMMIT, "reserve", event_id, verdict)
+        self.expect(COMMIT, "mail", event_id, mail)
+        if mail is V.MATCHED:
+            self.received(event_id, group="mail")
+        return event_id
+
+    def received(self, event_id, status=I.PROCESSED, **columns):
+        fields = {"group": "reserve", "source": "orders", **columns}
+        return self.stock.receive(event_id, status, **fields)
+
+    def rollback(self, verdict, of, status=O.PROCESSED, **columns):
+        """Write a rollback of the event `of`."""
+        taken_back = {"kind": ROLLBACK, "causation_id": of, "causation_source": "orders"}
+        event_id = self.stock.write(status, **{**taken_back, **columns})
+        self.expect(ROLLBACK, "refund", event_id, verdict)
+        return event_id
+
+    def returned(self, event_id, of, status=I.PROCESSED, *, compensated=True, **columns):
+        """Put a rollback into the inbox of the service whose event `of` it takes back."""
+        return self.orders.receive(
+            event_id,
+            status,
+            **{
+                "group": "refund",
+                "source": "stock",
+                "kind": ROLLBACK,
+                "causation_id": of,
+                "causation_source": "orders",
+                "compensated_id": of if compensated else None,
+                **columns,
+            },
+        )
+
+    def expect(self, kind, group, event_id, verdict):
+        self.truth.add((kind.value, group, str(event_id), verdict.value))
+
+    @property
+    def counts(self):
+        return Counter((kind, group, verdict) for kind, group, _, verdict in self.truth)
+
+    @property
+    def listed(self):
+        return {row for row in self.truth if V[row[3]].is_listed}
+
+
+@pytest.fixture
+def planted(orders, stock):
+    return Planted(orders, stock)
+
+
+def request(orders, stock, folder, jdbc_jar, **changes):
+    fields = {
+        "upstream": orders.database(),
+        "downstream": stock.database(),
+        "folder": folder,
+        "margin": MARGIN,
+        "jdbc_jar": jdbc_jar,
+        "first_rows": 2,
+    }
+    return ReconcileRequest(**{**fields, **changes})
+
+
+def plant_clean_events(planted):
+    """Plant what a sound night leaves: effects, one refusal with its compensation, one discard."""
+    for _ in range(12):
+        planted.received(planted.event(V.MATCHED))
+    refused = planted.event(V.REFUSED)
+    planted.received(refused, I.MAX_RECONSUMED)
+    planted.returned(planted.rollback(V.MATCHED, refused), refused)
+    planted.event(V.NEVER_SENT, O.DISCARDED, mail=V.NEVER_SENT)
+
+
+def plant_every_verdict(planted):
+    plant_clean_events(planted)
+    _plant_forth(planted)
+    _plant_young(planted)
+    _plant_back(planted)
+
+
+def _plant_forth(p):
+    p.event(V.PARKED, O.FAILED, mail=V.PARKED)
+    p.event(V.PARKED, O.UNRESOLVED, mail=V.PARKED)
+    p.received(p.event(V.REFUSED), I.FENCED)
+    # Lost: by one group alone, and by both.
+    for _ in range(3):
+        p.event(V.MISSING_DOWNSTREAM)
+    p.event(V.MISSING_DOWNSTREAM, mail=V.MISSING_DOWNSTREAM)
+    # Ghosts.
+    for status in (I.PROCESSED, I.INIT, I.FENCED):
+        p.expect(COMMIT, "reserve", p.received(new_event_id(), status), V.UNKNOWN_UPSTREAM)
+    # Sent, says the inbox; not sent, says the outbox.
+    p.received(p.event(V.STATUS_DISAGREES, O.FAILED, mail=V.PARKED))
+    p.received(p.event(V.STATUS_DISAGREES, O.DISCARDED, mail=V.NEVER_SENT), I.MAX_RECONSUMED)
+    p.received(p.event(V.STATUS_DISAGREES, O.INIT, mail=V.STUCK), I.PROCESSING)
+    # Open, and nothing will happen.
+    for status in (O.INIT, O.PROCESSING, O.HALF):
+        p.event(V.STUCK, status, mail=V.STUCK)
+    p.received(p.event(V.STUCK), I.PROCESSING)
+    p.received(p.event(V.STUCK), I.INIT)
+    p.received(p.event(V.NEITHER_EFFECT_NOR_COMPENSATION), I.MAX_RECONSUMED)
+    # Purged on one side.
+    p.event(V.TOO_OLD, age=40 * DAY)
+    p.expect(COMMIT, "reserve", p.received(new_event_id(), age=40 * DAY), V.TOO_OLD)
+    p.received(p.event(V.TOO_OLD, age=40 * DAY), I.MAX_RECONSUMED, age=40 * DAY)
+    # Old, and whole.
+    p.received(p.event(V.MATCHED, age=40 * DAY), age=40 * DAY)
+
+
+def _plant_young(p):
+    p.event(V.IN_FLIGHT, age=60, settled_age=9)
+    p.event(V.IN_FLIGHT, O.INIT, age=1, mail=V.IN_FLIGHT)
+    p.event(V.IN_FLIGHT, O.INIT, age=60, due_age=-DAY, waiting=True, mail=V.IN_FLIGHT)
+    p.event(V.MISSING_DOWNSTREAM, age=60, settled_age=11)
+    p.expect(COMMIT, "reserve", p.received(new_event_id(), age=9), V.IN_FLIGHT)
+    p.received(p.event(V.IN_FLIGHT), I.PROCESSING, age=60, due_age=-90, key="k")
+    p.received(p.event(V.IN_FLIGHT), I.INIT, age=50, key="k")
+    p.received(p.event(V.IN_FLIGHT), I.MAX_RECONSUMED, age=60, settled_age=5)
+    p.received(p.event(V.IN_FLIGHT, O.PROCESSING, age=8, mail=V.IN_FLIGHT))
+    # Too young to be missed, and whole already.
+    p.received(p.event(V.MATCHED, age=2), age=1)
+
+
+def _plant_back(p):
+    def refused():
+        event_id = p.event(V.REFUSED)
+        p.received(event_id, I.MAX_RECONSUMED)
+        return event_id
+
+    p.rollback(V.MISSING_DOWNSTREAM, refused())
+    p.rollback(V.PARKED, refused(), O.FAILED)
+    p.rollback(V.STUCK, refused(), O.INIT)
+    p.rollback(V.IN_FLIGHT, refused(), settled_age=3)
+    dead = refused()
+    p.returned(p.rollback(V.PARKED, dead), dead, I.DEAD, compensated=False)
+    stuck = refused()
+    p.returned(p.rollback(V.STUCK, stuck), stuck, I.PROCESSING, compensated=False)
+    undone = refused()
+    p.returned(p.rollback(V.MATCHED, undone), undone)
+    p.returned(p.rollback(V.MATCHED, undone), undone, compensated=False)
+    skipped = refused()
+    p.returned(p.rollback(V.ROLLBACK_NOT_COMPENSATED, skipped), skipped, compensated=False)
+    ghost = new_event_id()
+    p.returned(ghost, new_event_id())
+    p.expect(ROLLBACK, "refund", ghost, V.UNKNOWN_UPSTREAM)
+
+
+def found_rows(folder):
+    return {
+        (row["kind"], row["consumer_group"], row["event_id"], row["verdict"])
+        for row in pq.read_table(folder.rows).to_pylist()
+    }
+
+
+def found_counts(folder):
+    return {
+        (row["kind"], row["consumer_group"], row["verdict"]): row["rows"]
+        for row in pq.read_table(folder.summary).to_pylist()
+    }
+
+
+def test_a_run_finds_all_that_was_planted_and_nothing_else(
+    planted, orders, stock, tmp_path, jdbc_jar
+):
+    plant_every_verdict(planted)
+    kept = {"retention": timedelta(days=30)}
+    result = launch.run(
+        request(
+            orders,
+            stock,
+            tmp_path / "report",
+            jdbc_jar,
+            upstream=orders.database(**kept),
+            downstream=stock.database(**kept),
+        )
+    )
+    assert result.problem == ""
+    assert result.outcome is Outcome.MISMATCHES
+    assert {V[verdict] for *_, verdict in planted.truth} == set(Verdict)
+    assert found_rows(result.folder) == planted.listed
+    assert pq.read_table(result.folder.rows).num_rows == len(planted.listed)
+    assert found_counts(result.folder) == planted.counts
+    counts = {(c.pair.kind, c.pair.group, c.verdict): c.rows for c in result.findings.counts}
+    assert counts == planted.counts
+    shown = Counter(
+        (row.pair.kind, row.pair.group, row.verdict) for row in result.findings.first_rows
+    )
+    assert shown == {
+        key: min(rows, 2) for key, rows in planted.counts.items() if V[key[2]].is_mismatch
+    }
+    _assert_complete(result.folder)
+    _assert_no_secrets(result.folder, orders.url, stock.url)
+
+
+def _assert_complete(folder):
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {"rows", "summary", "summary.json", "report.html", "spark.log"}
+    text_of_page = folder.page.read_text()
+    assert "There are mismatches." in text_of_page
+    for row in from_json(folder.findings.read_bytes()).first_rows:
+        assert row.event_id in text_of_page
+
+
+def _assert_no_secrets(folder, *urls):
+    passwords = {make_url(url).password.encode() for url in urls}
+    for path in folder.path.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [secret for secret in passwords if secret in content], path
+            assert b"payload nobody reads" not in content, path
+
+
+def test_a_run_over_sound_services_is_clean(planted, orders, stock, tmp_path, spark, jdbc_jar):
+    plant_clean_events(planted)
+    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    assert findings.outcome is Outcome.CLEAN
+    assert found_counts(OutputFolder(path=tmp_path)) == planted.counts
+    assert found_rows(OutputFolder(path=tmp_path)) == set()
+
+
+def test_a_run_over_empty_tables_is_clean(orders, stock, tmp_path, spark, jdbc_jar):
+    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    assert (findings.outcome, findings.counts) == (Outcome.CLEAN, ())
+
+
+def test_a_second_run_replaces_the_first(planted, orders, stock, tmp_path, spark, jdbc_jar):
+    lost = planted.event(V.MISSING_DOWNSTREAM)
+    planted.received(planted.event(V.MATCHED))
+    assert job.run(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.MISMATCHES
+    planted.received(lost)
+    assert job.run(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.CLEAN
+    assert found_rows(OutputFolder(path=tmp_path)) == set()
+
+
+def test_a_long_transaction_on_either_side_keeps_rows_in_flight(
+    planted, orders, stock, tmp_path, spark, jdbc_jar
+):
+    asked = request(orders, stock, tmp_path, jdbc_jar, margin=timedelta(0))
+    planted.received(planted.event(V.MATCHED))
+    for service in (orders, stock):
+        with service.engine.connect() as connection:
+            began = connection.scalar(text("SELECT now()"))
+            lost = planted.event(V.MISSING_DOWNSTREAM, age=0, mail=V.MISSING_DOWNSTREAM)
+            findings = job.run(spark, asked)
+            assert {bounds.window.watermark for bounds in findings.bounds} == {began}
+            assert findings.totals[V.IN_FLIGHT] == 2
+            assert findings.outcome is Outcome.CLEAN
+        findings = job.run(spark, asked)
+        assert findings.totals[V.MISSING_DOWNSTREAM] == 2
+        for group in ("reserve", "mail"):
+            planted.received(lost, group=group)
+
+
+def test_without_a_group_that_has_received_anything_the_run_does_not_say_clean(
+    orders, stock, tmp_path, spark, jdbc_jar
+):
+    orders.write()
+    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    assert findings.outcome is Outcome.NOT_JUDGED
+    assert "name the groups" in findings.bounds[0].window.obstacle
+
+
+def test_a_group_that_is_named_is_missed_before_it_has_received_anything(
+    orders, stock, tmp_path, spark, jdbc_jar
+):
+    lost = orders.write()
+    named = (ExpectedGroup(name="reserve", topics=("orders.placed",)),)
+    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar, groups=named))
+    assert [(row.event_id, row.pair.group, row.verdict) for row in findings.first_rows] == [
+        (str(lost), "reserve", V.MISSING_DOWNSTREAM)
+    ]
+
+
+def test_a_rollback_that_no_group_has_ever_received_is_missing(
+    planted, orders, stock, tmp_path, spark, jdbc_jar
+):
+    refused = planted.event(V.REFUSED)
+    planted.received(refused, I.MAX_RECONSUMED)
+    rollback = planted.rollback(V.MISSING_DOWNSTREAM, refused)
+    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    assert [(row.event_id, row.pair.group, row.verdict) for row in findings.first_rows] == [
+        (str(rollback), NOBODY, V.MISSING_DOWNSTREAM)
+    ]
+
+
+def test_a_run_that_breaks_off_says_why_without_the_password(orders, stock, tmp_path, jdbc_jar):
+    (tmp_path / "summary.json").write_text("left by an earlier run")
+    wrong = make_url(stock.url).set(password="wr0ng-pa55word")
+    url = wrong.render_as_string(hide_password=False)
+    result = launch.run(
+        request(orders, stock, tmp_path, jdbc_jar, downstream=stock.database(url=url))
+    )
+    assert (result.outcome, result.findings) == (Outcome.ERROR, None)
+    last_line = result.problem.splitlines()[-1]
+    assert "password authentication failed" in last_line
+    assert "in the database of service stock" in last_line
+    assert not result.folder.findings.exists()
+    _assert_no_secrets(result.folder, orders.url, url)
+
+
+@pytest.fixture
+def silent_server():
+    """A listener that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        yield listener
+
+
+def start_job(orders, stock, silent_server, folder, jdbc_jar):
+    """Start the job's process, and return it once it waits for a database that never answers."""
+    port = silent_server.getsockname()[1]
+    url = make_url(orders.url).set(port=port).render_as_string(hide_password=False)
+    asked = request(orders, stock, folder, jdbc_jar, upstream=orders.database(url=url))
+    arguments, environment = launch.command()
+    process = subprocess.Popen(
+        arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+        cwd=folder,
+    )
+    process.stdin.write(to_json(asked) + b"\n")
+    process.stdin.flush()
+    connection, _ = silent_server.accept()
+    return process, connection
+
+
+def test_the_job_and_its_java_end_with_the_process_that_started_them(
+    orders, stock, silent_server, tmp_path, jdbc_jar
+):
+    process, connection = start_job(orders, stock, silent_server, tmp_path, jdbc_jar)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    try:
+        assert "java" in {member.name() for member in family}
+        secret = make_url(orders.url).password
+        for member in family:
+            # The shell that started Java may be gone by now.
+            with suppress(psutil.NoSuchProcess):
+                assert secret not in " ".join(member.cmdline())
+                assert secret not in " ".join(member.environ().values())
+        process.stdin.close()
+        assert process.wait(20) == Outcome.ERROR
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert alive == []
+    finally:
+        connection.close()
+        for member in family:
+            if member.is_running():
+                member.kill()
+
+
+def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
+    orders, stock, silent_server, tmp_path, jdbc_jar
+):
+    port = silent_server.getsockname()[1]
+    url = make_url(orders.url).set(port=port).render_as_string(hide_password=False)
+    asked = request(orders, stock, tmp_path, jdbc_jar, upstream=orders.database(url=url))
+    program = (
+        "import sys; from shieldtx.reconcile import launch, request\n"
+        "launch.run(request.from_json(sys.stdin.readline()))"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+    )
+    launcher.stdin.write(to_json(asked) + b"\n")
+    launcher.stdin.flush()
+    connection, _ = silent_server.accept()
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    try:
+        assert len(family) > 1
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(20) != 0
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert alive == []
+    finally:
+        connection.close()
+        for member in family:
+            if member.is_running():
+                member.kill()
+
+
+def test_a_machine_without_spark_or_java_is_told_what_to_install(
+    orders, stock, tmp_path, monkeypatch
+):
+    asked = request(orders, stock, tmp_path, None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="JAVA_HOME"):
+        launch.run(asked)
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="Java 17"):
+        launch.run(asked)
+    monkeypatch.setattr(launch, "find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'shieldtx\[spark\]'"):
+        launch.run(asked)
