@@ -1,0 +1,112 @@
+"""Checks an installed wheel: run by .ci/run with the wheel's interpreter, outside of the checkout.
+
+Migrates two databases, relays and consumes a few events over a real Kafka, and reconciles, by the
+installed `shieldtx` alone. Ends with a traceback and exit status 1 where anything goes wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+import shieldtx
+from shieldtx import Event, Settings, ShieldTx
+from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka
+
+EVENTS = 20
+COMMAND = Path(sys.executable).with_name("shieldtx")
+COMMAND_S = 180
+SHOP = """
+from shieldtx import ShieldTx
+
+shield = ShieldTx.from_env()
+shield.declare("orders.placed")
+stock = shield.consumer("stock")
+
+@stock.handles("orders.placed")
+def reserve(session, event):
+    assert event.payload["n"] >= 0
+"""
+
+
+def main() -> None:
+    """Run all checks in the working directory, which should be an empty one."""
+    installed = Path(shieldtx.__file__).resolve()
+    assert installed.is_relative_to(Path(sys.prefix).resolve()), f"{installed} is not the wheel's"
+    Path("shop.py").write_text(SHOP)
+    fetch_kafka(progress=print)
+    driver = fetch_jdbc_driver(progress=print)
+    with EmbeddedPostgres() as postgres, EmbeddedKafka() as kafka:
+        settings = {}
+        for service in ("orders", "stock"):
+            postgres.create_database(service)
+            settings[service] = {
+                "SHIELDTX_APP": "shop:shield",
+                "SHIELDTX_SOURCE": service,
+                "SHIELDTX_DATABASE_URL": postgres.url(service),
+                "SHIELDTX_KAFKA_BOOTSTRAP": kafka.bootstrap,
+            }
+        check(settings["orders"], settings["stock"], driver)
+    print(f"the wheel of shieldtx {version('shieldtx')} does its job from {installed.parent}")
+
+
+def check(orders: dict[str, str], stock: dict[str, str], driver: Path) -> None:
+    """Take some events from the outbox of one service to the inbox of the other, and compare."""
+    for service in (orders, stock):
+        assert run(service, "db", "upgrade")["revision"]
+        assert run(service, "db", "check")["fits"]
+    assert all(topic["exists"] for topic in run(orders, "topics", "create"))
+
+    write_events(orders)
+    assert run(orders, "relay", "--once")["published"] == EVENTS
+    assert run(stock, "consume", "stock", "--once")["fresh"] == EVENTS
+
+    urls = {
+        "ORDERS_URL": orders["SHIELDTX_DATABASE_URL"],
+        "STOCK_URL": stock["SHIELDTX_DATABASE_URL"],
+    }
+    services = ("--upstream", "orders=ORDERS_URL", "--downstream", "stock=STOCK_URL")
+    options = ("--margin", "0", "--group", "stock", "--jdbc-jar", str(driver), "--out", "report")
+    found = run(urls, "reconcile", *services, *options)
+    assert found["outcome"] == "CLEAN"
+    assert sum(found["totals"].values()) == found["totals"]["MATCHED"] == EVENTS
+    assert Path(found["report"]).stat().st_size > 0
+
+
+def write_events(orders: dict[str, str]) -> None:
+    """Add the events in one transaction, as a service does."""
+    url = orders["SHIELDTX_DATABASE_URL"]
+    app = ShieldTx(Settings(source=orders["SHIELDTX_SOURCE"], database_url=url))
+    app.declare("orders.placed")
+    with Session(create_engine(url)) as session, session.begin():
+        for n in range(EVENTS):
+            event = Event(type="orders.placed", key=f"household {n % 3}", payload={"n": n})
+            app.outbox.add(session, event)
+
+
+def run(environment: dict[str, str], *arguments: str) -> Any:
+    """Run the installed command with --json and return what it answers."""
+    print(f"$ shieldtx {' '.join(arguments[:2])}", flush=True)
+    done = subprocess.run(
+        [COMMAND, *arguments, "--json"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{arguments} ended with {done.returncode}:\n{done.stderr}"
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    main()
