@@ -31,13 +31,14 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def main(arguments: list[str]) -> int:
     """Run the request on the first line of standard input, and return the exit status."""
-    request = from_json(sys.stdin.readline())
     with tempfile.TemporaryDirectory(prefix="shieldtx-reconcile-") as scratch:
+        line = sys.stdin.readline()
         leave = partial(_leave, scratch)
         signal.signal(signal.SIGTERM, leave)
         if UNTIL_STDIN_CLOSES in arguments:
             threading.Thread(target=_leave_after_stdin, args=[leave], daemon=True).start()
         try:
+            request = from_json(line)
             with session(request, scratch) as spark:
                 return job.run(spark, request).outcome
         except Exception:  # noqa: BLE001  whatever it was, the exit status has to say so
@@ -84,10 +85,12 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
 def root_cause(error: Exception) -> str:
     """Say in one line what failed, and where if that was noted.
 
-    Of Java's errors the innermost knows best; all of them are in the text of the Python one.
+    Of Java's errors, all of which are in the text of the Python one, the database's says most, and
+    otherwise the innermost.
     """
     lines = str(error).splitlines() or [""]
     causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]
+    causes.sort(key=lambda cause: cause.startswith("org.postgresql."))
     what = causes[-1] if causes else f"{type(error).__name__}: {lines[0]}"
     return " ".join([what, *(f"({note})" for note in getattr(error, "__notes__", ()))])
 

@@ -6,12 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-
-from sqlalchemy import make_url
 
 from shieldtx.bundled import bundled
 from shieldtx.errors import ConfigurationError
@@ -55,7 +52,7 @@ def run(request: ReconcileRequest) -> ReconcileResult:
     status = _run_job(replace(request, folder=folder.path), folder.log)
     ended_well = status in {Outcome.CLEAN, Outcome.MISMATCHES, Outcome.NOT_JUDGED}
     if not ended_well or not folder.findings.exists():
-        problem = _problem(folder.log, status, _passwords(request))
+        problem = _problem(folder.log, status)
         return ReconcileResult(outcome=Outcome.ERROR, findings=None, problem=problem, folder=folder)
     findings = from_json(folder.findings.read_bytes())
     return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
@@ -100,6 +97,11 @@ def _clear(folder: OutputFolder) -> None:
     """Make the folder and take out what an earlier run left, lest it pass for this one's."""
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
+        if not folder.log.exists() and (folder.rows.exists() or folder.summary.exists()):
+            raise ConfigurationError(
+                f"{folder.path} holds a `rows` or `summary` that no reconciliation left there: "
+                "choose another folder for the report"
+            )
         for file in (folder.findings, folder.page, folder.log):
             file.unlink(missing_ok=True)
         for directory in (folder.rows, folder.summary):
@@ -150,19 +152,9 @@ def _end(job: subprocess.Popen[bytes]) -> None:
             job.kill()
 
 
-def _problem(log: Path, status: int, secrets: Mapping[str, str]) -> str:
+def _problem(log: Path, status: int) -> str:
     text = log.read_text(encoding="utf-8", errors="replace")
-    for secret, name in secrets.items():
-        text = text.replace(secret, name)
     if "UnsupportedClassVersionError" in text:
         return f"{_JAVA}, but the one that was found is older"
     tail = "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
     return f"Spark's job ended with status {status}. The end of {log}:\n{tail}"
-
-
-def _passwords(request: ReconcileRequest) -> dict[str, str]:
-    passwords = {}
-    for service in (request.upstream, request.downstream):
-        if password := make_url(service.url).password:
-            passwords[str(password)] = f"<password of {service.name}>"
-    return passwords

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
@@ -83,5 +83,12 @@ def to_json(request: ReconcileRequest) -> bytes:
 
 
 def from_json(line: str | bytes) -> ReconcileRequest:
-    """Decode what `to_json` has made."""
-    return _REQUEST.validate_json(line)
+    """Decode what `to_json` has made; raises ConfigurationError, which repeats no value of it."""
+    try:
+        return _REQUEST.validate_json(line)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'all of it'}: {problem['msg']}"
+            for problem in error.errors(include_input=False, include_url=False)
+        )
+        raise ConfigurationError(f"the request cannot be read: {problems}") from None

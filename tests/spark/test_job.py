@@ -346,7 +346,7 @@ def test_a_run_that_breaks_off_says_why_without_the_password(orders, stock, tmp_
 def silent_server():
     """A listener that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(60)
+        listener.settimeout(150)
         yield listener
 
 
@@ -384,8 +384,8 @@ def test_the_job_and_its_java_end_with_the_process_that_started_them(
                 assert secret not in " ".join(member.cmdline())
                 assert secret not in " ".join(member.environ().values())
         process.stdin.close()
-        assert process.wait(20) == Outcome.ERROR
-        _, alive = psutil.wait_procs(family, timeout=20)
+        assert process.wait(60) == Outcome.ERROR
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert alive == []
     finally:
         connection.close()
@@ -417,14 +417,22 @@ def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
     try:
         assert len(family) > 1
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(20) != 0
-        _, alive = psutil.wait_procs(family, timeout=20)
+        assert launcher.wait(60) != 0
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert alive == []
     finally:
         connection.close()
         for member in family:
             if member.is_running():
                 member.kill()
+
+
+def test_a_folder_with_rows_of_somebody_else_is_left_alone(orders, stock, tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "thesis.txt").write_text("three years of work")
+    with pytest.raises(ConfigurationError, match="choose another folder"):
+        launch.run(request(orders, stock, tmp_path, None))
+    assert (tmp_path / "rows" / "thesis.txt").exists()
 
 
 def test_a_machine_without_spark_or_java_is_told_what_to_install(

@@ -48,6 +48,14 @@ def test_a_request_shows_no_password():
     assert "s3cret" not in repr(request())
 
 
+def test_a_request_that_cannot_be_read_is_refused_without_repeating_it():
+    with pytest.raises(ConfigurationError) as refusal:
+        from_json('{"upstream": {"name": "orders", "url": ["s3cret"]}, "downstream": "s3cret"}')
+    assert "upstream.url" in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+
+
 def test_a_negative_margin_is_refused():
     with pytest.raises(ConfigurationError, match="margin"):
         request(margin=timedelta(seconds=-1))
