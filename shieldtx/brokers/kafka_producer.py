@@ -63,4 +63,6 @@ class Producer(KafkaProducer):
         self.close(timeout=0)  # type: ignore[no-untyped-call]
 
     def __del__(self) -> None:
-        """Do nothing: the client's own would close it a second time and switch its logger off."""
+        """Abandon what nobody closed: the client's own would wait, and switch its logger off."""
+        with suppress(Exception):
+            self.abandon()

@@ -74,6 +74,8 @@ class KafkaPublisher:
             "delivery_timeout_ms": 3_600_000,
             "max_block_ms": 1_000,
             "max_request_size": max(4 * MESSAGE_MAX_BYTES, 2 * max_record_bytes),
+            # How soon partitions that were added are used.
+            "metadata_max_age_ms": 60_000,
             "metrics_enabled": False,
         }
         self._producer: Producer | None = None
@@ -150,7 +152,8 @@ class KafkaPublisher:
 
         The producer itself would wait for a topic that does not exist, and go on asking for it.
         """
-        admin = KafkaTopics(self._connection, timeout=max(0.1, min(_CONNECT_S, call.left())))
+        # It connects and asks twice, each for that long at most.
+        admin = KafkaTopics(self._connection, timeout=max(0.1, min(_CONNECT_S, call.left() / 3)))
         try:
             if not admin.missing([topic]):
                 return ""

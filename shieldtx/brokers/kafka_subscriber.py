@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from threading import Event
 from typing import Any, Final
 
 from kafka import KafkaConsumer, TopicPartition
@@ -57,18 +58,21 @@ class KafkaSubscriber:
         topics: Sequence[str],
         session_timeout: float = 15.0,
         max_poll_interval: float = 300.0,
+        join_timeout: float = 10.0,
         request_timeout: float = 10.0,
         metadata_max_age: float = 60.0,
     ) -> None:
         """Connect to nothing yet; all times in seconds.
 
         The partitions of a member that died are given to others after `session_timeout`, those of a
-        member that has not polled for `max_poll_interval` (its handlers take too long) at once.
-        A broker that does not answer within `request_timeout` is away, and new partitions are found
-        within `metadata_max_age`.
+        member that has not polled for `max_poll_interval` (its handlers take too long) at once. One
+        that is not in the group after `join_timeout` begins anew; where slow members hold it up for
+        longer, that does no harm. A broker that does not answer within `request_timeout` is away.
+        New partitions are found within `metadata_max_age`.
         """
         self._connection = connection
         self._topics = list(topics)
+        self._join_timeout = join_timeout
         self._options = {
             "group_id": group,
             "enable_auto_commit": False,
@@ -83,6 +87,7 @@ class KafkaSubscriber:
         self._consumer: Any = None
         self._network: Any = None
         self._away_since: float | None = None
+        self._joining_since: float | None = None
 
     def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
@@ -90,6 +95,7 @@ class KafkaSubscriber:
         Raises BrokerUnavailable, TopicMissing, and BrokerError for what waiting does not mend. It
         takes some seconds more where it has to connect or to join the group first.
         """
+        self._check_joining()
         consumer = self._open()
         try:
             with self._connection.translated("reading"):
@@ -186,7 +192,8 @@ class KafkaSubscriber:
                 KafkaConsumer, within=_CONNECT_S, **self._options
             )
             self._consumer.subscribe(self._topics)
-            self._away_since = None
+            self._await_metadata()
+            self._away_since = self._joining_since = None
         return self._consumer
 
     def _check_topics(self) -> None:
@@ -200,6 +207,33 @@ class KafkaSubscriber:
                 f"no topic {', '.join(missing)} at {self._connection.bootstrap_servers}; "
                 "create it with `shieldtx topics create`"
             )
+
+    def _await_metadata(self) -> None:
+        """Wait until the client knows the topics: before, it would deal out no partitions."""
+        cluster = self._network.cluster
+        deadline = time.monotonic() + _CONNECT_S
+        while any(cluster.partitions_for_topic(topic) is None for topic in self._topics):
+            left = deadline - time.monotonic()
+            answered = Event()
+            cluster.request_update().add_both(lambda _, answered=answered: answered.set())
+            if not answered.wait(max(0.0, left)):
+                return
+
+    def _check_joining(self) -> None:
+        """Begin anew with a client that does not get into the group.
+
+        A leader whose poll ends while it deals out partitions that were added forgets about it: it
+        reads on from its old ones without heartbeats, cannot commit, and does not notice
+        (kafka-python 3.0.12).
+        """
+        now = time.monotonic()
+        if self._consumer is None or _has_joined(self._consumer):
+            self._joining_since = None
+        elif self._joining_since is None:
+            self._joining_since = now
+        elif now - self._joining_since > self._join_timeout:
+            log.warning("not in the consumer group after %.0f s: joining anew", self._join_timeout)
+            self._drop()
 
     def _check_reachable(self) -> None:
         """Raise BrokerUnavailable when no broker has been connected for a while.

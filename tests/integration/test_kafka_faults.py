@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from kafka import KafkaAdminClient
 
 from shieldtx.brokers.kafka import (
     KafkaBroker,
@@ -22,8 +23,9 @@ from shieldtx.brokers.kafka import (
     KafkaSubscriber,
     KafkaTopics,
 )
+from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.errors import BrokerUnavailable
+from shieldtx.errors import BrokerError, BrokerUnavailable
 from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
 
 
@@ -261,6 +263,77 @@ def test_a_member_that_took_too_long_loses_its_partitions_and_its_commit_is_no_e
     finally:
         slow.close()
         heir.close()
+
+
+def test_partitions_added_are_read_by_a_member_whose_polls_never_wait(
+    connection: KafkaConnection,
+    publisher: KafkaPublisher,
+    topic: str,
+    eventually: Callable[..., None],
+) -> None:
+    publisher.publish(records(topic, "0"), timeout=20)
+    subscriber = KafkaSubscriber(
+        connection, group=f"g-{topic}", topics=[topic], metadata_max_age=0.3, join_timeout=1
+    )
+    partitions: set[int] = set()
+
+    try:
+        assert read(subscriber, bool) == ["0"]
+        admin = KafkaAdminClient(bootstrap_servers=connection.bootstrap_servers)
+        admin.create_partitions({topic: 4})
+        admin.wait_for_topics([topic])
+        admin.close()
+        publisher.close()  # the next client knows the new partitions
+
+        def has_read_all() -> bool:
+            # Records keep coming: a member that reads on outside of the group has to notice too.
+            more = [Record(topic=topic, key=str(n).encode(), value=b"") for n in range(40)]
+            assert outcomes(publisher.publish(more, timeout=20)) == {Outcome.ACKNOWLEDGED}
+            partitions.update(r.partition for r in subscriber.poll(timeout=0, limit=500))
+            return len(partitions) == 4
+
+        eventually(has_read_all, "records of every partition are read", within=40)
+    finally:
+        subscriber.close()
+
+
+class _Unreadable(str):
+    """A header's name that goes out as bytes which are no UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        return b"\xff\xfe"
+
+
+def test_a_record_that_the_client_cannot_read_is_an_error_and_stops_no_other_partition(
+    connection: KafkaConnection, publisher: KafkaPublisher
+) -> None:
+    topic = make_topic(connection, partitions=2)
+    odd = Record(topic=topic, key=b"odd", value=b"x", headers=((_Unreadable("name"), b""),))
+    assert outcomes(publisher.publish([odd], timeout=20)) == {Outcome.ACKNOWLEDGED}
+    keys = [str(n).encode() for n in range(20)]
+    beside = [key for key in keys if partition_of(key, 2) != partition_of(b"odd", 2)]
+    good = [Record(topic=topic, key=key, value=key) for key in beside]
+    publisher.publish(good, timeout=20)
+
+    subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
+    came: list[bytes | None] = []
+    errors = 0
+    deadline = time.monotonic() + 30
+    try:
+        while errors < 3 or len(came) < len(good):
+            assert time.monotonic() < deadline, (errors, came)
+            try:
+                batch = subscriber.poll(timeout=0.2, limit=3)
+            except BrokerError as error:
+                errors += "invalid record structure" in str(error)
+                continue
+            came += [r.value for r in batch]
+            subscriber.commit(batch)
+    finally:
+        subscriber.close()
+    assert came == [r.value for r in good]
 
 
 def test_members_that_leave_take_their_threads_and_sockets_along(
