@@ -189,8 +189,8 @@ def _make_inbox(op: Operations, schema: str | None) -> None:
     )
     index(
         "shield_inbox_biz_key_key",
-        ["consumer_group", "source", "event_type", "tx_kind", "biz_key"],
-        "biz_key IS NOT NULL",
+        ["consumer_group", "source", "event_type", "biz_key"],
+        "biz_key IS NOT NULL AND tx_kind = 'COMMIT'",
         unique=True,
     )
 

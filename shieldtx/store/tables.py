@@ -152,13 +152,12 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
     Index(conv("shield_outbox_held_key_idx"), table.c.shard, table.c.key, **_where(holding))
     # The few rows that wait for a person, among millions at rest.
     Index(conv("shield_outbox_error_idx"), table.c.settled_at, **_where(ended_in_error(table)))
-    once = and_(table.c.biz_key.is_not(None), table.c.tx_kind == TxKind.COMMIT.value)
     Index(
         conv("shield_outbox_biz_key_key"),
         table.c.event_type,
         table.c.biz_key,
         unique=True,
-        **_where(once),
+        **_where(_happens_once(table)),
     )
     return table
 
@@ -203,10 +202,9 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         c.consumer_group,
         c.source,
         c.event_type,
-        c.tx_kind,
         c.biz_key,
         unique=True,
-        **_where(c.biz_key.is_not(None)),
+        **_where(_happens_once(table)),
     )
     return table
 
@@ -217,6 +215,14 @@ def ended_in_error(table: FromClause) -> ColumnElement[bool]:
     Among the states at rest, those that wait for a person all are: FAILED, UNRESOLVED, DEAD.
     """
     return and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
+
+
+def _happens_once(table: FromClause) -> ColumnElement[bool]:
+    """Whether a row has a business key that no other may have.
+
+    Several groups may give the same event up; `compensated_id` makes one compensation of it.
+    """
+    return and_(table.c.biz_key.is_not(None), table.c.tx_kind == TxKind.COMMIT.value)
 
 
 def _shard(metadata: MetaData, schema: str | None) -> Table:

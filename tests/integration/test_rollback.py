@@ -121,6 +121,23 @@ def test_two_groups_that_refuse_the_same_event_lead_to_one_compensation(
     assert chain["orders"].rows(compensated) == [(1,)]
 
 
+def test_two_groups_of_one_service_that_refuse_the_same_event_lead_to_one_compensation(
+    make_service: Make,
+) -> None:
+    chain = Chain(make_service, ["orders", "stock"])
+    chain["orders"].app.declare("orders.placed")
+    chain["orders"].app.consumer("orders").compensates("orders.placed")(effect("cancelled"))
+    for group in ("stock", "freight"):
+        chain["stock"].app.consumer(group).handles("orders.placed", retry=QUICK)(refuse)
+    chain.start()
+    freight = chain["stock"].app.consumer_worker("freight")
+    place(chain["orders"], "a", biz_key="order-a")
+    drain(*chain.relays, *chain.consumers.values(), freight)
+    assert chain["orders"].effects("cancelled") == ["a"]
+    assert chain["orders"].inbox() == {"PROCESSED": 2}
+    assert chain["orders"].rows("SELECT count(*) FROM shield_parked") == [(0,)]
+
+
 def test_a_group_that_had_applied_an_event_takes_its_effect_back(make_service: Make) -> None:
     chain = Chain(make_service, ["orders", "stock", "billing"])
     chain["orders"].app.declare("orders.placed")
