@@ -3,61 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
+from shieldtx.buffer import Buffer, OutboxWriter, Posting
 from shieldtx.catalog import Catalog
 from shieldtx.errors import EventRefused, TransactionRefused
 from shieldtx.events import Envelope, Event, new_event_id, storable
 from shieldtx.states import TxKind
 
-CallersTransaction: TypeAlias = Session | AsyncSession | Connection
+CallersTransaction: TypeAlias = (
+    Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]
+)
 
-LONGEST_REASON = 2000
-"""Characters of the reason that a rollback event carries."""
-
-_BUFFER = "shieldtx.outbox"
+_BUFFERS = "shieldtx.buffers"
 _HANDLING = "shieldtx.handling"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Posting:
-    """An envelope on its way into the table, and when it is due (both None: at once)."""
-
-    envelope: Envelope
-    delay: timedelta | None = None
-    at: datetime | None = None
-
-
-class OutboxWriter(Protocol):
-    """Writes rows over the caller's connection, in the transaction that is open there."""
-
-    def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
-        """Insert all rows with one statement."""
-        ...
-
-    def refuse_autocommit(self, connection: Connection) -> None:
-        """Raise TransactionRefused when the connection commits each statement by itself."""
-        ...
-
-    def cancel(self, connection: Connection, event_id: UUID) -> bool:
-        """Discard a delayed event; False when it is too late or there is none."""
-        ...
 
 
 class Outbox:
     """Adds events to the transactions of a service.
 
-    On a Session or AsyncSession they are gathered and inserted together when the session flushes or
-    commits; a rolled back savepoint drops its own. On a Connection they are inserted at once.
+    On a Session or AsyncSession they are gathered, inserted together when it commits, and dropped
+    with the savepoint (`session.begin_nested()`) that they were added in when that is rolled back.
+    On a Connection, or a Session made on one, they are inserted at once.
     """
 
     def __init__(
@@ -100,34 +76,62 @@ class Outbox:
     ) -> list[UUID]:
         """Add several events: all of them, or none and an error as of `add`."""
         _check_due(delay, at)
-        session = _session_of(transaction)
+        caller = _caller_of(transaction)
+        session = _session_of(caller)
         handling = session.info.get(_HANDLING) if session is not None else None
         postings = [
             Posting(envelope=self._seal(event, handling), delay=delay, at=at) for event in events
         ]
-        if session is not None:
-            self._buffer_of(session, transaction).add(postings)
-        elif isinstance(transaction, Connection):
-            self._writer.refuse_autocommit(transaction)
-            self._writer.insert(transaction, postings)
+        if not postings:
+            return []
+        buffer = self._admit(caller)
+        if buffer is not None:
+            buffer.add(postings)
+        elif isinstance(caller, Connection):
+            self._writer.insert(caller, postings)
         return [posting.envelope.id for posting in postings]
 
     def add_envelope(self, session: Session, envelope: Envelope) -> None:
         """Add an envelope that shieldtx made itself (a rollback event)."""
-        self._buffer_of(session, session).add([Posting(envelope=envelope)])
+        buffer = self._buffer_of(session)
+        buffer.admit(asynchronous=False)
+        buffer.add([Posting(envelope=envelope)])
 
-    def cancel(self, transaction: Session | Connection, event_id: UUID) -> bool:
+    def cancel(
+        self, transaction: Session | Connection | scoped_session[Any], event_id: UUID
+    ) -> bool:
         """Discard a delayed event before it is due, in the caller's transaction.
 
         Returns False when there is nothing to cancel any more: it was due, sent or never there.
+        With an AsyncSession: `await session.run_sync(outbox.cancel, event_id)`.
         """
-        if isinstance(transaction, Session):
-            pending = _existing_buffer(transaction)
-            if pending is not None:
-                pending.flush()
-            transaction = transaction.connection()
-        self._writer.refuse_autocommit(transaction)
-        return self._writer.cancel(transaction, event_id)
+        caller = _caller_of(transaction)
+        if isinstance(caller, AsyncSession):
+            raise TransactionRefused(
+                "an AsyncSession cannot be asked without waiting for the answer: "
+                "cancel with `await session.run_sync(outbox.cancel, event_id)`"
+            )
+        buffer = self._admit(caller)
+        if buffer is not None:
+            buffer.flush()
+        connection = caller.connection() if isinstance(caller, Session) else caller
+        return self._writer.cancel(connection, event_id)
+
+    @contextmanager
+    def staying_in(self, transaction: CallersTransaction, *, whose: str) -> Iterator[None]:
+        """Raise TransactionRefused for a transaction that cannot take events, before the block.
+
+        And after it, when the block has ended the transaction; `whose` block it was is said.
+        """
+        caller = _caller_of(transaction)
+        self._admit(caller)
+        begun = _open_transaction(caller)
+        yield
+        if _open_transaction(caller) is not begun:
+            raise TransactionRefused(
+                f"{whose} ended the transaction that it was called with, so its event has none to "
+                "go into: leave commit, rollback and close to the caller"
+            )
 
     def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
         """Make the event that takes `original` back: same type, topic and key, the other way."""
@@ -136,7 +140,7 @@ class Outbox:
             type=original.type,
             source=self.source,
             topic=original.topic,
-            payload=json.dumps({"reason": storable(reason, LONGEST_REASON)}, ensure_ascii=False),
+            payload=json.dumps({"reason": storable(reason)}, ensure_ascii=False),
             # Replaced by the database's time in the row.
             time=datetime.now(UTC),
             kind=TxKind.ROLLBACK,
@@ -175,18 +179,25 @@ class Outbox:
             traceparent=trace,
         )
 
-    def _buffer_of(self, session: Session, transaction: CallersTransaction) -> _Buffer:
-        buffer = _existing_buffer(session)
-        if buffer is None:
-            if not session.in_transaction() and not session.autobegin:
-                raise TransactionRefused(
-                    "the session has no transaction and does not begin one by itself: "
-                    "call session.begin() before adding events"
-                )
-            buffer = _Buffer(session, self._writer, self._after_commit)
-            session.info[_BUFFER] = buffer
-        buffer.prepare(can_execute=not isinstance(transaction, AsyncSession))
-        return buffer
+    def _admit(self, caller: Session | AsyncSession | Connection) -> Buffer | None:
+        """Refuse a transaction that cannot take events; return the buffer of a session."""
+        session = _session_of(caller)
+        if session is not None:
+            buffer = self._buffer_of(session)
+            buffer.admit(asynchronous=isinstance(caller, AsyncSession))
+            return buffer
+        if isinstance(caller, Connection):
+            # As its first statement would do.
+            if not caller.in_transaction():
+                caller.begin()
+            self._writer.refuse_autocommit(caller)
+        return None
+
+    def _buffer_of(self, session: Session) -> Buffer:
+        buffers: dict[Outbox, Buffer] = session.info.setdefault(_BUFFERS, {})
+        if self not in buffers:
+            buffers[self] = Buffer(session, self._writer, self._after_commit)
+        return buffers[self]
 
 
 def handling(session: Session, event: Event | None) -> None:
@@ -194,95 +205,41 @@ def handling(session: Session, event: Event | None) -> None:
     session.info[_HANDLING] = event
 
 
-class _Buffer:
-    """The events of one session that wait for their INSERT, with the transactions they are in."""
-
-    def __init__(
-        self, session: Session, writer: OutboxWriter, after_commit: Callable[[], None]
-    ) -> None:
-        self._session = session
-        self._writer = writer
-        self._after_commit = after_commit
-        self._waiting: list[tuple[tuple[SessionTransaction, ...], Posting]] = []
-        self._wrote = False
-        self._at_once = False
-        sqlalchemy_event.listen(session, "after_flush", self._on_flush)
-        sqlalchemy_event.listen(session, "before_commit", self._on_before_commit)
-        sqlalchemy_event.listen(session, "after_commit", self._on_after_commit)
-        sqlalchemy_event.listen(session, "after_soft_rollback", self._on_rollback)
-
-    def prepare(self, *, can_execute: bool) -> None:
-        """Make sure that there is a transaction to write into, as early as the session allows."""
-        if not self._session.in_transaction():
-            self._session.begin()
-        if can_execute:
-            self._writer.refuse_autocommit(self._session.connection())
-        # A session on somebody's Connection may never be committed itself: nothing may wait in it.
-        self._at_once = can_execute and isinstance(self._session.bind, Connection)
-
-    def add(self, postings: Iterable[Posting]) -> None:
-        inside = tuple(_enclosing(self._session))
-        self._waiting += [(inside, posting) for posting in postings]
-        if self._at_once:
-            self.flush()
-
-    def flush(self) -> None:
-        """Insert what waits."""
-        if not self._waiting:
-            return
-        connection = self._session.connection()
-        self._writer.refuse_autocommit(connection)
-        self._writer.insert(connection, [posting for _, posting in self._waiting])
-        self._waiting.clear()
-        self._wrote = True
-
-    def _on_flush(self, session: Session, context: Any) -> None:  # noqa: ARG002  SQLAlchemy's signature
-        self.flush()
-
-    def _on_before_commit(self, session: Session) -> None:
-        # A savepoint's release is no commit: its events wait for the real one, and a rollback of
-        # the transaction around it still drops them.
-        if session.get_nested_transaction() is None:
-            # The business rows first: their locks decide the order of concurrent writers of a key,
-            # and the events' sequence numbers must follow it.
-            session.flush()
-            self.flush()
-
-    def _on_after_commit(self, session: Session) -> None:  # noqa: ARG002  SQLAlchemy's signature
-        if self._wrote:
-            self._wrote = False
-            self._after_commit()
-
-    def _on_rollback(self, session: Session, ended: SessionTransaction) -> None:  # noqa: ARG002  SQLAlchemy's signature
-        self._waiting = [(inside, p) for inside, p in self._waiting if ended not in inside]
-        if ended.parent is None:
-            self._wrote = False
+def flush_events(session: Session) -> None:
+    """Insert the events that wait in a session now, so that what is wrong with them shows here."""
+    buffers: dict[Outbox, Buffer] = session.info.get(_BUFFERS, {})
+    for buffer in buffers.values():
+        buffer.flush()
 
 
-def _existing_buffer(session: Session) -> _Buffer | None:
-    buffer: _Buffer | None = session.info.get(_BUFFER)
-    return buffer
-
-
-def _enclosing(session: Session) -> Iterable[SessionTransaction]:
-    """Yield the innermost open transaction of the session and all around it."""
-    transaction = session.get_nested_transaction() or session.get_transaction()
-    while transaction is not None:
-        yield transaction
-        transaction = transaction.parent
-
-
-def _session_of(transaction: CallersTransaction) -> Session | None:
-    if isinstance(transaction, AsyncSession):
-        return transaction.sync_session
-    if isinstance(transaction, Session):
+def _caller_of(transaction: object) -> Session | AsyncSession | Connection:
+    """Return what a scoped session stands for; raises TransactionRefused for other things."""
+    if isinstance(transaction, (scoped_session, async_scoped_session)):
+        transaction = transaction()
+    if isinstance(transaction, (Session, AsyncSession, Connection)):
         return transaction
-    if isinstance(transaction, Connection):
-        return None
-    raise TransactionRefused(
-        f"events are added on a Session, AsyncSession or Connection, not on a "
-        f"{type(transaction).__name__}"
+    way_out = (
+        ": use `await connection.run_sync(outbox.add, event)`"
+        if isinstance(transaction, AsyncConnection)
+        else ""
     )
+    raise TransactionRefused(
+        "events are added on a Session, AsyncSession or Connection, not on a "
+        f"{type(transaction).__name__}{way_out}"
+    )
+
+
+def _session_of(caller: Session | AsyncSession | Connection) -> Session | None:
+    if isinstance(caller, AsyncSession):
+        return caller.sync_session
+    return caller if isinstance(caller, Session) else None
+
+
+def _open_transaction(caller: Session | AsyncSession | Connection) -> object:
+    session = _session_of(caller)
+    if session is not None:
+        return session.get_transaction()
+    return caller.get_transaction()
 
 
 def _check_due(delay: timedelta | None, at: datetime | None) -> None:
@@ -292,3 +249,8 @@ def _check_due(delay: timedelta | None, at: datetime | None) -> None:
         raise EventRefused("delay", f"{delay} is in the past")
     if at is not None and at.tzinfo is None:
         raise EventRefused("at", f"{at} has no time zone; use an aware datetime")
+    try:
+        _ = (at or datetime.now(UTC)).astimezone(UTC) + (delay or timedelta(0))
+    except OverflowError:
+        field = "delay" if at is None else "at"
+        raise EventRefused(field, f"{delay or at} is too far in the future") from None

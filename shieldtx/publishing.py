@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from shieldtx.errors import ConfigurationError, EventRefused, TransactionRefused
 from shieldtx.events import NO_HEADERS, Event
@@ -21,6 +21,8 @@ from shieldtx.states import Operation
 
 Part: TypeAlias = str | Callable[[Any], str | None] | None
 """Where a part of the event comes from: a field of the payload by name, or a function of it."""
+
+_TRANSACTIONS = (Session, AsyncSession, Connection, scoped_session, async_scoped_session)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,7 +63,8 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
             @functools.wraps(function)
             async def asynchronous(*args: Any, **kwargs: Any) -> Any:
                 transaction = _transaction_among(function, args, kwargs)
-                result = await function(*args, **kwargs)
+                with outbox.staying_in(transaction, whose=function.__qualname__):
+                    result = await function(*args, **kwargs)
                 outbox.add(transaction, publication.event_of(result), delay=publication.delay)
                 return result
 
@@ -70,7 +73,8 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
         @functools.wraps(function)
         def synchronous(*args: Any, **kwargs: Any) -> Any:
             transaction = _transaction_among(function, args, kwargs)
-            result = function(*args, **kwargs)
+            with outbox.staying_in(transaction, whose=function.__qualname__):
+                result = function(*args, **kwargs)
             outbox.add(transaction, publication.event_of(result), delay=publication.delay)
             return result
 
@@ -95,7 +99,7 @@ def _transaction_among(
 ) -> CallersTransaction:
     """Find the caller's transaction among the arguments, before the function runs."""
     for argument in (*args, *kwargs.values()):
-        if isinstance(argument, (Session, AsyncSession, Connection)):
+        if isinstance(argument, _TRANSACTIONS):
             return argument
     raise TransactionRefused(
         f"{function.__qualname__} was called without a Session, AsyncSession or Connection, so its "

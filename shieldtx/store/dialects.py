@@ -169,8 +169,14 @@ class SqliteDialect:
         return sqlite.insert(table)
 
     def is_autocommit(self, connection: Connection) -> bool:
-        """Whether the connection was told to commit each statement by itself."""
-        return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        """Whether the driver would commit each statement by itself.
+
+        Not inside a BEGIN sent by hand, which is how SQLAlchemy's manual has savepoints work here.
+        """
+        driver = connection.connection.dbapi_connection
+        by_itself = getattr(driver, "autocommit", None) is True  # Python 3.12 and later
+        by_itself = by_itself or getattr(driver, "isolation_level", "") is None
+        return by_itself and not getattr(driver, "in_transaction", False)
 
     def connect_args(self, idle: timedelta) -> dict[str, Any]:  # noqa: ARG002  one signature for both
         """Wait for the one writer lock instead of failing at once."""

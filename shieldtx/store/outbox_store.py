@@ -11,9 +11,10 @@ from sqlalchemy import Connection, Engine, Update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from shieldtx.buffer import Posting
 from shieldtx.errors import EventRefused, LocalRollbackFailed, TransactionRefused
 from shieldtx.events import shard_of
-from shieldtx.outbox import Posting
+from shieldtx.outbox import flush_events
 from shieldtx.ports import Claim, Claimed, Settlement
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as sql
@@ -47,16 +48,7 @@ class SqlOutboxWriter:
         try:
             connection.execute(self._insert(dialect), rows)
         except IntegrityError as error:
-            if "biz_key" not in str(error.orig):
-                raise
-            keys = sorted(
-                {f"{row['event_type']} {row['biz_key']}" for row in rows if row["biz_key"]}
-            )
-            raise EventRefused(
-                "biz_key",
-                f"one of {', '.join(keys)} was written before; a business key is for event types "
-                "that happen once per object (leave it out for the others)",
-            ) from error
+            raise _refusal_of(error, postings) or error from error
 
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself."""
@@ -70,6 +62,24 @@ class SqlOutboxWriter:
         """Discard a delayed event that is not due yet."""
         dialect = dialect_of(connection.dialect)
         return connection.execute(sql.cancel(self._tables, dialect, event_id)).rowcount == 1
+
+
+def _refusal_of(error: IntegrityError, postings: Sequence[Posting]) -> EventRefused | None:
+    """Say which field of the events was written before; None for any other violation."""
+    # PostgreSQL names the index, SQLite the columns.
+    said = str(error.orig)
+    envelopes = [posting.envelope for posting in postings]
+    if "shield_outbox_biz_key_key" in said or "shield_outbox.biz_key" in said:
+        keys = sorted({f"{e.type} {e.biz_key}" for e in envelopes if e.biz_key is not None})
+        return EventRefused(
+            "biz_key",
+            f"one of {', '.join(keys)} was written before; a business key is for event types "
+            "that happen once per object (leave it out for the others)",
+        )
+    if "shield_outbox_pkey" in said or "shield_outbox.event_id" in said:
+        ids = ", ".join(str(e.id) for e in envelopes)
+        return EventRefused("id", f"one of {ids} was written before; make an Event for each")
+    return None
 
 
 class SqlOutboxStore:
@@ -140,6 +150,7 @@ class SqlOutboxStore:
                 try:
                     local_rollback(session)
                     session.flush()
+                    flush_events(session)
                 except Exception as error:
                     raise LocalRollbackFailed(
                         f"local rollback failed: {type(error).__name__}: {error}"

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from shieldtx.buffer import Posting
 from shieldtx.errors import EventRefused, LocalRollbackFailed
 from shieldtx.events import Envelope, new_event_id
-from shieldtx.outbox import Posting
 from shieldtx.ports import Claim, Retry, Settlement
 from shieldtx.states import Operation
 from tests.contract.conftest import SHARDS, Stores

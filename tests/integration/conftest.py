@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
 from tests.services import Service, Wire
+from tests.shops import Shop
 
 
 @pytest.fixture
@@ -34,3 +36,33 @@ def make_service(postgres: EmbeddedPostgres, wire: Wire) -> Iterator[Callable[..
     for service, database in made:
         service.close()
         postgres.drop_database(database)
+
+
+@pytest.fixture(scope="session")
+def shop_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A migrated database that the tests of the write side share, one after the other."""
+    name = f"test_{uuid.uuid4().hex}"
+    postgres.create_database(name)
+    Shop(postgres.url(name)).close()
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def postgres_shop(shop_url: str) -> Iterator[Shop]:
+    """A service whose own code writes events, with empty tables."""
+    opened = Shop(shop_url, migrate=False)
+    opened.clear()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """Such a service on each database that shieldtx knows."""
+    if request.param == "postgresql":
+        yield request.getfixturevalue("postgres_shop")
+    else:
+        opened = Shop(f"sqlite:///{tmp_path}/shop.db")
+        yield opened
+        opened.close()

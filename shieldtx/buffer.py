@@ -1,0 +1,196 @@
+"""The events of a session that wait for its commit, in step with its savepoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from shieldtx.errors import TransactionRefused
+from shieldtx.events import Envelope
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Posting:
+    """An envelope on its way into the table, and when it is due (both None: at once)."""
+
+    envelope: Envelope
+    delay: timedelta | None = None
+    at: datetime | None = None
+
+
+class OutboxWriter(Protocol):
+    """Writes rows over the caller's connection, in the transaction that is open there."""
+
+    def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
+        """Insert all rows with one statement; raises EventRefused for those written before."""
+        ...
+
+    def refuse_autocommit(self, connection: Connection) -> None:
+        """Raise TransactionRefused when the connection commits each statement by itself."""
+        ...
+
+    def cancel(self, connection: Connection, event_id: UUID) -> bool:
+        """Discard a delayed event; False when it is too late or there is none."""
+        ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A posting of the transaction that is open."""
+
+    posting: Posting
+    added_in: tuple[SessionTransaction, ...]
+    """The innermost transaction and those around it: when one is rolled back, the event is gone."""
+    written_in: tuple[SessionTransaction, ...] = ()
+    """Likewise of its INSERT: when one is rolled back, the row is gone, and the event waits again.
+    Empty: not written."""
+
+
+class Buffer:
+    """Holds the events of one session until its transaction commits, and inserts them together.
+
+    At the last moment: by then the transaction holds the locks of all its business rows, so that
+    concurrent writers of a key get their sequence numbers in the order of their changes.
+    """
+
+    def __init__(
+        self, session: Session, writer: OutboxWriter, after_commit: Callable[[], None]
+    ) -> None:
+        self._session = session
+        self._writer = writer
+        self._after_commit = after_commit
+        self._entries: list[_Entry] = []
+        self._examined: Connection | None = None
+        self._at_once = False
+        self._hears_begin = False
+        self._released: SessionTransaction | None = None
+        sqlalchemy_event.listen(session, "before_commit", self._on_before_commit)
+        sqlalchemy_event.listen(session, "after_commit", self._on_after_commit)
+        sqlalchemy_event.listen(session, "after_transaction_end", self._on_end)
+
+    def admit(self, *, asynchronous: bool) -> None:
+        """Make sure that events can go into the session's transaction, or raise TransactionRefused.
+
+        Begins the transaction where the session does so by itself. On an `asynchronous` session,
+        which cannot reach its database here, what is not known yet is examined later, but before
+        its first statement.
+        """
+        session = self._session
+        if not session.in_transaction():
+            if not session.autobegin:
+                raise TransactionRefused(
+                    "the session has no transaction and does not begin one by itself: "
+                    "call session.begin() before adding events"
+                )
+            session.begin()
+        # A session on somebody's Connection may never be committed itself: nothing may wait in it.
+        self._at_once = not asynchronous and isinstance(session.bind, Connection)
+        if asynchronous:
+            self._admit_asynchronous()
+        else:
+            self._examine(session.connection())
+
+    def add(self, postings: Iterable[Posting]) -> None:
+        """Take postings in; an admitted transaction is open."""
+        inside = tuple(_enclosing(self._session))
+        self._entries += [_Entry(posting=p, added_in=inside) for p in postings]
+        if self._at_once:
+            self.flush()
+
+    def flush(self, connection: Connection | None = None) -> None:
+        """Insert what waits, over the session's connection."""
+        waiting = [entry for entry in self._entries if not entry.written_in]
+        if not waiting:
+            return
+        connection = connection or self._session.connection()
+        self._writer.insert(connection, [entry.posting for entry in waiting])
+        inside = tuple(_enclosing(self._session))
+        for entry in waiting:
+            entry.written_in = inside
+
+    def _admit_asynchronous(self) -> None:
+        session = self._session
+        if isinstance(session.bind, Connection) and (
+            session.join_transaction_mode not in {"create_savepoint", "control_fully"}
+        ):
+            raise TransactionRefused(
+                "this AsyncSession shares the transaction of its connection, which may commit "
+                "without the session: make it with join_transaction_mode='create_savepoint', or "
+                "add events with `await session.run_sync(outbox.add, event)`"
+            )
+        if not self._hears_begin:
+            self._hears_begin = True
+            sqlalchemy_event.listen(session, "after_begin", self._on_begin)
+        root = session.get_transaction()
+        for connection in root.connections if root is not None else ():
+            self._examine(connection)
+
+    def _examine(self, connection: Connection) -> None:
+        self._writer.refuse_autocommit(connection)
+        session = self._session
+        if isinstance(session.bind, Connection):
+            return
+        if connection.in_nested_transaction() and not session.in_nested_transaction():
+            raise TransactionRefused(
+                "the connection is in a savepoint that its session knows nothing of: begin it "
+                "with session.begin_nested(), so that its events can follow it"
+            )
+        if connection is not self._examined:
+            self._examined = connection
+            # Events may still come after `before_commit`, from the flush of the commit itself.
+            sqlalchemy_event.listen(connection, "commit", self._on_connection_commit)
+
+    def _on_begin(
+        self,
+        session: Session,  # noqa: ARG002  SQLAlchemy's signature
+        transaction: SessionTransaction,  # noqa: ARG002  SQLAlchemy's signature
+        connection: Connection,
+    ) -> None:
+        if self._entries:
+            self._examine(connection)
+
+    def _on_before_commit(self, session: Session) -> None:
+        if session.in_nested_transaction():
+            # A savepoint's release is no commit: its events wait for the real one. Which may be the
+            # cause of the release, and then needs a connection to hear from.
+            root = session.get_transaction()
+            if self._entries and root is not None and not root.connections:
+                session.connection()
+            return
+        session.flush()
+        self.flush()
+
+    def _on_connection_commit(self, connection: Connection) -> None:
+        self.flush(connection)
+
+    def _on_after_commit(self, session: Session) -> None:
+        self._released = session.get_nested_transaction()
+        if self._released is None and self._entries:
+            self._after_commit()
+
+    def _on_end(self, session: Session, ended: SessionTransaction) -> None:  # noqa: ARG002  SQLAlchemy's signature
+        if ended.parent is None:
+            self._entries.clear()
+            self._examined = None
+        # A savepoint that was not released was rolled back, even if only its end says so: after a
+        # flush that failed, or when the session is closed.
+        elif ended.nested and ended is not self._released:
+            self._entries = [entry for entry in self._entries if ended not in entry.added_in]
+            for entry in self._entries:
+                if ended in entry.written_in:
+                    entry.written_in = ()
+
+
+def _enclosing(session: Session) -> Iterator[SessionTransaction]:
+    """Yield the innermost open transaction of the session and all around it."""
+    transaction = session.get_nested_transaction() or session.get_transaction()
+    while transaction is not None:
+        yield transaction
+        transaction = transaction.parent
