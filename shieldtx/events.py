@@ -14,6 +14,9 @@ from uuid_utils.compat import uuid7
 
 from shieldtx.states import Operation, TxKind
 
+LONGEST_REASON = 2000
+"""Characters of what an error said that are kept."""
+
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -101,7 +104,7 @@ def shard_of(key: str | None, event_id: UUID, shards: int) -> int:
     return zlib.crc32(key.encode() if key is not None else event_id.bytes) % shards
 
 
-def storable(text: str, limit: int) -> str:
+def storable(text: str, limit: int = LONGEST_REASON) -> str:
     """Return up to `limit` characters of a foreign text, such as an error's, as tables can hold it.
 
     What PostgreSQL or UTF-8 cannot (NUL, lone surrogates) is replaced.

@@ -10,9 +10,9 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused
-from shieldtx.events import Envelope, Event
+from shieldtx.events import Envelope, Event, storable
 from shieldtx.handlers import ConsumerGroup, Handler
-from shieldtx.outbox import Outbox, handling
+from shieldtx.outbox import Outbox, flush_events, handling
 from shieldtx.payloads import decode_payload
 from shieldtx.ports import Attempt, InboxStore
 from shieldtx.states import InboxStatus, TxKind
@@ -134,7 +134,7 @@ class Inbox:
         call()
 
     def _after_failure(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
-        reason = f"{type(error).__name__}: {error}"
+        reason = storable(f"{type(error).__name__}: {error}")
         delay = handler.retry.delay_after(attempt.number, error)
         if delay is None or isinstance(error, _HOPELESS):
             return self._give_up(attempt, reason)
@@ -180,3 +180,4 @@ def _run(handler: Handler, session: Session, event: Event) -> None:
     handler.function(session, event)
     # Whatever the handler left unflushed fails here, as a failure of the handler.
     session.flush()
+    flush_events(session)

@@ -7,12 +7,17 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 
 pytest_plugins = ["tests.left_out"]
 
 Eventually = Callable[..., None]
+
+# A busy machine is no defect.
+settings.register_profile("shieldtx", deadline=None)
+settings.load_profile("shieldtx")
 
 
 @pytest.fixture(scope="session")

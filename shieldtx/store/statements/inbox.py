@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
+from shieldtx.events import storable
 from shieldtx.states import INBOX, InboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
@@ -130,7 +131,7 @@ def postpone(
 ) -> Update:
     """Let a row wait for its next attempt."""
     return _write_back(t, group, event_id, token, InboxStatus.PROCESSING).values(
-        due_at=d.later(delay), last_error=reason
+        due_at=d.later(delay), last_error=storable(reason)
     )
 
 
@@ -147,7 +148,7 @@ def give_up(
 ) -> Update:
     """Settle a row whose attempts are used up."""
     return _write_back(t, group, event_id, token, target).values(
-        settled_at=d.now(), attempts=attempts, last_error=reason
+        settled_at=d.now(), attempts=attempts, last_error=storable(reason)
     )
 
 

@@ -27,6 +27,7 @@ from sqlalchemy import (
     update,
 )
 
+from shieldtx.events import storable
 from shieldtx.states import OUTBOX, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
@@ -97,7 +98,7 @@ def release(
 ) -> Update:
     """Give rows back where they were, without counting the attempt."""
     statement = _write_back(t, d, token, ids, OutboxStatus.INIT).values(
-        attempts=t.outbox.c.attempts - 1, last_error=reason
+        attempts=t.outbox.c.attempts - 1, last_error=storable(reason)
     )
     return statement.values(unconfirmed=True) if unconfirmed else statement
 
@@ -111,14 +112,14 @@ def retry(
         due_at=d.later(delay),
         holds_key=or_(not_(o.c.waiting), o.c.holds_key),
         waiting=True,
-        last_error=reason,
+        last_error=storable(reason),
     )
 
 
 def failed(t: Tables, d: StoreDialect, token: UUID, event_id: UUID, *, reason: str) -> Update:
     """Settle a row that is never to be delivered."""
     return _write_back(t, d, token, [event_id], OutboxStatus.FAILED).values(
-        settled_at=d.now(), last_error=reason
+        settled_at=d.now(), last_error=storable(reason)
     )
 
 
