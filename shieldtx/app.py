@@ -130,6 +130,11 @@ class ShieldTx:
             if self.catalog.find(event_type) is None:
                 kind = payload if payload is not None else payload_type_of(function)
                 self.declare(event_type, payload=kind, topic=topic, retry=retry)
+            elif any(given is not None for given in (payload, topic, retry)):
+                raise ConfigurationError(
+                    f"event type {event_type!r} is declared already: give its payload, topic and "
+                    "retry once, to shield.declare, and leave them out here"
+                )
             publication = Publication(
                 event_type=event_type,
                 key=key,

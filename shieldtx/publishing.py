@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
@@ -19,8 +20,10 @@ from shieldtx.events import NO_HEADERS, Event
 from shieldtx.outbox import CallersTransaction, Outbox
 from shieldtx.states import Operation
 
-Part: TypeAlias = str | Callable[[Any], str | None] | None
-"""Where a part of the event comes from: a field of the payload by name, or a function of it."""
+Part: TypeAlias = str | Callable[[Any], object] | None
+"""Where a part of the event comes from: a field of the payload by name, or a function of it.
+
+It becomes text by `str`; None as its value is refused, since the order of a key would be lost."""
 
 _TRANSACTIONS = (Session, AsyncSession, Connection, scoped_session, async_scoped_session)
 
@@ -84,9 +87,18 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
 
 
 def payload_type_of(function: Callable[..., Any]) -> Any:
-    """Return the return annotation of a function; None (any JSON) where there is none."""
+    """Return the return annotation of a function; None (any JSON) where there is none.
+
+    The other annotations may name what exists for type checkers only. Raises ConfigurationError.
+    """
+    function = inspect.unwrap(function)
+    annotations = getattr(function, "__annotations__", {})
+    if "return" not in annotations:
+        return None
+    only = SimpleNamespace(__annotations__={"return": annotations["return"]})
+    names = getattr(function, "__globals__", {})
     try:
-        return get_type_hints(function).get("return")
+        return get_type_hints(only, globalns=names, include_extras=True)["return"]
     except NameError as error:
         raise ConfigurationError(
             f"the return annotation of {function.__qualname__} cannot be resolved ({error}); "

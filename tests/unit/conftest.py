@@ -1,0 +1,25 @@
+"""A shop on SQLite, for what needs no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shieldtx import Settings, ShieldTx
+from tests.shops import SHARDS, Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    opened = Shop(f"sqlite:///{tmp_path}/shop.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shield(shop: Shop) -> ShieldTx:
+    """An application on the shop's database that has declared nothing yet."""
+    settings = Settings(source="shop", database_url=str(shop.engine.url), shards=SHARDS)
+    return ShieldTx(settings, engine=shop.engine)
