@@ -1,0 +1,44 @@
+"""The tills: brings real baskets to the orders service, each in a transaction of its own.
+
+`python -m examples.retail.checkout --baskets N`, in the environment of the orders service.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import sessionmaker
+
+from examples.retail.baskets import Basket, first_baskets
+from examples.retail.orders import place, shield
+
+TILLS = 2
+
+
+def ring_up(baskets: Iterable[Basket]) -> None:
+    """Place the orders of one till, one after the other."""
+    engine = create_engine(shield.settings.url)
+    begin = sessionmaker(engine).begin
+    for basket in baskets:
+        with begin() as session:
+            place(session, basket)
+    engine.dispose()
+
+
+def main() -> None:
+    """Send each household to a till of its own choice, always the same: that keeps its order."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--baskets", type=int, required=True)
+    baskets = first_baskets(parser.parse_args().baskets)
+    queues = [[b for b in baskets if b.household_id % TILLS == till] for till in range(TILLS)]
+    with ThreadPoolExecutor(TILLS) as tills:
+        # Taken one by one so that the error of a till is raised here.
+        for _ in tills.map(ring_up, queues):
+            continue
+
+
+if __name__ == "__main__":
+    main()

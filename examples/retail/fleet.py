@@ -1,0 +1,89 @@
+"""The processes of the two services, as an operator would start them."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from examples.retail.stage import Stage
+from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.requirements import ServerFailed
+
+SHIELDTX = Path(sys.executable).with_name("shieldtx")
+"""The command line, which pip puts beside the interpreter."""
+STOP_S = 20.0
+TASK_S = 120.0
+
+
+class Fleet:
+    """Starts, kills and stops processes by name; none of them outlives this one.
+
+    `say` is told what is done.
+    """
+
+    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._say = say
+        self._logs = stage.folder / "logs"
+        shutil.rmtree(self._logs, ignore_errors=True)
+        self._logs.mkdir(parents=True)
+        self._running: dict[str, ChildProcess] = {}
+
+    def shieldtx(self, name: str, service: str, *arguments: str) -> ChildProcess:
+        """Start the command line of shieldtx for a service."""
+        app = f"examples.retail.{service}:shield"
+        self._say(f"{service}$ shieldtx {' '.join(arguments)}")
+        return self._start(name, service, SHIELDTX, "--app", app, *arguments)
+
+    def module(self, name: str, service: str, module: str, *arguments: str) -> ChildProcess:
+        """Start a module of this package in the environment of a service."""
+        self._say(f"{service}$ python -m {module} {' '.join(arguments)}")
+        return self._start(name, service, sys.executable, "-m", module, *arguments)
+
+    def finish(self, *names: str) -> None:
+        """Wait until these tasks have ended well; raises ServerFailed with their log otherwise."""
+        for name in names:
+            self._running.pop(name).finish(within=TASK_S)
+
+    def kill(self, name: str) -> int:
+        """End a process with SIGKILL and return the process id that it had."""
+        process = self._running.pop(name)
+        process.kill()
+        return process.pid
+
+    def check(self) -> None:
+        """Raise ServerFailed, with the end of its log, if a process has ended badly by itself."""
+        for process in self._running.values():
+            if process.exit_status:
+                raise ServerFailed(
+                    f"{process.name} ended with exit status {process.exit_status}; the end of its "
+                    f"log {process.log}:\n{process.log_tail()}"
+                )
+
+    def stop(self) -> None:
+        """Stop all processes in order; raises ServerFailed for one that does not end well."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGTERM)
+        for name in list(self._running):
+            self._running.pop(name).finish(within=STOP_S)
+
+    def kill_all(self) -> None:
+        """End all processes at once."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGKILL)
+        for name in list(self._running):
+            self.kill(name)
+
+    def _start(self, name: str, service: str, *command: str | Path) -> ChildProcess:
+        process = ChildProcess.start(
+            command,
+            name=name,
+            log=self._logs / f"{name.replace(' ', '-')}.log",
+            environment=self._stage.environment(service),
+            directory=self._stage.folder,
+        )
+        self._running[name] = process
+        return process

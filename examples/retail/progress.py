@@ -1,0 +1,93 @@
+"""How far the orders are, read from the two databases while the services work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, create_engine, text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Orders by what has happened to them."""
+
+    written: int = 0
+    published: int = 0
+    applied: int = 0
+    """Reserved."""
+    refused: int = 0
+    """Given up by the stock service after all attempts."""
+    compensated: int = 0
+    """Cancelled and paid back."""
+    open_rows: int = 0
+    """Rows of shieldtx on which somebody has still to work."""
+
+    @property
+    def ended(self) -> int:
+        """Orders whose end is known."""
+        return self.applied + self.compensated
+
+    @property
+    def lag(self) -> int:
+        """Orders on their way."""
+        return self.written - self.ended
+
+
+class Watch:
+    """Looks into the databases of both services, from outside."""
+
+    def __init__(self, orders: Connection, stock: Connection) -> None:
+        self.orders = orders
+        self.stock = stock
+
+    def progress(self) -> Progress:
+        """Count the orders."""
+        here, there = self.orders.execute(_ORDERS).one(), self.stock.execute(_STOCK).one()
+        return Progress(
+            written=here.written,
+            published=here.published,
+            applied=there.applied,
+            refused=there.refused,
+            compensated=here.compensated,
+            open_rows=here.open_rows + there.open_rows,
+        )
+
+    def shards(self) -> Mapping[str, int]:
+        """Return how many shards of the orders' outbox each living relay holds."""
+        return {row.owner: row.shards for row in self.orders.execute(_SHARDS)}
+
+
+@contextmanager
+def watching(orders_url: str, stock_url: str) -> Iterator[Watch]:
+    """Connect to both databases for as long as the block lasts."""
+    with ExitStack() as closing:
+        connections = []
+        for url in (orders_url, stock_url):
+            # No transaction may stay open: it would hold back the watermark of the reconciliation.
+            engine = create_engine(url, isolation_level="AUTOCOMMIT")
+            closing.callback(engine.dispose)
+            connections.append(closing.enter_context(engine.connect()))
+        yield Watch(*connections)
+
+
+_ORDERS = text("""
+    SELECT (SELECT count(*) FROM orders) AS written,
+           (SELECT count(*) FROM orders WHERE cancelled) AS compensated,
+           (SELECT count(*) FROM shield_outbox WHERE status = 'PROCESSED') AS published,
+           (SELECT count(*) FROM shield_outbox WHERE settled_at IS NULL)
+           + (SELECT count(*) FROM shield_inbox WHERE settled_at IS NULL) AS open_rows
+""")
+
+_STOCK = text("""
+    SELECT (SELECT count(*) FROM reservation) AS applied,
+           (SELECT count(*) FROM shield_inbox WHERE status = 'MAX_RECONSUMED') AS refused,
+           (SELECT count(*) FROM shield_outbox WHERE settled_at IS NULL)
+           + (SELECT count(*) FROM shield_inbox WHERE settled_at IS NULL) AS open_rows
+""")
+
+_SHARDS = text("""
+    SELECT owner, count(*) AS shards FROM shield_shard
+    WHERE owner IS NOT NULL GROUP BY owner ORDER BY owner
+""")

@@ -1,0 +1,99 @@
+"""What the demo prints at the end: the audit, and the verdicts of the reconciliation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.retail.audit import Audit
+from shieldtx.reconcile.launch import ReconcileResult
+from shieldtx.reconcile.rules import Weight
+
+
+def print_audit(console: Console, audit: Audit) -> None:
+    """Print what became of the orders, and whether money and goods are all there."""
+    books = audit.books
+    table = Table(title="What became of the orders", title_justify="left", min_width=60)
+    table.add_column("counted without shieldtx")
+    table.add_column("", justify="right")
+    table.add_column("must be", justify="right")
+    table.add_row("placed", f"{len(books.placed):,}")
+    table.add_row("records on the topic", f"{len(books.records):,}")
+    table.add_row("duplicate records", f"{audit.duplicates:,}", "any number")
+    table.add_row("effects (reservations)", f"{len(books.effects):,}")
+    table.add_row("compensations (refunds)", f"{len(books.compensations):,}")
+    table.add_row("parked", f"{len(books.parked):,}")
+    table.add_section()
+    for name, count in {
+        "lost": audit.lost,
+        "double": audit.double,
+        "order inversions": audit.inversions,
+        "never placed": audit.ghosts,
+    }.items():
+        table.add_row(name, _zero(count), "0")
+    table.add_section()
+    table.add_row("money charged", _money(books.charged_cents))
+    table.add_row("money refunded", _money(books.refunded_cents))
+    table.add_row(
+        "charged - refunded = standing orders",
+        _money(books.charged_cents - books.refunded_cents),
+        _money(books.standing_cents),
+    )
+    table.add_row("accounts that do not balance", _zero(books.unbalanced_accounts), "0")
+    table.add_section()
+    table.add_row("stock delivered", f"{books.delivered:,}")
+    table.add_row("stock reserved", f"{books.reserved:,}")
+    table.add_row(
+        "delivered - reserved = remaining",
+        f"{books.delivered - books.reserved:,}",
+        f"{books.on_hand:,}",
+    )
+    table.add_row("products that do not balance", _zero(books.unbalanced_products), "0")
+    console.print(table)
+
+
+def print_reconciliation(console: Console, result: ReconcileResult) -> None:
+    """Print the verdicts of the Spark job, and where it wrote them."""
+    if result.findings is None:
+        console.print(f"[bold red]the reconciliation broke off:[/] {result.problem}")
+        return
+    table = Table(title="Reconciliation on Spark", title_justify="left", min_width=60)
+    for column in ("events", "from", "to group", "verdict"):
+        table.add_column(column)
+    table.add_column("rows", justify="right")
+    for pair, verdicts in result.findings.by_pair.items():
+        for verdict, rows in sorted(verdicts.items()):
+            style = "green" if verdict.weight is Weight.CLEAN else "bold red"
+            name = f"[{style}]{verdict}[/]"
+            table.add_row(pair.kind, pair.upstream, pair.group, name, f"{rows:,}")
+    console.print(table)
+    for bounds in result.findings.bounds:
+        if bounds.window.obstacle:
+            console.print(f"[bold red]not judged:[/] {bounds.window.obstacle}")
+    folder = result.folder
+    print_paths(
+        console,
+        {
+            "report": folder.page,
+            "findings": folder.findings,
+            "rows that are not in order": folder.rows,
+            "summary": folder.summary,
+        },
+    )
+
+
+def print_paths(console: Console, paths: Mapping[str, Path]) -> None:
+    """Print where things are, each on a line of its own that can be copied."""
+    for what, path in paths.items():
+        console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
+
+
+def _zero(count: int) -> str:
+    return f"[green]{count:,}[/]" if count == 0 else f"[bold red]{count:,}[/]"
+
+
+def _money(cents: int) -> str:
+    return f"$ {cents / 100:,.2f}"

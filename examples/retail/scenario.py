@@ -1,0 +1,128 @@
+"""What happens in the demo: two services at work, a relay and a consumer killed half-way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from examples.retail.display import Display
+from examples.retail.fleet import Fleet
+from examples.retail.progress import Progress, Watch, watching
+from examples.retail.stage import SERVICES, Stage
+from examples.retail.topics import lag
+
+COMMIT_TOPIC: Final = "orders.placed.commit"
+ROLLBACK_TOPIC: Final = "orders.placed.rollback"
+
+LOOK_EVERY_S: Final = 0.25
+NOTHING_MOVES_S: Final = 60.0
+
+
+def play(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
+    """Open both services, let all baskets through, and stop when nothing is left to do.
+
+    Where work is left but nothing moves any more, stop as well: the audit tells what is lost.
+    """
+    open_services(stage, fleet, baskets)
+    start_workers(fleet)
+    fleet.module("checkout", "orders", "examples.retail.checkout", "--baskets", str(baskets))
+    with watching(stage.url("orders"), stage.url("stock")) as watch:
+        display.sum_up(_until_drained(stage, fleet, display, watch, baskets))
+    fleet.stop()
+    display.say("all processes were stopped with SIGTERM")
+
+
+def open_services(stage: Stage, fleet: Fleet, baskets: int) -> None:
+    """Make the tables of shieldtx and of the services, and the topics."""
+    for service in SERVICES:
+        fleet.shieldtx(f"{service} migration", service, "db", "upgrade")
+    for service in SERVICES:
+        fleet.finish(f"{service} migration")
+        arguments = (service, "--baskets", str(baskets))
+        fleet.module(f"{service} opening", service, "examples.retail.opening", *arguments)
+    stage.kafka_started.result()
+    fleet.shieldtx("topics", "orders", "topics", "create")
+    fleet.finish("topics", *(f"{service} opening" for service in SERVICES))
+
+
+def start_workers(fleet: Fleet) -> None:
+    """Start every relay and consumer."""
+    for relay in ("orders relay 1", "orders relay 2"):
+        fleet.shieldtx(relay, "orders", "relay")
+    fleet.shieldtx("stock consumer", "stock", "consume", "stock")
+    # What it gives up travels back through an outbox, too.
+    fleet.shieldtx("stock relay", "stock", "relay")
+    fleet.shieldtx("orders consumer", "orders", "consume", "orders")
+
+
+class HalfWay:
+    """Kills a relay and a consumer half-way, starts them again, and watches the takeover."""
+
+    def __init__(self, fleet: Fleet, display: Display, baskets: int) -> None:
+        self._fleet = fleet
+        self._display = display
+        self._baskets = baskets
+        self._killed_at: float | None = None
+        self._dead_relay = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether they were killed, and others hold what the dead relay held."""
+        return self._killed_at is not None and not self._dead_relay
+
+    def look(self, progress: Progress, shards: Mapping[str, int]) -> None:
+        """Do what is to be done now; `shards` are those of each relay, by its owner's name."""
+        if self._killed_at is None:
+            if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
+                self._kill(shards)
+        elif self._dead_relay and self._dead_relay not in shards:
+            seconds = time.monotonic() - self._killed_at
+            self._dead_relay = ""
+            self._display.say(f"its shards were taken over after {seconds:.1f} s")
+
+    def _kill(self, shards: Mapping[str, int]) -> None:
+        relay, consumer = self._fleet.kill("orders relay 1"), self._fleet.kill("stock consumer")
+        self._killed_at = time.monotonic()
+        # A relay's name holds its process id.
+        self._dead_relay = next(owner for owner in shards if f"-{relay}-" in owner)
+        self._display.say(
+            f"[bold red]SIGKILL[/] to orders relay 1 (pid {relay}), which holds "
+            f"{shards[self._dead_relay]} shards, and to the stock consumer (pid {consumer})"
+        )
+        self._fleet.shieldtx("orders relay 1", "orders", "relay")
+        self._fleet.shieldtx("stock consumer", "stock", "consume", "stock")
+
+
+def _until_drained(
+    stage: Stage, fleet: Fleet, display: Display, watch: Watch, baskets: int
+) -> Progress:
+    half_way = HalfWay(fleet, display, baskets)
+    last, moved_at = Progress(), time.monotonic()
+    while True:
+        fleet.check()
+        progress, shards = watch.progress(), watch.shards()
+        half_way.look(progress, shards)
+        display.show(progress, shards)
+        if progress != last:
+            last, moved_at = progress, time.monotonic()
+        if progress.written >= baskets and half_way.is_over and _is_drained(stage, watch):
+            return progress
+        if time.monotonic() - moved_at > NOTHING_MOVES_S:
+            display.say(f"[bold red]nothing has moved for {NOTHING_MOVES_S:.0f} s[/]")
+            return progress
+        time.sleep(LOOK_EVERY_S)
+
+
+def _is_drained(stage: Stage, watch: Watch) -> bool:
+    """Tell whether nothing is left to do, on the topics neither, and nothing happens any more.
+
+    What was lost does not count as left to do: the audit finds it.
+    """
+    before = watch.progress()
+    return (
+        not before.open_rows
+        and lag(stage.kafka.bootstrap, "stock", COMMIT_TOPIC) == 0
+        and lag(stage.kafka.bootstrap, "orders", ROLLBACK_TOPIC) == 0
+        and watch.progress() == before
+    )

@@ -1,0 +1,76 @@
+"""Where the demo plays: PostgreSQL with a database for each service, and Apache Kafka."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+
+SERVICES = ("orders", "stock")
+PROJECT = Path(__file__).resolve().parents[2]
+
+SETTINGS = MappingProxyType(
+    {
+        # Short, so that one sees how the work of a dead process is taken over.
+        "SHIELDTX_RELAY_LEASE": "PT5S",
+        "SHIELDTX_RELAY_SEND_TIMEOUT": "PT3S",
+        # A pass every so often instead of one for each commit: a dozen processes share few cores.
+        "SHIELDTX_RELAY_WAKEUP": "false",
+        "SHIELDTX_RELAY_POLL_INTERVAL": "PT0.25S",
+    }
+)
+"""Of all processes of both services, beside those that say where they are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """The servers, and the folder for all that the demo leaves."""
+
+    folder: Path
+    postgres: EmbeddedPostgres
+    kafka: EmbeddedKafka
+    kafka_started: Future[None]
+
+    def url(self, service: str) -> str:
+        """Return the SQLAlchemy URL of a service's database, password included."""
+        return self.postgres.url(service)
+
+    def environment(self, service: str) -> Mapping[str, str]:
+        """Return the environment of a service's processes: this one's, and its own settings."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
+        return inherited | {
+            "PYTHONPATH": str(PROJECT),
+            "SHIELDTX_SOURCE": service,
+            "SHIELDTX_DATABASE_URL": self.url(service),
+            "SHIELDTX_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
+            **SETTINGS,
+        }
+
+
+@contextmanager
+def opened(folder: Path, *, keep: bool) -> Iterator[Stage]:
+    """Start both servers, and stop them at the end; `keep` leaves their data in the folder.
+
+    PostgreSQL is ready then, with the databases in it; for Kafka ask `kafka_started`.
+    """
+    databases, topics = (folder / name if keep else None for name in ("postgres", "kafka"))
+    for kept in filter(None, (databases, topics)):
+        shutil.rmtree(kept, ignore_errors=True)
+    postgres, kafka = EmbeddedPostgres(databases), EmbeddedKafka(topics)
+    with ExitStack() as closing:
+        # They run from the last to the first: Kafka's start has ended before it is closed.
+        closing.callback(kafka.close)
+        closing.callback(postgres.close)
+        background = closing.enter_context(ThreadPoolExecutor(1))
+        kafka_started = background.submit(kafka.start)
+        postgres.start()
+        for service in SERVICES:
+            postgres.create_database(service)
+        yield Stage(folder=folder, postgres=postgres, kafka=kafka, kafka_started=kafka_started)

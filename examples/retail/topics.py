@@ -1,0 +1,105 @@
+"""Looks into Kafka with another client than shieldtx's: librdkafka's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+ANSWER_S = 10.0
+WHOLE_TOPIC_S = 60.0
+_BATCH = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicRecord:
+    """Where a record lies and which order it is about."""
+
+    topic: str
+    partition: int
+    offset: int
+    household_id: int
+    basket_id: int
+
+
+def read_whole(bootstrap: str, topic: str) -> list[TopicRecord]:
+    """Return all records that a topic holds by now, in order per partition.
+
+    Raises KafkaException, and TimeoutError when the topic has no end within a minute.
+    """
+    with _consumer(bootstrap, group="audit") as consumer:
+        unread = set(_partitions(consumer, topic))
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in unread])
+        records = []
+        deadline = time.monotonic() + WHOLE_TOPIC_S
+        while unread:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic} could not be read whole in {WHOLE_TOPIC_S:.0f} s")
+            for message in consumer.consume(_BATCH, timeout=1.0):
+                if (error := message.error()) is None:
+                    records.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
+                    unread.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def lag(bootstrap: str, group: str, topic: str) -> int:
+    """Return how many records of a topic a consumer group has not taken care of yet."""
+    with _consumer(bootstrap, group=group) as consumer:
+        places = [TopicPartition(topic, p) for p in _partitions(consumer, topic)]
+        behind = 0
+        for place in consumer.committed(places, timeout=ANSWER_S):
+            low, high = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
+            # Below zero: nothing has been committed yet.
+            behind += high - (place.offset if place.offset >= 0 else low)
+        return behind
+
+
+@contextmanager
+def _consumer(bootstrap: str, *, group: str) -> Iterator[Consumer]:
+    """Open a client that looks and leaves no trace: it joins no group and commits nothing."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    found = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return sorted(found.partitions)
+
+
+def _record(message: Message) -> TopicRecord:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    key, basket = message.key(), dict(message.headers() or []).get("ce_bizkey")
+    if topic is None or partition is None or offset is None or key is None or basket is None:
+        raise ValueError(f"{topic}[{partition}]@{offset} is about no order")
+    return TopicRecord(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        household_id=int(key),
+        basket_id=int(basket),
+    )

@@ -1,0 +1,78 @@
+"""The smallest whole system: a shop sells, a warehouse reserves or refuses. Run it: it is one file.
+
+SQLite and a broker in memory stand in for PostgreSQL and Apache Kafka. In production the settings
+come from the environment, and `shieldtx relay` and `shieldtx consume` do what `deliver` does here.
+"""
+
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Refused, Settings, ShieldTx
+from shieldtx.brokers.memory import MemoryBroker
+
+folder = TemporaryDirectory()
+broker = MemoryBroker()
+shop, warehouse = (
+    ShieldTx(Settings(source=name, database_url=f"sqlite:///{folder.name}/{name}"), broker=broker)
+    for name in ("shop", "warehouse")
+)
+
+
+@dataclass
+class Order:
+    """What a customer wants."""
+
+    id: int
+    customer: str
+    item: str
+
+
+@shop.publishes("orders.placed", key="customer", biz_key="id")
+def place(session: Session, order: Order) -> Order:
+    """Store an order; what is returned becomes an event of the same transaction."""
+    session.execute(text("INSERT INTO orders VALUES (:id, :item)"), vars(order))
+    print(f"shop:      {order.customer} orders a {order.item} (order {order.id})")
+    return order
+
+
+@warehouse.consumer("stock").handles("orders.placed", payload=Order)
+def reserve(session: Session, event: Event) -> None:
+    """Take the item off the shelf. After any other error than Refused it would be tried again."""
+    wanted = {"item": event.payload.item}
+    if not session.scalar(text("SELECT pieces FROM shelf WHERE item = :item"), wanted):
+        raise Refused(f"no {event.payload.item} left")
+    session.execute(text("UPDATE shelf SET pieces = pieces - 1 WHERE item = :item"), wanted)
+    print(f"warehouse: order {event.payload.id} is reserved")
+
+
+@shop.consumer("refunds").compensates("orders.placed")
+def cancel(session: Session, event: Event) -> None:
+    """Take an order back that the warehouse has refused."""
+    session.execute(text("DELETE FROM orders WHERE id = :id"), vars(event.payload))
+    print(f"shop:      order {event.payload.id} came back and is cancelled")
+
+
+def deliver() -> None:
+    """Run relays and consumers until none of them has anything left to do."""
+    relays = shop.relay(), warehouse.relay()
+    consumers = warehouse.consumer_worker("stock"), shop.consumer_worker("refunds")
+    for relay in relays:
+        relay.renew()
+    while any(w.run_once().more for w in relays) or any(w.run_once().more for w in consumers):
+        continue
+
+
+if __name__ == "__main__":
+    shelf = "shelf AS SELECT 'lamp' AS item, 2 AS pieces"
+    for service, table in (shop, "orders (id, item)"), (warehouse, shelf):
+        service.schema.upgrade()
+        with service.engine.begin() as connection:
+            connection.execute(text(f"CREATE TABLE {table}"))
+    broker.topics().create(shop.topics(), partitions=1, replication=1)
+    with Session(shop.engine) as session, session.begin():
+        for number, customer in enumerate(["Ada", "Bo", "Cleo"], start=1):
+            place(session, Order(number, customer, "lamp"))
+    deliver()

@@ -1,0 +1,243 @@
+"""The examples as a newcomer runs them: as programs, with signals really sent."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import create_engine, text
+
+from examples.retail.stage import PROJECT
+from tests.conftest import Eventually
+
+PATIENCE_S = 150.0
+"""For a demo of a few hundred baskets, on a machine that has other things to do."""
+
+
+def test_the_smallest_example_reserves_what_is_there_and_takes_the_rest_back() -> None:
+    example = PROJECT / "examples" / "smallest.py"
+
+    done = subprocess.run(
+        [sys.executable, example], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.splitlines() == [
+        "shop:      Ada orders a lamp (order 1)",
+        "shop:      Bo orders a lamp (order 2)",
+        "shop:      Cleo orders a lamp (order 3)",
+        "warehouse: order 1 is reserved",
+        "warehouse: order 2 is reserved",
+        "shop:      order 3 came back and is cancelled",
+    ]
+    assert "Refused: no lamp left" in done.stderr
+    assert len(example.read_text().splitlines()) < 80
+
+
+class Demo:
+    """A running demo: what it has said, and every process that it has started."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self._popen = subprocess.Popen(
+            [sys.executable, "-u", "-m", "examples.retail", "--folder", folder, *arguments],
+            cwd=PROJECT,
+            env={**os.environ, "COLUMNS": "100"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.family: dict[int, psutil.Process] = {}
+
+    @property
+    def said(self) -> str:
+        return "\n".join(self._lines)
+
+    def await_words(self, pattern: str) -> str:
+        """Wait until it says something, and meet its processes meanwhile; return what it said."""
+        with self._changed:
+            deadline = time.monotonic() + PATIENCE_S
+            while not (found := re.search(pattern, self.said)):
+                self.meet()
+                if self._popen.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"it never said {pattern!r}:\n{self.said}")
+                self._changed.wait(0.2)
+        self.meet()
+        return found.group()
+
+    def finish(self) -> int:
+        """Wait for its end; return its exit status."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._popen.poll() is None:
+            self.meet()
+            if time.monotonic() > deadline:
+                pytest.fail(f"it does not end:\n{self.said}")
+            time.sleep(0.1)
+        self._reader.join()
+        return self._popen.returncode
+
+    def send(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+    def survivors(self) -> list[str]:
+        """Its processes that still run."""
+        return [
+            f"{pid} {command}"
+            for pid, process in self.family.items()
+            if (command := command_of(process))
+        ]
+
+    def environment_of(self, words: str) -> dict[str, str]:
+        """The environment of its process with these words in its command."""
+        for process in self.family.values():
+            if words in command_of(process):
+                return process.environ()
+        pytest.fail(f"no process {words!r} among {self.survivors()}")
+
+    def end(self) -> None:
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.wait()
+
+    def meet(self) -> None:
+        """Note which processes it has started by now."""
+        try:
+            for process in psutil.Process(self._popen.pid).children(recursive=True):
+                self.family.setdefault(process.pid, process)
+        except psutil.NoSuchProcess:
+            return
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            with self._changed:
+                self._lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+
+def command_of(process: psutil.Process) -> str:
+    """The command line of a process; empty when it runs no more."""
+    try:
+        return " ".join(process.cmdline()) if process.is_running() else ""
+    except psutil.NoSuchProcess:
+        return ""
+
+
+@contextmanager
+def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
+    running = Demo(folder, *arguments)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def figure(said: str, name: str) -> str:
+    """What the audit's table says beside a name."""
+    found = re.search(rf"│ {re.escape(name)} +│ +(.+?) +│", said)
+    assert found, f"no {name!r} in:\n{said}"
+    return found.group(1)
+
+
+def verdicts(said: str) -> dict[tuple[str, str], int]:
+    """How many events the reconciliation's table counts, by kind and verdict."""
+    rows = re.findall(r"│ (COMMIT|ROLLBACK) +│ \w+ +│ \w+ +│ (\w+) +│ +([\d,]+) +│", said)
+    return {(kind, verdict): int(count.replace(",", "")) for kind, verdict, count in rows}
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_the_demo_loses_nothing_although_a_relay_and_a_consumer_are_killed(tmp_path: Path) -> None:
+    with demo(tmp_path, "--baskets", "300") as running:
+        status = running.finish()
+        said = running.said
+        survivors = running.survivors()
+
+    assert status == 0, said
+    assert re.search(r"SIGKILL to orders relay 1 .* and to the stock consumer", said)
+    assert re.search(r"its shards were taken over after \d+\.\d s", said)
+    assert figure(said, "placed") == "300"
+    for name in ("lost", "double", "order inversions", "never placed", "parked"):
+        assert figure(said, name) == "0", said
+    assert figure(said, "accounts that do not balance") == "0"
+    assert figure(said, "products that do not balance") == "0"
+    effects = int(figure(said, "effects (reservations)"))
+    compensations = int(figure(said, "compensations (refunds)"))
+    assert effects + compensations == 300
+    assert compensations > 0
+    assert verdicts(said) == {
+        ("COMMIT", "MATCHED"): effects,
+        ("COMMIT", "REFUSED"): compensations,
+        ("ROLLBACK", "MATCHED"): compensations,
+    }
+    report = tmp_path / "reconciliation" / "report.html"
+    assert str(report) in said
+    assert report.is_file()
+    assert not survivors
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_the_demo_fails_loudly_when_rows_change_behind_its_back(tmp_path: Path) -> None:
+    with demo(tmp_path, "--baskets", "60") as running:
+        running.await_words("SIGKILL to orders relay 1")
+        stock = running.environment_of("stock:shield relay")["SHIELDTX_DATABASE_URL"]
+        sabotage(stock)
+        status = running.finish()
+        said = running.said
+
+    assert status == 1, said
+    assert figure(said, "double") == "1"
+    assert "WRONG: effects that were doubled: 1" in said
+    assert verdicts(said)["COMMIT", "MISSING_DOWNSTREAM"] == 1
+    assert "WRONG: the reconciliation ended with MISMATCHES" in said
+    assert "Nothing lost" not in said
+
+
+def sabotage(stock_url: str) -> None:
+    """Reserve an order a second time, and forget that it was ever received."""
+    engine = create_engine(stock_url)
+    with engine.begin() as connection:
+        basket = connection.scalars(
+            text(
+                "INSERT INTO reservation (basket_id, household_id, number) "
+                "SELECT basket_id, household_id, number FROM reservation LIMIT 1 "
+                "RETURNING basket_id"
+            )
+        ).one()
+        connection.execute(
+            text("DELETE FROM shield_inbox WHERE biz_key = :basket"), {"basket": str(basket)}
+        )
+    engine.dispose()
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize(
+    ("number", "moment", "status"),
+    [
+        pytest.param(signal.SIGTERM, "PostgreSQL is up", 143, id="SIGTERM at the start"),
+        pytest.param(signal.SIGINT, "applied [1-9]", 130, id="Ctrl-C while the services work"),
+        pytest.param(signal.SIGKILL, "applied [1-9]", -9, id="SIGKILL while the services work"),
+    ],
+)
+def test_no_process_outlives_the_demo(
+    number: signal.Signals, moment: str, status: int, tmp_path: Path, eventually: Eventually
+) -> None:
+    with demo(tmp_path, "--baskets", "60") as running:
+        running.await_words(moment)
+        running.send(number)
+
+        assert running.finish() == status
+        assert len(running.family) >= 2
+        eventually(lambda: not running.survivors(), f"all its processes are gone: {running.family}")
