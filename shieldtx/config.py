@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from shieldtx.catalog import checked_name
 from shieldtx.errors import ConfigurationError
+from shieldtx.store.dialects import dialect_named
 from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS, schema_name
 
-Seconds = Annotated[timedelta, Field(gt=timedelta(0))]
+
+def _duration(value: Any) -> Any:
+    """Let a text without a unit, which is all that the environment has, be a number of seconds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return timedelta(seconds=float(value))
+    except ValueError:
+        return value
+    except OverflowError:
+        raise ValueError("longer than a duration can be") from None
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than 0 seconds")
+    return value
+
+
+Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
 """A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
 
 
@@ -34,12 +61,15 @@ def _schema(value: str | None) -> str | None:
 
 def _url(value: SecretStr) -> SecretStr:
     try:
-        make_url(value.get_secret_value())
-    except ArgumentError:
-        # The text itself may hold a password: it stays out of the message.
+        dialect_named(make_url(value.get_secret_value()).get_backend_name())
+    except (ArgumentError, ValueError):
+        # The text itself, or what could not be read of it, may be a password.
         raise ValueError(
-            "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name"
+            "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
+            "with %40 for an @ in the password"
         ) from None
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
     return value
 
 
@@ -67,19 +97,29 @@ class Settings(BaseSettings):
     )
 
     kafka_bootstrap: str = Field(default="127.0.0.1:9092", description="host:port, ...")
-    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    kafka_sasl_mechanism: str | None = None
-    kafka_sasl_username: str | None = None
-    kafka_sasl_password: SecretStr | None = None
-    kafka_ssl_cafile: str | None = None
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="how the brokers are spoken to"
+    )
+    kafka_sasl_mechanism: str | None = Field(
+        default=None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+    )
+    kafka_sasl_username: str | None = Field(default=None, description="who to log in as")
+    kafka_sasl_password: SecretStr | None = Field(default=None, description="never printed")
+    kafka_ssl_cafile: str | None = Field(
+        default=None, description="file of the certificates to trust; the system's by default"
+    )
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
         default="", description="in front of every topic's name"
     )
     topic_partitions: int = Field(default=8, ge=1, description="of topics that shieldtx creates")
     topic_replication: int = Field(default=1, ge=1, description="of topics that shieldtx creates")
 
-    relay_batch_size: int = Field(default=1000, ge=1, le=10_000)
-    relay_poll_interval: Seconds = timedelta(seconds=1)
+    relay_batch_size: int = Field(
+        default=1000, ge=1, le=10_000, description="events that a relay claims at a time"
+    )
+    relay_poll_interval: Seconds = Field(
+        default=timedelta(seconds=1), description="between two looks at the outbox without a hint"
+    )
     relay_lease: Seconds = Field(
         default=timedelta(seconds=30), description="how soon a dead relay's shards are taken over"
     )
@@ -89,7 +129,9 @@ class Settings(BaseSettings):
     relay_wakeup: bool = Field(
         default=True, description="NOTIFY after a commit wakes the relay (PostgreSQL only)"
     )
-    consumer_batch_size: int = Field(default=500, ge=1, le=10_000)
+    consumer_batch_size: int = Field(
+        default=500, ge=1, le=10_000, description="records that a consumer reads at a time"
+    )
     stop_timeout: Seconds = Field(
         default=timedelta(seconds=20), description="for a graceful stop after SIGTERM"
     )
@@ -97,11 +139,16 @@ class Settings(BaseSettings):
         default=timedelta(minutes=5), description="a pass longer than this ends the process"
     )
 
-    retention_outbox: Seconds = timedelta(days=7)
+    retention_outbox: Seconds = Field(
+        default=timedelta(days=7),
+        description="of settled events; above the longest time that a consumer's retries take",
+    )
     retention_inbox: Seconds = Field(
         default=timedelta(days=14), description="at least the topics' retention plus redelivery"
     )
-    max_payload_bytes: int = Field(default=1_000_000, ge=1)
+    max_payload_bytes: int = Field(
+        default=1_000_000, ge=1, description="of a payload as JSON; larger ones are refused"
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

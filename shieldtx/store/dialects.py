@@ -224,9 +224,14 @@ _KNOWN: dict[str, StoreDialect] = {"postgresql": PostgresDialect(), "sqlite": Sq
 
 def dialect_of(dialect: SqlaDialect) -> StoreDialect:
     """Return what shieldtx knows of a database; raises ConfigurationError for an unknown one."""
-    known = _KNOWN.get(dialect.name)
+    return dialect_named(dialect.name)
+
+
+def dialect_named(name: str) -> StoreDialect:
+    """Return what shieldtx knows of a database, by SQLAlchemy's name of it; raises as above."""
+    known = _KNOWN.get(name)
     if known is None:
         raise ConfigurationError(
-            f"shieldtx has no dialect for {dialect.name!r}: use one of {', '.join(sorted(_KNOWN))}"
+            f"shieldtx has no dialect for {name!r}: use one of {', '.join(sorted(_KNOWN))}"
         )
     return known

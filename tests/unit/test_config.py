@@ -1,0 +1,178 @@
+"""Settings from the environment: what is wrong is named, all at once, and no secret with it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from shieldtx import Settings
+from shieldtx.errors import ConfigurationError
+
+SECRET = "hunter2"
+URL = f"postgresql+psycopg://shop:{SECRET}@127.0.0.1:5432/shop"
+ENOUGH = {"SHIELDTX_SOURCE": "shop", "SHIELDTX_DATABASE_URL": URL}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch):
+    """Set exactly these variables of shieldtx."""
+
+    def have(**variables: str) -> None:
+        for name, value in {**ENOUGH, **variables}.items():
+            monkeypatch.setenv(name, value)
+
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"SHIELDTX_{name.upper()}", raising=False)
+    return have
+
+
+def refusal() -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.from_env()
+    assert SECRET not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_source_and_a_database_are_enough(environment):
+    environment()
+    settings = Settings.from_env()
+    assert (settings.source, settings.shards, settings.database_schema) == ("shop", 64, None)
+    assert settings.url.password == SECRET
+    assert settings.url.database == "shop"
+
+
+def test_what_is_missing_is_named_all_at_once(environment):
+    message = refusal()
+    assert "SHIELDTX_SOURCE: Field required" in message
+    assert "SHIELDTX_DATABASE_URL: Field required" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("SOURCE", "the shop", "cannot be used"),
+        ("DATABASE_URL", f"shop:{SECRET}@127.0.0.1", "not a database URL"),
+        ("DATABASE_URL", f"postgresql+psycopg://shop:x@y:{SECRET}@h/d", "not a database URL"),
+        ("DATABASE_URL", f"postgresql+psycopg://shop@h:{SECRET}/d", "not a database URL"),
+        ("DATABASE_URL", "", "not a database URL"),
+        ("DATABASE_URL", f"oracle://shop:{SECRET}@h/d", "no dialect for 'oracle'"),
+        ("DATABASE_SCHEMA", "Robert'); DROP", "no name for a schema"),
+        ("DATABASE_SCHEMA", "pg_catalog", "no name for a schema"),
+        ("SHARDS", "0", "greater than or equal to 1"),
+        ("SHARDS", "40000", "less than or equal to 32768"),
+        ("SHARDS", "many", "valid integer"),
+        ("KAFKA_SECURITY_PROTOCOL", "TLS", "'PLAINTEXT', 'SSL'"),
+        ("TOPIC_PREFIX", "eu/", "match pattern"),
+        ("TOPIC_PARTITIONS", "0", "greater than or equal to 1"),
+        ("RELAY_BATCH_SIZE", "10001", "less than or equal to 10000"),
+        ("RELAY_POLL_INTERVAL", "0", "longer than 0 seconds"),
+        ("RELAY_POLL_INTERVAL", "-3", "longer than 0 seconds"),
+        ("RELAY_LEASE", "soon", "valid timedelta"),
+        ("RELAY_WAKEUP", "perhaps", "valid boolean"),
+        ("STOP_TIMEOUT", "nan", "valid timedelta"),
+        ("STOP_TIMEOUT", "1e300", "longer than a duration can be"),
+        ("MAX_PAYLOAD_BYTES", "0", "greater than or equal to 1"),
+    ],
+)
+def test_a_bad_value_is_named_by_its_variable(environment, name, value, problem):
+    environment(**{f"SHIELDTX_{name}": value})
+    message = refusal()
+    assert message.startswith(f"SHIELDTX_{name}: ")
+    assert problem in message
+
+
+def test_several_bad_values_are_named_at_once(environment):
+    environment(SHIELDTX_SHARDS="no", SHIELDTX_RELAY_LEASE="0", SHIELDTX_SOURCE="a b")
+    message = refusal()
+    assert [part.split(":")[0] for part in message.split("; ")] == [
+        "SHIELDTX_SOURCE",
+        "SHIELDTX_SHARDS",
+        "SHIELDTX_RELAY_LEASE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("7", timedelta(seconds=7)),
+        ("0.25", timedelta(milliseconds=250)),
+        ("PT1M30S", timedelta(seconds=90)),
+        ("P7D", timedelta(days=7)),
+    ],
+)
+def test_a_duration_is_seconds_or_iso_8601(environment, text, duration):
+    environment(SHIELDTX_RELAY_POLL_INTERVAL=text)
+    assert Settings.from_env().relay_poll_interval == duration
+
+
+@pytest.mark.parametrize(
+    ("lease", "timeout", "fits"), [("30", "23.9", True), ("30", "24", False), ("10", "30", False)]
+)
+def test_a_batch_has_to_end_within_its_lease(environment, lease, timeout, fits):
+    environment(SHIELDTX_RELAY_LEASE=lease, SHIELDTX_RELAY_SEND_TIMEOUT=timeout)
+    if fits:
+        assert Settings.from_env().relay_send_timeout < timedelta(seconds=24)
+    else:
+        message = refusal()
+        assert message.startswith("SHIELDTX_RELAY_SEND_TIMEOUT (")
+        assert "below 0.8 of SHIELDTX_RELAY_LEASE" in message
+
+
+@pytest.mark.parametrize(("inbox", "fits"), [("P3D", True), ("P2D", False)])
+def test_the_inbox_remembers_at_least_as_long_as_the_outbox(environment, inbox, fits):
+    environment(SHIELDTX_RETENTION_OUTBOX="P3D", SHIELDTX_RETENTION_INBOX=inbox)
+    if fits:
+        assert Settings.from_env().retention_inbox == timedelta(days=3)
+    else:
+        assert refusal().startswith("SHIELDTX_RETENTION_INBOX (2 days, 0:00:00) must not be below")
+
+
+def test_secrets_are_in_no_text_of_the_settings(environment, caplog):
+    environment(SHIELDTX_KAFKA_SASL_PASSWORD=SECRET)
+    settings = Settings.from_env()
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("test").info("%s %r %s", settings, settings, settings.url)
+    texts = [repr(settings), str(settings), f"{settings.url!r}", f"{settings.url}", caplog.text]
+    assert all(SECRET not in text for text in texts)
+    assert settings.kafka_sasl_password == SecretStr(SECRET)
+
+
+def test_settings_made_in_code_are_checked_alike_and_keep_their_secrets():
+    with pytest.raises(ValidationError) as caught:
+        Settings(source="a b", database_url=f"nonsense {SECRET}", shard=3)
+    assert SECRET not in str(caught.value)
+    assert {problem["loc"][0] for problem in caught.value.errors()} == {
+        "source",
+        "database_url",
+        "shard",
+    }
+
+
+def test_settings_cannot_be_changed_afterwards(environment):
+    environment()
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings.from_env().shards = 3
+
+
+def test_every_setting_says_what_it_is_for():
+    described = {name: f.description for name, f in Settings.model_fields.items()}
+    assert all(text for text in described.values()), described
+
+
+TEXTS = (str, str | None, SecretStr | None)
+TYPED = sorted(name for name, f in Settings.model_fields.items() if f.annotation not in TEXTS)
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_every_typed_setting_is_read_from_its_variable(environment, name):
+    environment(**{f"SHIELDTX_{name.upper()}": "not a value of anything"})
+    assert refusal().startswith(f"SHIELDTX_{name.upper()}: ")
+
+
+def test_a_setting_that_is_a_text_is_read_from_its_variable(environment):
+    environment(SHIELDTX_KAFKA_BOOTSTRAP="a:1,b:2", SHIELDTX_KAFKA_SASL_USERNAME="shop")
+    settings = Settings.from_env()
+    assert (settings.kafka_bootstrap, settings.kafka_sasl_username) == ("a:1,b:2", "shop")
