@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
@@ -11,8 +11,9 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from shieldtx.catalog import Catalog, checked_name
-from shieldtx.errors import HandlerConflict
+from shieldtx.errors import ConfigurationError, HandlerConflict
 from shieldtx.events import Event
+from shieldtx.payloads import payload_type
 from shieldtx.retry import RetryPolicy
 from shieldtx.states import TxKind
 
@@ -44,6 +45,8 @@ class ConsumerGroup:
         self.name = checked_name("consumer group", name)
         self._catalog = catalog
         self._handlers: dict[tuple[str, TxKind], Handler] = {}
+        # Those that take something over from their event type, which may be declared later.
+        self._completed_by_type: dict[tuple[str, TxKind], tuple[str, ...]] = {}
         self.interceptors: list[Interceptor] = []
 
     def handles(
@@ -61,6 +64,7 @@ class ConsumerGroup:
         committed together with the event's status. An exception ends the attempt; after the last
         one (or at once for shieldtx.Refused) a ROLLBACK event goes back to where the event came
         from. `payload` is the type that `event.payload` is turned into; `lease` bounds one attempt.
+        Topic and payload are those of the event type where this service declares it.
         """
         return self._declare(event_type, TxKind.COMMIT, payload, topic, retry, lease)
 
@@ -87,15 +91,21 @@ class ConsumerGroup:
 
     def handler_of(self, event_type: str, kind: TxKind) -> Handler | None:
         """Return the handler of a type and kind, or None where the group is not interested."""
-        return self._handlers.get((event_type, kind))
+        key = event_type, kind
+        if key in self._completed_by_type:
+            self._complete(key)
+        return self._handlers.get(key)
 
     def handlers(self) -> Iterable[Handler]:
         """Return all handlers of the group."""
+        for key in list(self._completed_by_type):
+            self._complete(key)
         return self._handlers.values()
 
     def subscriptions(self) -> list[tuple[str, TxKind]]:
         """Return the logical topics and kinds that the group reads, sorted."""
-        return sorted({(h.topic, kind) for (_, kind), h in self._handlers.items()})
+        kinds = [kind for _, kind in self._handlers]
+        return sorted({(h.topic, kind) for h, kind in zip(self.handlers(), kinds, strict=True)})
 
     def _declare(  # noqa: PLR0917  called twice, just above
         self,
@@ -107,28 +117,38 @@ class ConsumerGroup:
         lease: timedelta,
     ) -> Callable[[F], F]:
         checked_name("event type", event_type)
-        declared = self._catalog.find(event_type)
-        if payload is None and declared is not None:
-            adapter = declared.payload
-        else:
-            adapter = TypeAdapter(Any if payload is None else payload)
-        if topic is None:
-            topic = event_type if declared is None else declared.topic
-        handler_topic = checked_name("topic", topic)
+        if lease <= timedelta(0):
+            raise ConfigurationError(
+                f"handler of {event_type!r}: lease must be longer than 0, not {lease}"
+            )
+        given: dict[str, Any] = {
+            "topic": checked_name("topic", event_type if topic is None else topic),
+            "payload": payload_type(payload, of=f"a handler of event type {event_type!r}"),
+        }
+        left_out = [
+            name for name, value in (("topic", topic), ("payload", payload)) if value is None
+        ]
 
         def declare(function: F) -> F:
-            if (event_type, kind) in self._handlers:
+            key = event_type, kind
+            if key in self._handlers:
                 raise HandlerConflict(
                     f"consumer group {self.name!r} has two handlers for {kind} of {event_type!r}; "
                     "put one of them into a group of its own"
                 )
-            self._handlers[event_type, kind] = Handler(
-                function=function,
-                topic=handler_topic,
-                payload=adapter,
-                retry=retry or RetryPolicy(),
-                lease=lease,
+            self._handlers[key] = Handler(
+                function=function, retry=retry or RetryPolicy(), lease=lease, **given
             )
+            if left_out:
+                self._completed_by_type[key] = tuple(left_out)
             return function
 
         return declare
+
+    def _complete(self, key: tuple[str, TxKind]) -> None:
+        """Take over what the handler left to its event type, if that is declared by now."""
+        declared = self._catalog.find(key[0])
+        if declared is not None:
+            left_out = self._completed_by_type.pop(key)
+            taken_over = {name: getattr(declared, name) for name in left_out}
+            self._handlers[key] = replace(self._handlers[key], **taken_over)

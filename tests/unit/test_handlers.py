@@ -1,0 +1,145 @@
+"""What a consumer group declares, whatever is declared first: the handler or the event type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from shieldtx import RetryPolicy, TxKind
+from shieldtx.catalog import Catalog
+from shieldtx.errors import ConfigurationError, HandlerConflict
+from shieldtx.handlers import ConsumerGroup
+
+
+@dataclass(frozen=True)
+class Placed:
+    id: int
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog()
+
+
+@pytest.fixture
+def group(catalog: Catalog) -> ConsumerGroup:
+    return ConsumerGroup("stock", catalog)
+
+
+def handler(session, event) -> str:
+    return "handled"
+
+
+def test_a_handler_is_found_by_type_and_kind_and_is_the_function_itself(group):
+    assert group.handles("orders.placed")(handler) is handler
+    assert group.handler_of("orders.placed", TxKind.COMMIT).function is handler
+    assert group.handler_of("orders.placed", TxKind.ROLLBACK) is None
+    assert group.handler_of("orders.paid", TxKind.COMMIT) is None
+
+
+def test_a_group_may_handle_and_compensate_the_same_type(group):
+    def undo(session, event) -> None:
+        """Take it back."""
+
+    group.handles("orders.placed")(handler)
+    group.compensates("orders.placed")(undo)
+    found = [group.handler_of("orders.placed", kind).function for kind in TxKind]
+    assert found == [handler, undo]
+    assert [h.function for h in group.handlers()] == [handler, undo]
+
+
+@pytest.mark.parametrize("way", ["handles", "compensates"])
+def test_a_second_handler_of_a_type_and_kind_is_refused(group, way):
+    getattr(group, way)("orders.placed")(handler)
+    with pytest.raises(HandlerConflict, match=r"'stock' has two handlers for .*orders\.placed"):
+        getattr(group, way)("orders.placed")(handler)
+
+
+def test_what_is_not_told_is_the_default(group):
+    group.handles("orders.placed")(handler)
+    found = group.handler_of("orders.placed", TxKind.COMMIT)
+    assert (found.topic, found.retry, found.lease) == (
+        "orders.placed",
+        RetryPolicy(),
+        timedelta(minutes=1),
+    )
+    assert found.payload.validate_json('{"any": [1]}') == {"any": [1]}
+
+
+def test_what_is_told_is_kept(group):
+    retry = RetryPolicy(max_attempts=3)
+    group.handles(
+        "orders.placed", payload=Placed, topic="orders", retry=retry, lease=timedelta(seconds=9)
+    )(handler)
+    found = group.handler_of("orders.placed", TxKind.COMMIT)
+    assert (found.topic, found.retry, found.lease) == ("orders", retry, timedelta(seconds=9))
+    assert found.payload.validate_json('{"id": 7}') == Placed(7)
+
+
+@pytest.mark.parametrize("order", ["type first", "handler first"])
+@pytest.mark.parametrize("way", ["handles", "compensates"])
+def test_topic_and_payload_are_those_of_the_declared_type(catalog, group, order, way):
+    if order == "type first":
+        catalog.declare("orders.placed", payload=Placed, topic="orders")
+    getattr(group, way)("orders.placed")(handler)
+    if order == "handler first":
+        catalog.declare("orders.placed", payload=Placed, topic="orders")
+    kind = TxKind.COMMIT if way == "handles" else TxKind.ROLLBACK
+    found = group.handler_of("orders.placed", kind)
+    assert (found.topic, found.payload.validate_json('{"id": 7}')) == ("orders", Placed(7))
+    assert group.subscriptions() == [("orders", kind)]
+    assert [h.topic for h in group.handlers()] == ["orders"]
+
+
+def test_a_handler_may_want_another_payload_than_the_declared_one(catalog, group):
+    catalog.declare("orders.placed", payload=Placed, topic="orders")
+    group.handles("orders.placed", payload=dict[str, int])(handler)
+    found = group.handler_of("orders.placed", TxKind.COMMIT)
+    assert (found.topic, found.payload.validate_json('{"id": 7}')) == ("orders", {"id": 7})
+
+
+def test_a_group_reads_each_topic_and_kind_once_in_order(group):
+    group.handles("orders.placed", topic="orders")(handler)
+    group.handles("orders.paid", topic="orders")(handler)
+    group.compensates("stock.reserved")(handler)
+    group.handles("baskets.filled")(handler)
+    assert group.subscriptions() == [
+        ("baskets.filled", TxKind.COMMIT),
+        ("orders", TxKind.COMMIT),
+        ("stock.reserved", TxKind.ROLLBACK),
+    ]
+
+
+def test_interceptors_are_kept_in_the_order_of_their_declaration(group):
+    def outer(session, event, proceed) -> None:
+        proceed()
+
+    def inner(session, event, proceed) -> None:
+        proceed()
+
+    assert group.intercepts(outer) is outer
+    group.intercepts(inner)
+    assert group.interceptors == [outer, inner]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        ({"event_type": "orders placed"}, "event type 'orders placed' cannot be used"),
+        ({"topic": "orders/all"}, "topic 'orders/all' cannot be used"),
+        ({"payload": type("Entity", (), {})}, "payload .* of event type 'orders.placed'"),
+        ({"lease": timedelta(0)}, "lease must be longer than 0"),
+        ({"lease": timedelta(seconds=-1)}, "lease must be longer than 0"),
+    ],
+)
+@pytest.mark.parametrize("way", ["handles", "compensates"])
+def test_a_declaration_that_cannot_work_is_refused_at_once(group, way, declaration, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        getattr(group, way)(**{"event_type": "orders.placed", **declaration})
+
+
+def test_a_group_has_a_name_that_can_name_a_group_of_kafka(catalog):
+    with pytest.raises(ConfigurationError, match="consumer group 'a b' cannot be used"):
+        ConsumerGroup("a b", catalog)
