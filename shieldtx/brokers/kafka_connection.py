@@ -12,6 +12,7 @@ from kafka.errors import (
     BrokerNotAvailableError,
     KafkaError,
     KafkaTimeoutError,
+    RequestTimedOutError,
     RetriableError,
 )
 from kafka.net.compat import KafkaNetClient
@@ -138,14 +139,20 @@ class KafkaConnection:
         try:
             yield
         except KafkaError as error:
-            message = f"Kafka at {self.bootstrap_servers}, {doing}: {error}"
+            message = f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error)}"
             if isinstance(error, (RetriableError, BrokerNotAvailableError)):
                 raise BrokerUnavailable(message) from error
             raise BrokerError(message) from error
+
+    def _hint(self, error: KafkaError) -> str:
+        # The client may notice that the broker hung up before it reads why.
+        if "disconnected" in str(error) and self.security_protocol.startswith("SASL"):
+            return " (a broker that refuses an account hangs up: check username and password)"
+        return ""
 
 
 def _most_telling(errors: Sequence[KafkaError]) -> KafkaError:
     """Choose the last that waiting does not mend, or else the last that is no mere timeout."""
     lasting = [e for e in errors if not isinstance(e, RetriableError)]
-    telling = [e for e in errors if not isinstance(e, KafkaTimeoutError)]
+    telling = [e for e in errors if not isinstance(e, (KafkaTimeoutError, RequestTimedOutError))]
     return (lasting or telling or list(errors))[-1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any, Final
 
@@ -97,18 +98,8 @@ class KafkaSubscriber:
         """
         self._check_joining()
         consumer = self._open()
-        try:
-            with self._connection.translated("reading"):
-                fetched = self._fetch(consumer, timeout, limit)
-        except BrokerUnavailable:
-            raise
-        except BrokerError:
-            self._drop()
-            raise
-        except Exception as error:
-            # Its state is anybody's guess, and what was not committed comes again.
-            self._drop()
-            raise BrokerError(f"the Kafka client failed while reading: {error!r}") from error
+        with self._client_errors("reading"):
+            fetched = self._fetch(consumer, timeout, limit)
         if not fetched:
             self._check_reachable()
             return []
@@ -142,13 +133,11 @@ class KafkaSubscriber:
         commits = {p: OffsetAndMetadata(o, "", -1) for p, o in offsets.items() if p in mine}
         if not commits:
             return
-        try:
-            with self._connection.translated("committing offsets"):
+        with self._client_errors("committing offsets"):
+            try:
                 self._consumer.commit(commits, timeout_ms=int(_COMMIT_S * 1000))
-        except BrokerError as error:
-            if not isinstance(error.__cause__, _TOO_LATE):
-                raise
-            log.warning("offsets came too late, their records are delivered again: %s", error)
+            except _TOO_LATE as error:
+                log.warning("offsets came too late, their records are delivered again: %s", error)
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
         """Have these records delivered again, where their partitions are still this member's."""
@@ -158,9 +147,8 @@ class KafkaSubscriber:
         for record in records:
             place = TopicPartition(record.topic, record.partition)
             offsets[place] = min(record.offset, offsets.get(place, record.offset))
-        mine = self._consumer.assignment()
         for place, offset in offsets.items():
-            if place in mine:
+            with suppress(ValueError):  # not assigned
                 self._consumer.seek(place, offset)
 
     def has_caught_up(self) -> bool:
@@ -171,7 +159,7 @@ class KafkaSubscriber:
         mine = list(consumer.assignment() or ())
         if not mine:
             return True
-        with self._connection.translated("asking where the partitions end"):
+        with self._client_errors("asking where the partitions end"):
             ends = consumer.end_offsets(mine)
             # Joining anew meanwhile takes partitions away.
             return all(
@@ -184,6 +172,22 @@ class KafkaSubscriber:
     def close(self) -> None:
         """Leave the group, so that others take over at once."""
         self._drop()
+
+    @contextmanager
+    def _client_errors(self, doing: str) -> Iterator[None]:
+        """Translate the client's errors; after anything but an outage replace it by a new one."""
+        try:
+            with self._connection.translated(doing):
+                yield
+        except BrokerUnavailable:
+            raise
+        except BrokerError:
+            self._drop()
+            raise
+        except Exception as error:
+            # Its state is anybody's guess, and what was not committed comes again.
+            self._drop()
+            raise BrokerError(f"the Kafka client failed while {doing}: {error!r}") from error
 
     def _open(self) -> Any:
         if self._consumer is None:
