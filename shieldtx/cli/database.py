@@ -27,7 +27,7 @@ def upgrade(
     Safe at any time: all or nothing, and several processes may try at once. Run it before the new
     version of a service starts.
 
-    Example: shieldtx db upgrade
+    Example: `shieldtx db upgrade`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL; SHIELDTX_DATABASE_SCHEMA for a schema of its
     own, SHIELDTX_SHARDS (fixed once the tables are made).
@@ -48,7 +48,7 @@ def upgrade(
 def current(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Tell at which revision the tables are.
 
-    Example: shieldtx db current
+    Example: `shieldtx db current`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """
@@ -63,7 +63,7 @@ def current(context: typer.Context, *, as_json: AsJson = False) -> None:
 def check(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Check that the tables fit this version of shieldtx and its settings; exit with 2 if not.
 
-    Example: shieldtx db check && shieldtx relay
+    Example: `shieldtx db check && shieldtx relay`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA, SHIELDTX_SHARDS.
     """

@@ -42,7 +42,7 @@ def list_(
     FAILED: an event that could not be published; its local rollback has run. DEAD: a rollback whose
     compensation failed for good. PARKED: a record that is no event, with its bytes.
 
-    Example: shieldtx dead list --group stock
+    Example: `shieldtx dead list --group stock`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA,
     SHIELDTX_TOPIC_PREFIX.
@@ -82,7 +82,7 @@ def show(
     Payloads, and the values of headers, may hold what not everybody should see: they are masked
     unless you ask for them.
 
-    Example: shieldtx dead show 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --payload
+    Example: `shieldtx dead show 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --payload`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """
@@ -120,7 +120,7 @@ def replay(
     rollback has run already, and later events of its key may have been published: replay it when
     the service's data say that it should be sent all the same.
 
-    Example: shieldtx dead replay 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de
+    Example: `shieldtx dead replay 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """

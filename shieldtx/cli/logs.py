@@ -12,7 +12,7 @@ from typing import Final
 
 from shieldtx.cli.failures import failure_of
 
-# Their own reports of outages and of ticks repeat what shieldtx says once.
+# Of others' loggers, what is worth a line; an outage, say, is reported by shieldtx itself, once.
 _QUIET: Final = {
     "kafka": logging.CRITICAL,
     "apscheduler": logging.ERROR,
@@ -43,9 +43,17 @@ def set_up(level: LogLevel, form: LogFormat) -> None:
     formatter = _JsonLines if form is LogFormat.JSON else _PlainLines
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(tracebacks=is_debug))
+    if not is_debug:
+        handler.addFilter(_is_worth_it)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name, quiet in _QUIET.items():
-        logging.getLogger(name).setLevel(logging.WARNING if is_debug else quiet)
+    for name in _QUIET:
+        # Not lower, even for debugging: it would be thousands of lines. Nor higher: what goes
+        # through the client's loggers tells the brokers' adapter why it cannot connect.
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_worth_it(record: logging.LogRecord) -> bool:
+    return record.levelno >= _QUIET.get(record.name.partition(".")[0], logging.NOTSET)
 
 
 class _PlainLines(logging.Formatter):

@@ -34,7 +34,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
 
     With --once it publishes what is due and leaves; the exit status is 1 when the broker is away.
 
-    Example: shieldtx --app shop.orders:shield relay
+    Example: `shieldtx --app shop.orders:shield relay`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_KAFKA_BOOTSTRAP; SHIELDTX_RELAY_LEASE (how soon a dead
     relay is replaced), SHIELDTX_RELAY_SEND_TIMEOUT, SHIELDTX_RELAY_BATCH_SIZE,
@@ -70,7 +70,7 @@ def consume(
     With --once it handles what is on the topics and what is due in the inbox, and leaves; retries
     that wait for their time stay in the inbox.
 
-    Example: shieldtx --app shop.stock:shield consume stock
+    Example: `shieldtx --app shop.stock:shield consume stock`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_KAFKA_BOOTSTRAP; SHIELDTX_CONSUMER_BATCH_SIZE,
     SHIELDTX_STOP_TIMEOUT, SHIELDTX_RETENTION_INBOX.

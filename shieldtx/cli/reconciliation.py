@@ -111,7 +111,7 @@ def reconcile(
     The exit status: 0 all is well, 1 there are mismatches, 2 not all could be judged, 3 it broke
     off. It needs pip install 'shieldtx[spark]' and Java 17 or newer.
 
-    Example: shieldtx reconcile --upstream orders=ORDERS_URL --downstream stock=STOCK_URL
+    Example: `shieldtx reconcile --upstream orders=ORDERS_URL --downstream stock=STOCK_URL`
     """
     try:
         request = ReconcileRequest(

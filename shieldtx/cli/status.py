@@ -23,7 +23,7 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     events are there until their retention is over. FAILED, UNRESOLVED, DEAD and parked ones wait
     for a person, see `shieldtx dead`.
 
-    Example: shieldtx status --json | jq .outbox.oldest_pending_seconds
+    Example: `shieldtx status --json | jq .outbox.oldest_pending_seconds`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """

@@ -24,7 +24,7 @@ def create(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     Each logical topic has two: PREFIX + topic + .commit, and .rollback for what is taken back.
 
-    Example: shieldtx --app shop.orders:shield topics create
+    Example: `shieldtx --app shop.orders:shield topics create`
 
     Settings: SHIELDTX_KAFKA_BOOTSTRAP, SHIELDTX_TOPIC_PREFIX, SHIELDTX_TOPIC_PARTITIONS,
     SHIELDTX_TOPIC_REPLICATION.
@@ -47,7 +47,7 @@ def create(context: typer.Context, *, as_json: AsJson = False) -> None:
 def list_(context: typer.Context, *, as_json: AsJson = False) -> None:
     """List the service's topics, and whether they exist.
 
-    Example: shieldtx --app shop.orders:shield topics list
+    Example: `shieldtx --app shop.orders:shield topics list`
 
     Settings: SHIELDTX_KAFKA_BOOTSTRAP, SHIELDTX_TOPIC_PREFIX.
     """
