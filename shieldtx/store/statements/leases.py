@@ -6,7 +6,18 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Insert, Select, Update, delete, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Insert,
+    Select,
+    Update,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.store.dialects import StoreDialect
@@ -43,10 +54,7 @@ def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Retur
     s = t.shard
     mine = _locked_in_order(t, s.c.owner == relay, s.c.lease_until > d.now())
     return (
-        update(s)
-        .where(s.c.shard.in_(mine))
-        .values(lease_until=d.later(lease))
-        .returning(s.c.shard)
+        update(s).where(s.c.shard.in_(mine)).values(lease_until=d.later(lease)).returning(s.c.shard)
     )
 
 
