@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from types import FrameType
+from typing import NoReturn
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -52,7 +54,10 @@ class Worker:
         self._close = close
         self._stop_timeout = stop_timeout
         self._watchdog = watchdog
-        self._stop = threading.Event()
+        self._stopping = False
+        self._exit_status = EXIT_STOPPED
+        # Of all that a thread can wait for, this alone may be touched by a signal's handler.
+        self._ending: SimpleQueue[None] = SimpleQueue()
         self._woken = {name: threading.Event() for name in self._ticks}
         self._running = {name: threading.Lock() for name in self._ticks}
         self._pass_began: dict[str, float] = {}
@@ -66,7 +71,7 @@ class Worker:
     @property
     def stopping(self) -> bool:
         """Whether the end of the process has been asked for."""
-        return self._stop.is_set()
+        return self._stopping
 
     def wake(self, tick: str) -> None:
         """Run a tick at once; a hint in its last moment may be lost until its next time."""
@@ -76,16 +81,30 @@ class Worker:
 
     def stop(self) -> None:
         """Ask for a graceful end."""
-        self._stop.set()
+        self._stopping = True
+        self._ending.put(None)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Run until a signal or `stop`; return the exit status, 0 for a graceful end.
 
         `ready` is called once, when the ticks run and signals lead to a graceful end.
         """
+        before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            self._start()
+            ready()
+            self._ending.get()
+            return self._end()
+        finally:
+            for number, handler in before.items():
+                if handler is not None:  # else it is not Python's
+                    signal.signal(number, handler)
+
+    def _start(self) -> None:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
         now = datetime.now(UTC)
         for tick in self._ticks.values():
             self._scheduler.add_job(
@@ -99,28 +118,32 @@ class Worker:
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
         log.info("%s is running (pid %d)", self._name, os.getpid())
-        ready()
-        # Bounded waits, so that signals are served while the main thread sleeps.
-        while not self._stop.wait(timeout=3600):
-            continue
-        return self._end()
 
     def _tick(self, tick: Tick) -> None:
         """Run the passes of a tick until there is nothing more to do."""
+        running = self._running[tick.name]
+        # Held already: by the end of the worker, since the scheduler starts no second one.
+        if not running.acquire(blocking=False):
+            return
+        try:
+            self._run_passes(tick)
+        finally:
+            running.release()
+
+    def _run_passes(self, tick: Tick) -> None:
         woken = self._woken[tick.name]
-        with self._running[tick.name]:
-            while not self.stopping:
-                woken.clear()
-                self._pass_began[tick.name] = time.monotonic()
-                try:
-                    more = tick.run()
-                except Exception:
-                    log.exception("%s: %s failed, it runs again later", self._name, tick.name)
-                    return
-                finally:
-                    self._pass_began.pop(tick.name, None)
-                if not more and not woken.is_set():
-                    return
+        while not self.stopping:
+            woken.clear()
+            self._pass_began[tick.name] = time.monotonic()
+            try:
+                more = tick.run()
+            except Exception:
+                log.exception("%s: %s failed, it runs again later", self._name, tick.name)
+                return
+            finally:
+                self._pass_began.pop(tick.name, None)
+            if not more and not woken.is_set():
+                return
 
     def _watch(self) -> None:
         """End a process in which a pass hangs: its leases run out, and others go on."""
@@ -145,13 +168,22 @@ class Worker:
                 log.error("%s: %s did not end in time; its leases will run out", self._name, name)
                 _leave(EXIT_NOT_GRACEFUL)
         self._scheduler.shutdown(wait=False)
+        closing = threading.Thread(target=self._let_go, daemon=True)
+        closing.start()
+        closing.join(timeout=max(0.0, deadline - time.monotonic()))
+        if closing.is_alive():
+            log.error("%s: closing did not end in time; its leases will run out", self._name)
+            _leave(EXIT_NOT_GRACEFUL)
+        return self._exit_status
+
+    def _let_go(self) -> None:
         try:
             self._close()
         except Exception:
             log.exception("%s could not let go of everything; its leases will run out", self._name)
-            return EXIT_NOT_GRACEFUL
-        log.info("%s has stopped", self._name)
-        return EXIT_STOPPED
+            self._exit_status = EXIT_NOT_GRACEFUL
+        else:
+            log.info("%s has stopped", self._name)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  signal's signature
         if self.stopping:
@@ -159,7 +191,9 @@ class Worker:
         self.stop()
 
 
-def _leave(status: int) -> None:
-    """End the process at once: threads that hang would keep an orderly exit waiting for ever."""
-    logging.shutdown()
+def _leave(status: int) -> NoReturn:
+    """End the process at once: threads that hang would keep an orderly exit waiting for ever.
+
+    Without flushing logs, which would wait for a thread that hangs while it writes one.
+    """
     os._exit(status)
