@@ -187,7 +187,6 @@ class ShieldTx:
         idle = max(longest, self.settings.relay_lease)
         return create_engine(
             url,
-            pool_pre_ping=True,
             connect_args=dialect_of(url.get_dialect()()).connect_args(idle),
         )
 
@@ -277,6 +276,14 @@ class ShieldTx:
         if not self._hints:
             return None
         return Listener(self.engine, self.settings.database_schema, wake)
+
+    def close(self) -> None:
+        """Let go of the connections that this object opened for itself."""
+        opened = vars(self)
+        if "_notifier" in opened:
+            self._notifier.close()
+        if "engine" in opened and self._engine is None:
+            self.engine.dispose()
 
     def _declared(self, group: str) -> ConsumerGroup:
         declared = self.groups.get(group)

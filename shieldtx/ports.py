@@ -55,6 +55,9 @@ class Outcome(Enum):
     UNCONFIRMED = auto()
     """It was handed to the client, and nobody can tell whether it is in the log."""
 
+    HELD = auto()
+    """It was kept back on purpose, with nothing wrong at the broker: its turn comes again."""
+
     UNSENT = auto()
     """It never left: the broker was known to be away."""
 
@@ -184,7 +187,7 @@ class Settlement:
     processed: Sequence[UUID] = ()
     """Acknowledged."""
     unsent: Sequence[UUID] = ()
-    """Given back as they were, the attempt not counted."""
+    """Held or unsent: given back as they were, the attempt not counted."""
     unconfirmed: Sequence[UUID] = ()
     """Given back likewise, with the mark that the broker may have them."""
     retries: Sequence[Retry] = ()

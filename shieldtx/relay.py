@@ -175,8 +175,8 @@ class Relay:
         left_seconds = left.total_seconds() - (self._clock() - started)
         timeout = min(left_seconds, self._settings.send_timeout.total_seconds())
         if timeout <= 0:
-            unsent = Delivery(outcome=Outcome.UNSENT, reason="the lease was about to run out")
-            return [unsent] * len(claim.events)
+            held = Delivery(outcome=Outcome.HELD, reason="the lease was about to run out")
+            return [held] * len(claim.events)
         records: list[Record] = []
         unsendable: dict[int, Delivery] = {}
         for place, claimed in enumerate(claim.events):
@@ -201,12 +201,13 @@ class Relay:
             else:
                 retries.append(Retry(event_id=claimed.envelope.id, delay=delay, reason=reason))
         away = [*ended[Outcome.UNCONFIRMED], *ended[Outcome.UNSENT]]
+        back = [*away, *ended[Outcome.HELD]]
         settlement = Settlement(
             processed=_ids(ended[Outcome.ACKNOWLEDGED]),
-            unsent=_ids(ended[Outcome.UNSENT]),
+            unsent=_ids([*ended[Outcome.UNSENT], *ended[Outcome.HELD]]),
             unconfirmed=_ids(ended[Outcome.UNCONFIRMED]),
             retries=retries,
-            reason=away[0][1] if away else "",
+            reason=back[0][1] if back else "",
         )
         outage = self._note_outage(away)
         self._write_backs.append(partial(self._settle, claim.token, settlement, outage))

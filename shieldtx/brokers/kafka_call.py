@@ -111,6 +111,6 @@ class Call:
     def _without_end(self, index: int) -> Delivery:
         if self._is_held_back(index):
             reason = "held back: an earlier record of its key was rejected"
-            return Delivery(outcome=Outcome.UNSENT, reason=reason)
+            return Delivery(outcome=Outcome.HELD, reason=reason)
         outcome = Outcome.UNCONFIRMED if index in self.handed_over else Outcome.UNSENT
         return Delivery(outcome=outcome, reason=self.stopped)

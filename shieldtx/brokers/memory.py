@@ -120,7 +120,7 @@ class MemoryPublisher:
                 delivery = self._deliver(record)
                 if delivery.outcome is Outcome.REJECTED and record.key is not None:
                     reason = "held back: an earlier record of its key was rejected"
-                    held[key] = Delivery(outcome=Outcome.UNSENT, reason=reason)
+                    held[key] = Delivery(outcome=Outcome.HELD, reason=reason)
                 elif delivery.outcome is Outcome.REFUSED:
                     held[record.topic] = delivery
                 elif delivery.outcome in {Outcome.UNSENT, Outcome.UNCONFIRMED}:

@@ -30,6 +30,8 @@ class SqlInboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
+        # For single statements: each is its own transaction, with no BEGIN and COMMIT to wait for.
+        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         # Run for each event, and therefore built once.
         self._start_attempt = sql.start_attempt(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
@@ -56,7 +58,7 @@ class SqlInboxStore:
 
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is."""
-        with self._engine.connect() as connection:
+        with self._single.connect() as connection:
             rows = connection.execute(sql.due(self._tables, self._dialect, group, limit))
             return [envelope_of(row) for row in rows]
 
@@ -66,7 +68,7 @@ class SqlInboxStore:
         """Count an attempt and commit, before the handler runs."""
         token = uuid4()
         parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
-        with self._engine.begin() as connection:
+        with self._single.connect() as connection:
             number = connection.scalars(self._start_attempt, parameters).one_or_none()
         if number is None:
             return None
@@ -104,7 +106,7 @@ class SqlInboxStore:
             delay=delay,
             reason=reason,
         )
-        with self._engine.begin() as connection:
+        with self._single.connect() as connection:
             return connection.execute(statement).rowcount == 1
 
     def give_up(

@@ -90,6 +90,8 @@ class SqlOutboxStore:
         self._tables = tables
         self._shards = shards
         self._dialect = dialect_of(engine.dialect)
+        # A claim is one statement, and a transaction by itself.
+        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._turn = 0
 
     def claim(self, *, relay: str, limit: int) -> Claim:
@@ -105,7 +107,7 @@ class SqlOutboxStore:
             turn=self._turn,
             shards=self._shards,
         )
-        with self._engine.begin() as connection:
+        with self._single.connect() as connection:
             rows = connection.execute(statement).all()
         rows = sorted(rows, key=lambda row: row[ENVELOPE_WIDTH])  # by seq
         events = [

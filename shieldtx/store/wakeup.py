@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
+import weakref
 from collections.abc import Callable
+from contextlib import closing
+from typing import Any
 
 from psycopg import sql
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ PAUSE = 0.01
 """Seconds between two hints of one process."""
 
 RECONNECT = 5.0
-"""Seconds before a lost connection is tried again."""
+"""Seconds before a server that cannot be reached is tried again."""
 
 
 def channel_of(schema: str | None) -> str:
@@ -36,38 +37,61 @@ class Notifier:
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
-        self._statement = f'NOTIFY "{channel_of(schema)}"'
-        self._wanted = threading.Event()
-        self._starting = threading.Lock()
-        self._pid = 0
+        self._statement = sql.SQL("NOTIFY {}").format(sql.Identifier(channel_of(schema)))
+        self._begin_anew()
+        # Neither a thread nor what another one holds survives a fork.
+        again = weakref.WeakMethod(self._begin_anew)
+        os.register_at_fork(after_in_child=lambda: (method := again()) and method())
 
     def hint(self) -> None:
-        """Ask for a hint; returns at once."""
-        # A thread does not survive a fork, so each process starts its own.
-        if self._pid != os.getpid():
+        """Ask for a hint; returns at once, and raises nothing."""
+        if self._thread is None:
             with self._starting:
-                if self._pid != os.getpid():
-                    self._wanted = threading.Event()
-                    threading.Thread(
-                        target=self._send_for_ever, name="shieldtx-notify", daemon=True
-                    ).start()
-                    self._pid = os.getpid()
+                if self._thread is None and not self._start():
+                    return
         self._wanted.set()
 
-    def _send_for_ever(self) -> None:
-        wanted = self._wanted
-        while True:
+    def close(self) -> None:
+        """Stop sending and let go of the connection; later hints go nowhere."""
+        self._closed.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(timeout=3)
+
+    def _begin_anew(self) -> None:
+        self._starting = threading.Lock()
+        self._wanted = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._send, name="shieldtx-notify", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # No more threads, or the end of the process: the poll finds the event too.
+            log.debug("no wake-up hints from this process: %s", error)
+            return False
+        self._thread = thread
+        return True
+
+    def _send(self) -> None:
+        wanted, closed = self._wanted, self._closed
+        pause = 0.0
+        while not closed.wait(pause):
+            pause = RECONNECT
             try:
-                with self._engine.connect().execution_options(
-                    isolation_level="AUTOCOMMIT"
-                ) as connection:
-                    while wanted.wait():
+                with closing(_connection_of_its_own(self._engine)) as connection:
+                    while wanted.wait() and not closed.is_set():
                         wanted.clear()
-                        connection.exec_driver_sql(self._statement)
-                        time.sleep(PAUSE)
-            except SQLAlchemyError as error:
-                log.debug("no wake-up hints for %s s: %s", RECONNECT, error)
-                time.sleep(RECONNECT)
+                        connection.execute(self._statement)
+                        # A connection that worked once is replaced at once.
+                        pause = PAUSE
+                        closed.wait(PAUSE)
+            except Exception as error:  # noqa: BLE001  any failure only means polling for a while
+                log.debug("no wake-up hints for %s s: %s", pause, error)
+                # Perhaps it was not sent: once more, over the next connection.
+                wanted.set()
 
 
 class Listener:
@@ -75,7 +99,7 @@ class Listener:
 
     def __init__(self, engine: Engine, schema: str | None, wake: Callable[[], None]) -> None:
         self._engine = engine
-        self._channel = channel_of(schema)
+        self._statement = sql.SQL("LISTEN {}").format(sql.Identifier(channel_of(schema)))
         self._wake = wake
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="shieldtx-listen", daemon=True)
@@ -90,27 +114,30 @@ class Listener:
         self._thread.join(timeout=3)
 
     def _listen(self) -> None:
-        while not self._closed.is_set():
+        pause = 0.0
+        while not self._closed.wait(pause):
+            pause = RECONNECT
             try:
-                self._listen_once()
-            except Exception as error:  # noqa: BLE001  any failure only means polling for a while
-                log.info("no wake-up hints for %s s, polling instead: %s", RECONNECT, error)
-                self._closed.wait(RECONNECT)
-
-    def _listen_once(self) -> None:
-        connection = self._engine.raw_connection()
-        try:
-            driver = connection.driver_connection
-            if driver is None:
-                return
-            driver.autocommit = True
-            driver.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            # What was committed before LISTEN took hold sent no hint to us.
-            self._wake()
-            while not self._closed.is_set():
-                for _ in driver.notifies(timeout=1.0, stop_after=1):
+                with closing(_connection_of_its_own(self._engine)) as connection:
+                    connection.execute(self._statement)
+                    pause = PAUSE
+                    # What was committed before LISTEN took hold sent no hint to us.
                     self._wake()
-        finally:
-            # Not given back to the pool: it listens, and is in autocommit.
-            connection.detach()
-            connection.close()
+                    while not self._closed.is_set():
+                        for _ in connection.notifies(timeout=1.0, stop_after=1):
+                            self._wake()
+            except Exception as error:  # noqa: BLE001  any failure only means polling for a while
+                log.info("no wake-up hints for %s s, polling instead: %s", pause, error)
+
+
+def _connection_of_its_own(engine: Engine) -> Any:
+    """Open a connection as the engine's pool does, outside of it and in autocommit.
+
+    It is held for good, which would starve a small pool, and a forked process must not be given it.
+    """
+    pooled = engine.pool.recreate().connect()
+    pooled.detach()
+    connection: Any = pooled.driver_connection
+    connection.rollback()
+    connection.autocommit = True
+    return connection

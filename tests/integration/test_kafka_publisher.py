@@ -91,7 +91,7 @@ def test_one_record_above_the_topics_limit_condemns_nobody_else(
     ended = publisher.publish(sent, timeout=30)
     assert {i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED} == {122}
     behind = {i for i in range(123, 400) if sent[i].key == b"key-1"}
-    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.UNSENT} == behind
+    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.HELD} == behind
     assert all("key was rejected" in ended[i].reason for i in behind)
     rest = [i for i in range(400) if i not in behind | {122}]
     assert {ended[i].outcome for i in rest} == {Outcome.ACKNOWLEDGED}
