@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from psycopg import sql
@@ -38,17 +39,14 @@ class Notifier:
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
         self._statement = sql.SQL("NOTIFY {}").format(sql.Identifier(channel_of(schema)))
-        self._begin_anew()
+        self.begin_anew()
         # Neither a thread nor what another one holds survives a fork.
-        again = weakref.WeakMethod(self._begin_anew)
-        os.register_at_fork(after_in_child=lambda: (method := again()) and method())
+        os.register_at_fork(after_in_child=partial(_begin_anew, weakref.ref(self)))
 
     def hint(self) -> None:
         """Ask for a hint; returns at once, and raises nothing."""
         if self._thread is None:
-            with self._starting:
-                if self._thread is None and not self._start():
-                    return
+            self._start()
         self._wanted.set()
 
     def close(self) -> None:
@@ -58,22 +56,25 @@ class Notifier:
         if self._thread is not None:
             self._thread.join(timeout=3)
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Forget thread and locks, which belong to another process."""
         self._starting = threading.Lock()
         self._wanted = threading.Event()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def _start(self) -> bool:
-        thread = threading.Thread(target=self._send, name="shieldtx-notify", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            # No more threads, or the end of the process: the poll finds the event too.
-            log.debug("no wake-up hints from this process: %s", error)
-            return False
-        self._thread = thread
-        return True
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._send, name="shieldtx-notify", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # No more threads, or the end of the process: the poll finds the event too.
+                log.debug("no wake-up hints from this process: %s", error)
+            else:
+                self._thread = thread
 
     def _send(self) -> None:
         wanted, closed = self._wanted, self._closed
@@ -130,14 +131,20 @@ class Listener:
                 log.info("no wake-up hints for %s s, polling instead: %s", pause, error)
 
 
+def _begin_anew(notifier: weakref.ref[Notifier]) -> None:
+    known = notifier()
+    if known is not None:
+        known.begin_anew()
+
+
 def _connection_of_its_own(engine: Engine) -> Any:
     """Open a connection as the engine's pool does, outside of it and in autocommit.
 
     It is held for good, which would starve a small pool, and a forked process must not be given it.
     """
     pooled = engine.pool.recreate().connect()
-    pooled.detach()
     connection: Any = pooled.driver_connection
+    pooled.detach()
     connection.rollback()
     connection.autocommit = True
     return connection
