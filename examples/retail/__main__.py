@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 from examples.retail import report, scenario
 from examples.retail.audit import Audit, judge, read_books
@@ -55,7 +56,8 @@ def main() -> int:
     try:
         return demonstrate(console, options.baskets, options.folder.resolve(), keep=options.keep)
     except ShieldTxError as error:
-        console.print(f"[bold red]the demo broke off:[/] {error}", soft_wrap=True, highlight=False)
+        said = f"[bold red]the demo broke off:[/] {escape(str(error))}"
+        console.print(said, soft_wrap=True, highlight=False)
         return EXIT_BROKEN
 
 

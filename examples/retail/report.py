@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from examples.retail.audit import Audit
@@ -58,7 +59,7 @@ def print_audit(console: Console, audit: Audit) -> None:
 def print_reconciliation(console: Console, result: ReconcileResult) -> None:
     """Print the verdicts of the Spark job, and where it wrote them."""
     if result.findings is None:
-        console.print(f"[bold red]the reconciliation broke off:[/] {result.problem}")
+        console.print(f"[bold red]the reconciliation broke off:[/] {escape(result.problem)}")
         return
     table = Table(title="Reconciliation on Spark", title_justify="left", min_width=60)
     for column in ("events", "from", "to group", "verdict"):
@@ -72,7 +73,7 @@ def print_reconciliation(console: Console, result: ReconcileResult) -> None:
     console.print(table)
     for bounds in result.findings.bounds:
         if bounds.window.obstacle:
-            console.print(f"[bold red]not judged:[/] {bounds.window.obstacle}")
+            console.print(f"[bold red]not judged:[/] {escape(bounds.window.obstacle)}")
     folder = result.folder
     print_paths(
         console,

@@ -23,7 +23,7 @@ SETTINGS = MappingProxyType(
         "SHIELDTX_RELAY_SEND_TIMEOUT": "PT3S",
         # A pass every so often instead of one for each commit: a dozen processes share few cores.
         "SHIELDTX_RELAY_WAKEUP": "false",
-        "SHIELDTX_RELAY_POLL_INTERVAL": "PT0.25S",
+        "SHIELDTX_RELAY_POLL_INTERVAL": "PT0.5S",
     }
 )
 """Of all processes of both services, beside those that say where they are."""

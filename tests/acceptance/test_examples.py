@@ -158,6 +158,24 @@ def verdicts(said: str) -> dict[tuple[str, str], int]:
     return {(kind, verdict): int(count.replace(",", "")) for kind, verdict, count in rows}
 
 
+def test_without_java_the_demo_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+    environment = {**os.environ, "JAVA_HOME": "", "PATH": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.retail", "--folder", tmp_path],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert re.fullmatch(r"the demo broke off: Java is not installed: install .*\n", done.stdout)
+    assert done.stderr == ""
+
+
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_the_demo_loses_nothing_although_a_relay_and_a_consumer_are_killed(tmp_path: Path) -> None:
     with demo(tmp_path, "--baskets", "300") as running:

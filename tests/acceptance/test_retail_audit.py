@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,6 +18,7 @@ from examples.retail.audit import Audit, judge, read_books
 from examples.retail.baskets import Basket, first_baskets
 from examples.retail.events import Line, OrderPlaced
 from examples.retail.opening import deliveries
+from examples.retail.stage import PROJECT
 from examples.retail.topics import TopicRecord
 from shieldtx import Event
 from shieldtx.embedded import EmbeddedPostgres
@@ -288,3 +292,25 @@ def test_a_delivery_falls_short_of_the_demand_for_popular_products_only() -> Non
     baskets = [basket(number, 1, apples=1) for number in range(100)]
 
     assert deliveries([*baskets, basket(100, 1, breads=3)]) == {APPLE: 94, BREAD: 3}
+
+
+def test_opening_a_service_twice_changes_nothing(database_url: str) -> None:
+    engine = create_engine(database_url)
+    environment = {
+        **os.environ,
+        "SHIELDTX_SOURCE": "stock",
+        "SHIELDTX_DATABASE_URL": database_url,
+    }
+    command = [sys.executable, "-m", "examples.retail.opening", "stock", "--baskets", "50"]
+
+    def open_stock() -> tuple[int, int]:
+        subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=60)
+        with engine.connect() as connection:
+            row = connection.execute(text("SELECT count(*), sum(on_hand) FROM product")).one()
+        return tuple(row)
+
+    once = open_stock()
+
+    assert once[0] > 100
+    assert open_stock() == once
+    engine.dispose()
