@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
 from shieldtx.cli import letters
+from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line, print_table
 from shieldtx.errors import ConfigurationError, IllegalTransition
@@ -131,8 +133,9 @@ def replay(
     failed = [letter for letter in chosen if letter.group is None]
     for letter in failed:
         typer.echo(letters.warning_of(letter), err=True)
-    if failed and not yes:
-        typer.confirm("Replay?", abort=True, err=True)
+    if failed and not yes and not _says_yes():
+        typer.echo("nothing was replayed (scripts say --yes)", err=True)
+        raise typer.Exit(FAILED)
     store.replay(chosen, who=who or _operator())
     if as_json:
         print_json([letters.summary_of_letter(letter) for letter in chosen])
@@ -178,6 +181,13 @@ def _chosen(rows: list[DeadLetter], group: str | None) -> DeadLetter:
         named = ", ".join(str(row) for row in possible)
         raise ConfigurationError(f"choose one with --group: {named}")
     return possible[0]
+
+
+def _says_yes() -> bool:
+    """Ask on standard error: standard output is for results."""
+    sys.stderr.write("Replay? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _operator() -> str:

@@ -50,11 +50,11 @@ def print_table(
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in fields:
-        table.add_row(name, printable("" if value is None else str(value)))
-    _console().print(table)
+    """Print names and values below each other; values are never wrapped."""
+    named = [(name, "" if value is None else printable(str(value))) for name, value in fields]
+    width = max((len(name) for name, _ in named), default=0)
+    for name, value in named:
+        sys.stdout.write(f"{name:<{width}}  {value}".rstrip() + "\n")
 
 
 def printable(text: str) -> str:

@@ -250,7 +250,13 @@ def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> It
         orders.execute("CREATE TABLE cancelled (number int)")
         stock.execute("CREATE TABLE reserved (id serial, key text, number int)")
         writer = ShieldTx(
-            Settings(source="orders", database_url=orders.url, topic_prefix=f"{run}."),
+            # Larger ones than the broker takes, so that some events fail.
+            Settings(
+                source="orders",
+                database_url=orders.url,
+                topic_prefix=f"{run}.",
+                max_payload_bytes=2_000_000,
+            ),
             engine=orders.engine,
         )
         writer.declare("orders.placed")

@@ -1,0 +1,180 @@
+"""`shieldtx consume` as a process: graceful, killed, and through to the compensation."""
+
+from __future__ import annotations
+
+import signal
+
+from shieldtx.embedded.processes import ChildProcess
+from tests.acceptance.conftest import Shop, first_of_each_key, status_of
+from tests.conftest import Eventually
+
+TWENTY = range(20)
+IN_ORDER = {f"k{k}": [n for n in TWENTY if n % 4 == k] for k in range(4)}
+
+
+def stock_group(shop: Shop) -> str:
+    return shop.stock.environment["SHOP_STOCK_GROUP"]
+
+
+def orders_group(shop: Shop) -> str:
+    return shop.orders.environment["SHOP_ORDERS_GROUP"]
+
+
+def a_consumer_at_the_gate(shop: Shop, eventually: Eventually) -> ChildProcess:
+    """Start the stock consumer and wait until a handler of it waits in its transaction."""
+    consumer = shop.stock.start("consume", stock_group(shop))
+    eventually(lambda: shop.handlers_at_the_gate() == 1, "a handler runs", within=30)
+    return consumer
+
+
+def test_events_have_their_effects_in_order(shop: Shop, eventually: Eventually) -> None:
+    shop.migrate()
+    shop.orders.start("relay")
+    shop.stock.start("consume", stock_group(shop))
+
+    shop.place(TWENTY)
+
+    eventually(lambda: len(shop.reserved()) == 20, "all have their effect", within=30)
+    assert first_of_each_key(shop.reserved()) == IN_ORDER
+
+
+def test_a_refused_order_is_cancelled_upstream(shop: Shop, eventually: Eventually) -> None:
+    shop.migrate()
+    for service, group in ((shop.orders, orders_group(shop)), (shop.stock, stock_group(shop))):
+        service.start("relay")
+        service.start("consume", group)
+
+    shop.place([1, 2])
+    shop.place([3], quantity=1000)
+
+    eventually(
+        lambda: shop.orders.rows("SELECT number FROM cancelled") == [(3,)], "cancelled", within=30
+    )
+    eventually(lambda: len(shop.reserved()) == 2, "the others are reserved", within=30)
+    assert shop.stock.inbox() == {"PROCESSED": 2, "MAX_RECONSUMED": 1}
+    assert shop.orders.inbox() == {"PROCESSED": 1}
+
+
+def test_sigterm_lets_the_handler_end_and_leaves_nothing_half_done(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    shop.place(TWENTY)
+    shop.orders.ok("relay", "--once")
+    with shop.closed_gate():
+        consumer = a_consumer_at_the_gate(shop, eventually)
+        consumer.send_signal(signal.SIGTERM)
+        eventually(lambda: "is stopping" in consumer.log.read_text(), "it is stopping")
+
+    assert status_of(consumer) == 0
+    assert len(shop.reserved()) == 1
+    assert shop.stock.inbox() == {"PROCESSED": 1, "INIT": 19}
+    assert shop.stock.one("SELECT count(*) FROM shield_inbox WHERE lease_token IS NOT NULL") == 0
+
+    shop.stock.ok("consume", stock_group(shop), "--once")
+    assert first_of_each_key(shop.reserved()) == IN_ORDER
+    assert len(shop.reserved()) == 20
+
+
+def test_a_second_sigterm_ends_it_in_the_middle_of_a_handler(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    shop.place(TWENTY)
+    shop.orders.ok("relay", "--once")
+    with shop.closed_gate():
+        consumer = a_consumer_at_the_gate(shop, eventually)
+        consumer.send_signal(signal.SIGTERM)
+        eventually(lambda: "is stopping" in consumer.log.read_text(), "it is stopping")
+        consumer.send_signal(signal.SIGTERM)
+        assert status_of(consumer, within=5) == 128 + signal.SIGTERM
+    assert shop.reserved() == []
+
+
+def test_a_consumer_killed_in_a_handler_loses_and_doubles_nothing(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    shop.place(TWENTY)
+    shop.orders.ok("relay", "--once")
+    with shop.closed_gate():
+        consumer = a_consumer_at_the_gate(shop, eventually)
+        consumer.kill()
+    assert shop.stock.inbox() == {"PROCESSING": 1, "INIT": 19}
+
+    shop.stock.start("consume", stock_group(shop))
+
+    eventually(lambda: shop.stock.inbox() == {"PROCESSED": 20}, "all are handled", within=40)
+    assert len(shop.reserved()) == 20
+    assert first_of_each_key(shop.reserved()) == IN_ORDER
+    # The attempt that died with the process was counted before it ran.
+    assert shop.stock.one("SELECT max(attempts) FROM shield_inbox") == 2
+
+
+def test_once_handles_what_is_there_whatever_became_of_the_last_member(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    shop.place(TWENTY[:10])
+    shop.orders.ok("relay", "--once")
+    member = shop.stock.start("consume", stock_group(shop))
+    eventually(lambda: len(shop.reserved()) == 10, "the first are handled", within=30)
+    shop.place(TWENTY[10:])
+    shop.orders.ok("relay", "--once")
+    # The broker keeps its place in the group for a while: the next member has to wait for it.
+    member.kill()
+
+    result = shop.stock.ok("consume", stock_group(shop), "--once", "--json")
+
+    assert len(shop.reserved()) == 20
+    assert first_of_each_key(shop.reserved()) == IN_ORDER
+    assert result.data["parked"] == 0
+    again = shop.stock.ok("consume", stock_group(shop), "--once", "--json").data
+    assert again == {"records": 0, "fresh": 0, "duplicates": 0, "parked": 0}
+
+
+def test_once_runs_the_whole_way_there_and_back(shop: Shop) -> None:
+    shop.migrate()
+    shop.place([1])
+    shop.place([2], quantity=1000)
+
+    shop.orders.ok("relay", "--once")
+    assert shop.stock.ok("consume", stock_group(shop), "--once").out == (
+        "2 records, 2 fresh, 0 duplicates, 0 parked, 1 applied, 1 refused\n"
+    )
+    shop.stock.ok("relay", "--once")
+    assert shop.orders.ok("consume", orders_group(shop), "--once").out == (
+        "1 records, 1 fresh, 0 duplicates, 0 parked, 1 compensated\n"
+    )
+
+    assert shop.orders.rows("SELECT number FROM cancelled") == [(2,)]
+
+
+def test_a_missing_topic_is_named_with_what_makes_it(shop: Shop) -> None:
+    shop.stock.ok("db", "upgrade")
+
+    result = shop.stock.run("consume", stock_group(shop))
+
+    assert result.status == 2
+    assert result.err == (
+        f"error: consumer group '{stock_group(shop)}' reads topics that do not exist: "
+        f"{shop.prefix}orders.placed.commit; create them with `shieldtx topics create`\n"
+    )
+
+
+def test_an_unknown_group_is_refused_with_those_there_are(shop: Shop) -> None:
+    shop.stock.ok("db", "upgrade")
+
+    result = shop.stock.run("consume", "nobody")
+
+    assert result.status == 2
+    assert (
+        f"'nobody' has no handlers in this application (groups: {stock_group(shop)})" in result.err
+    )
+
+
+def test_a_consumer_refuses_tables_that_are_not_there_at_once(shop: Shop) -> None:
+    result = shop.stock.run("consume", stock_group(shop))
+
+    assert result.status == 2
+    assert result.err == "error: the tables do not exist yet: run `shieldtx db upgrade`\n"

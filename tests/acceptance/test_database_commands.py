@@ -1,0 +1,98 @@
+"""`shieldtx db`: upgrade, current, check."""
+
+from __future__ import annotations
+
+from shieldtx.embedded.loopback import free_port
+from tests.acceptance.conftest import Shop
+
+
+def test_the_tables_are_made_once_and_then_fit(shop: Shop) -> None:
+    orders = shop.orders
+    assert orders.ok("db", "current", "--json").data == {"revision": None}
+    assert orders.ok("db", "current").out == "none: there are no tables yet\n"
+    assert orders.run("db", "check").err == (
+        "error: the tables do not exist yet: run `shieldtx db upgrade`\n"
+    )
+
+    made = orders.ok("db", "upgrade", "--json").data
+    assert made["before"] is None
+    revision = made["revision"]
+
+    assert orders.ok("db", "upgrade").out == f"the tables are at revision {revision} already\n"
+    assert orders.ok("db", "current").out == f"{revision}\n"
+    assert orders.ok("db", "check", "--json").data == {"revision": revision, "fits": True}
+    assert orders.outbox() == {}
+
+
+def test_no_application_is_needed(shop: Shop) -> None:
+    for words in (["upgrade"], ["current"], ["check"]):
+        assert shop.orders.run("db", *words, app=False).status == 0
+
+
+def test_a_schema_of_its_own_is_made_too(shop: Shop) -> None:
+    shop.orders.ok("db", "upgrade", SHIELDTX_DATABASE_SCHEMA="shield")
+    shop.orders.ok("db", "check", SHIELDTX_DATABASE_SCHEMA="shield")
+
+    assert shop.orders.run("db", "check").status == 2
+    assert shop.orders.one("SELECT count(*) FROM shield.shield_outbox") == 0
+
+
+def test_tables_of_a_newer_shieldtx_and_other_settings_do_not_fit(shop: Shop) -> None:
+    shop.orders.ok("db", "upgrade")
+    result = shop.orders.run("db", "check", SHIELDTX_SHARDS="8")
+    assert (result.status, result.out) == (2, "")
+    assert "made for 64 shards, not for 8" in result.err
+
+    shop.orders.execute("UPDATE shield_version SET version_num = '9999'")
+    for words in (["db", "check"], ["db", "upgrade"], ["relay"], ["status"]):
+        result = shop.orders.run(*words)
+        assert result.status == 2, words
+        assert "revision 9999, which this shieldtx" in result.err
+
+
+def test_an_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:
+    result = shop.orders.run("db", "upgrade", "nonsense")
+
+    assert result.status == 2
+    assert result.err.startswith("error: no way from revision base to nonsense")
+    assert result.err.count("\n") == 1
+
+
+def test_a_database_that_does_not_answer_is_one_line(shop: Shop) -> None:
+    url = f"postgresql+psycopg://ann:s3cret-word@127.0.0.1:{free_port()}/orders"
+    for words in (["db", "upgrade"], ["status"], ["relay"], ["dead", "list"]):
+        result = shop.orders.run(*words, SHIELDTX_DATABASE_URL=url)
+        assert result.status == 1, words
+        assert result.out == ""
+        assert result.err.startswith("error: the database cannot be used: connection ")
+        assert result.err.count("\n") == 1
+        assert "s3cret-word" not in result.err
+
+
+def test_with_log_level_debug_the_traceback_comes_too_without_the_password(shop: Shop) -> None:
+    url = f"postgresql+psycopg://ann:s3cret-word@127.0.0.1:{free_port()}/orders"
+
+    result = shop.orders.run("db", "current", "--log-level", "debug", SHIELDTX_DATABASE_URL=url)
+
+    assert "Traceback (most recent call last)" in result.err
+    assert result.err.splitlines()[-1].startswith("error: the database cannot be used: ")
+    assert "s3cret-word" not in result.err
+
+
+def test_a_wrong_password_and_a_missing_database_are_one_line(shop: Shop) -> None:
+    right = shop.orders.url
+    wrong = right.replace("//postgres:", "//postgres:wrong")
+    assert wrong != right
+    for url in (wrong, f"{right}_missing"):
+        result = shop.orders.run("db", "current", SHIELDTX_DATABASE_URL=url)
+        assert result.status == 1
+        assert result.err.startswith("error: the database cannot be used: ")
+        assert result.err.count("\n") == 1
+
+
+def test_a_database_without_a_driver_is_one_line(shop: Shop) -> None:
+    result = shop.orders.run("db", "current", SHIELDTX_DATABASE_URL="oracle+nothing://x/y")
+
+    assert result.status == 2
+    assert result.err.startswith("error: SHIELDTX_DATABASE_URL: ")
+    assert result.err.count("\n") == 1

@@ -1,0 +1,200 @@
+"""`shieldtx dead`: list, show, replay."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from uuid import uuid4
+
+from kafka import KafkaProducer
+
+from tests.acceptance.conftest import Result, Shop
+
+SECRET = "four-digits-and-a-name"
+
+
+def a_failed_order(shop: Shop, number: int = 1) -> str:
+    """Have the broker reject an order for ever, by its size."""
+    shop.place([number], note=SECRET + "x" * 1_100_000)
+    shop.orders.ok("relay", "--once")
+    return str(shop.orders.one("SELECT event_id FROM shield_outbox WHERE status = 'FAILED'"))
+
+
+def a_dead_compensation(shop: Shop) -> str:
+    """Have an order refused that can never be cancelled."""
+    shop.place([7], quantity=1000, note="for ever")
+    shop.orders.ok("relay", "--once")
+    shop.stock.ok("consume", shop.stock.environment["SHOP_STOCK_GROUP"], "--once")
+    shop.stock.ok("relay", "--once")
+    shop.orders.ok("consume", orders_group(shop), "--once")
+    return str(shop.orders.one("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'"))
+
+
+def a_parked_record(shop: Shop) -> str:
+    """Have a record on the topic that is no event."""
+    producer = KafkaProducer(bootstrap_servers=shop.kafka.bootstrap)
+    topic = f"{shop.prefix}orders.placed.commit"
+    sent = producer.send(topic, SECRET.encode(), key=b"\x1b[31mk", partition=1).get(timeout=10)
+    producer.close()
+    group = shop.stock.environment["SHOP_STOCK_GROUP"]
+    shop.stock.ok("consume", group, "--once")
+    return f"{group}/{topic}/1/{sent.offset}"
+
+
+def orders_group(shop: Shop) -> str:
+    return shop.orders.environment["SHOP_ORDERS_GROUP"]
+
+
+def one(result: Result) -> dict[str, object]:
+    assert result.status == 0, result
+    (found,) = result.data
+    return dict(found)
+
+
+def test_a_failed_event_is_listed_shown_and_replayed(shop: Shop) -> None:
+    shop.migrate()
+    event_id = a_failed_order(shop)
+    assert shop.orders.one("SELECT count(*) FROM placed") == 0, "the local rollback has run"
+
+    listed = one(shop.orders.run("dead", "list", "--json", app=False))
+    assert list(listed) == [
+        "status",
+        "ref",
+        "group",
+        "source",
+        "topic",
+        "kind",
+        "event_type",
+        "key",
+        "attempts",
+        "since",
+        "reason",
+    ]
+    assert (listed["status"], listed["ref"], listed["key"]) == ("FAILED", event_id, "k1")
+    assert "the limit is" in str(listed["reason"])
+
+    shop.orders.execute('UPDATE shield_outbox SET payload = \'{"number": 1, "quantity": 1}\'')
+    replayed = shop.orders.run("dead", "replay", event_id, "--yes", app=False)
+    assert replayed.status == 0
+    assert replayed.out == f"event {event_id} in the outbox is in line again\n"
+    assert "its local rollback, if it has one, has run already" in replayed.err
+
+    assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
+    assert shop.orders.ok("dead", "list", "--json").data == []
+
+
+def test_a_payload_is_masked_until_asked_for(shop: Shop) -> None:
+    shop.migrate()
+    event_id = a_failed_order(shop)
+
+    for words in (["dead", "show", event_id], ["dead", "show", event_id, "--json"]):
+        result = shop.orders.ok(*words)
+        assert SECRET not in result.out + result.err
+        assert "bytes, --payload shows them)" in result.out
+
+    shown = one(shop.orders.run("dead", "show", event_id, "--payload", "--json"))
+    assert json.loads(str(shown["payload"]))["note"].startswith(SECRET)
+    assert SECRET in shop.orders.ok("dead", "show", event_id, "--payload").out
+
+
+def test_a_failed_event_is_replayed_only_after_a_yes(shop: Shop) -> None:
+    shop.migrate()
+    event_id = a_failed_order(shop)
+
+    for answer in ("n\n", ""):
+        result = shop.orders.run("dead", "replay", event_id, answer=answer)
+        assert result.status == 1
+        assert result.err.endswith("Replay? [y/N] nothing was replayed (scripts say --yes)\n")
+        assert result.out == ""
+    assert shop.orders.outbox() == {"FAILED": 1}
+    assert shop.orders.rows("SELECT * FROM shield_audit") == []
+
+    assert shop.orders.run("dead", "replay", event_id, answer="y\n").status == 0
+    assert shop.orders.outbox() == {"INIT": 1}
+
+
+def test_a_dead_compensation_is_replayed_and_on_the_record(shop: Shop) -> None:
+    shop.migrate()
+    event_id = a_dead_compensation(shop)
+    listed = one(shop.orders.run("dead", "list", "--group", orders_group(shop), "--json"))
+    assert (listed["status"], listed["ref"]) == ("DEAD", event_id)
+    assert listed["reason"] == "ValueError: this order cannot be cancelled"
+
+    # Nobody is asked: nothing was rolled back locally.
+    assert one(shop.orders.run("dead", "replay", event_id, "--json"))["ref"] == event_id
+    (who, action, subject, detail) = shop.orders.rows(
+        "SELECT who, action, subject, detail FROM shield_audit"
+    )[0]
+    assert who == f"{getpass.getuser()}@{socket.gethostname()}"
+    assert action == "replay"
+    assert subject == f"event {event_id} in the inbox of group {orders_group(shop)}"
+    assert json.loads(detail)["from"] == "DEAD"
+
+    shop.orders.execute(
+        "UPDATE shield_outbox SET payload = replace(payload, 'for ever', 'after all')"
+    )
+    shop.orders.ok("consume", orders_group(shop), "--once")
+    assert shop.orders.rows("SELECT number FROM cancelled") == [(7,)]
+
+
+def test_whoever_replays_may_give_another_name(shop: Shop) -> None:
+    shop.migrate()
+    event_id = a_dead_compensation(shop)
+
+    shop.orders.ok("dead", "replay", event_id, "--who", "ann, ticket 12")
+
+    assert shop.orders.one("SELECT who FROM shield_audit") == "ann, ticket 12"
+
+
+def test_what_is_not_dead_cannot_be_replayed(shop: Shop) -> None:
+    shop.migrate()
+    shop.place([1])
+    event_id = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
+
+    result = shop.orders.run("dead", "replay", event_id, "--yes")
+    assert result.status == 1
+    assert result.err == (
+        f"error: event {event_id} in the outbox is INIT: only FAILED and DEAD events can be "
+        "replayed\n"
+    )
+    assert shop.orders.outbox() == {"INIT": 1}
+    assert shop.orders.rows("SELECT * FROM shield_audit") == []
+
+
+def test_what_is_not_there_is_one_line(shop: Shop) -> None:
+    shop.migrate()
+    shop.place([1])
+    event_id = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
+    for words, problem in (
+        (["show", str(uuid4())], "there is no event "),
+        (["show", "nonsense"], "'nonsense' is no event id; see `shieldtx dead list`"),
+        (["show", "a/b"], "'a/b': write it as GROUP/TOPIC/PARTITION/OFFSET"),
+        (["show", "a/b/c/d"], "'a/b/c/d': write it as GROUP/TOPIC/PARTITION/OFFSET"),
+        (["show", "a/b/1/2"], "there is no parked record a/b/1/2 in this database"),
+        (["replay", str(uuid4()), "--yes"], "there is no event "),
+        (["replay", event_id, "--group", "mail"], "group mail has not received event "),
+    ):
+        result = shop.orders.run("dead", *words)
+        assert (result.status, result.out) == (2, ""), words
+        assert result.err.startswith(f"error: {problem}")
+        assert result.err.count("\n") == 1
+
+
+def test_a_parked_record_is_listed_and_shown_and_no_terminal_obeys_it(shop: Shop) -> None:
+    shop.migrate()
+    ref = a_parked_record(shop)
+
+    listed = one(shop.stock.run("dead", "list", "--topic", "orders.placed", "--json"))
+    assert (listed["status"], listed["ref"], listed["partition"]) == ("PARKED", ref, 1)
+    assert "ce_specversion: the header is missing" in str(listed["reason"])
+    table = shop.stock.ok("dead", "list").out
+    assert "PARKED" in table
+    assert "\x1b" not in table
+    assert shop.stock.ok("dead", "list", "--topic", "orders.paid", "--json").data == []
+
+    assert SECRET not in shop.stock.ok("dead", "show", ref).out
+    assert one(shop.stock.run("dead", "show", ref, "--payload", "--json"))["payload"] == SECRET
+    refused = shop.stock.run("dead", "replay", ref)
+    assert refused.status == 2
+    assert refused.err.count("\n") == 1

@@ -1,0 +1,182 @@
+"""The program as a whole: help, settings, applications, errors, logs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import shieldtx
+from shieldtx.config import Settings
+from tests.acceptance.conftest import Shop
+from tests.conftest import Eventually
+
+COMMANDS = [
+    ["relay"],
+    ["consume"],
+    ["status"],
+    ["reconcile"],
+    ["db", "upgrade"],
+    ["db", "current"],
+    ["db", "check"],
+    ["topics", "create"],
+    ["topics", "list"],
+    ["dead", "list"],
+    ["dead", "show"],
+    ["dead", "replay"],
+]
+
+
+def test_the_version_is_that_of_the_package(shop: Shop) -> None:
+    assert re.fullmatch(r"shieldtx \d+\.\d+\.\d+\n", shop.orders.ok("--version").out)
+
+
+def test_help_names_every_setting(shop: Shop) -> None:
+    told = shop.orders.ok("--help").out
+
+    missing = {f"SHIELDTX_{name.upper()}" for name in Settings.model_fields}.difference(
+        re.findall(r"SHIELDTX_[A-Z_]+", told)
+    )
+    assert missing == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_each_command_has_an_example_and_the_settings_that_matter(
+    command: list[str], shop: Shop
+) -> None:
+    told = shop.orders.ok(*command, "--help", COLUMNS="200").out
+
+    assert "Example: shieldtx " in told
+    assert " ".join(command) in told.partition("Example:")[2]
+    assert "SHIELDTX_" in told
+
+
+def test_settings_at_fault_are_all_named_and_secrets_are_not(shop: Shop) -> None:
+    result = shop.orders.run(
+        "status",
+        app=False,
+        SHIELDTX_SHARDS="0",
+        SHIELDTX_DATABASE_URL="s3cret-word",
+        SHIELDTX_RELAY_LEASE="soon",
+    )
+
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("error: SHIELDTX_DATABASE_URL: not a database URL")
+    assert "SHIELDTX_SHARDS: " in result.err
+    assert "SHIELDTX_RELAY_LEASE: " in result.err
+    assert result.err.count("\n") == 1
+    assert "s3cret-word" not in result.err
+
+
+def test_settings_at_fault_are_named_also_when_the_application_reads_them(shop: Shop) -> None:
+    result = shop.orders.run("relay", SHIELDTX_SHARDS="many")
+
+    assert result.status == 2
+    assert result.err.startswith("error: SHIELDTX_SHARDS: ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("app", "problem"),
+    [
+        ("shop.orders", "write it as module:object, for example shop.orders:shield"),
+        ("shop.nowhere:shield", "there is no module 'shop.nowhere' in "),
+        ("nowhere.at.all:shield", "there is no module 'nowhere' in "),
+        ("shop.orders:nothing", "shop.orders has no 'nothing'"),
+        ("shop.orders:place", "that is a function, not a ShieldTx"),
+        ("shop.orders:orders.name", "that is a str, not a ShieldTx"),
+    ],
+)
+def test_an_application_that_is_not_there_is_one_line(app: str, problem: str, shop: Shop) -> None:
+    result = shop.orders.run("--app", app, "relay")
+
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("error: --app")
+    assert problem in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import shop_of_nobody", "ModuleNotFoundError: No module named 'shop_of_nobody'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def broken(:", "SyntaxError: "),
+    ],
+)
+def test_an_application_that_cannot_be_imported_says_where(
+    code: str, problem: str, shop: Shop, tmp_path: Path
+) -> None:
+    module = tmp_path / "faulty_shop.py"
+    module.write_text(f"# a comment\n{code}\n")
+
+    result = shop.orders.run("--app", "faulty_shop:shield", "relay", PYTHONPATH=str(tmp_path))
+
+    assert result.status == 2
+    assert result.err.startswith(f"error: --app: importing faulty_shop failed with {problem}")
+    assert f"({module}, line 2)" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_common_options_may_stand_before_and_after_the_command(shop: Shop) -> None:
+    shop.orders.ok("db", "upgrade")
+    for words in (
+        ["--app", "shop.orders:shield", "relay", "--once"],
+        ["relay", "--once", "--app=shop.orders:shield"],
+        ["relay", "--log-level", "error", "--app", "shop.orders:shield", "--once"],
+    ):
+        result = shop.orders.run(*words, app=False)
+        assert result.status == 0, result.err
+
+
+def test_the_application_is_found_in_the_current_directory(shop: Shop, tmp_path: Path) -> None:
+    shop.orders.ok("db", "upgrade")
+    package = Path(shieldtx.__file__).parents[1]
+
+    # The other tests run in the folder of the shop, and have its path by that alone.
+    result = shop.orders.run("relay", "--once", PYTHONPATH=str(package), PYTHONSAFEPATH="1")
+
+    assert result.status == 0, result.err
+
+
+def test_a_usage_error_is_told_from_a_failure(shop: Shop) -> None:
+    for words in (["bogus"], ["dead", "list", "--limit", "0"], ["consume"], ["relay", "--bogus"]):
+        result = shop.orders.run(*words)
+        assert (result.status, result.out) == (2, ""), words
+        assert "Traceback" not in result.err
+
+
+def test_logs_go_to_standard_error_as_json_lines_when_asked_for(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    shop.place([1], quantity=1000)
+    shop.orders.ok("relay", "--once")
+
+    group = shop.stock.environment["SHOP_STOCK_GROUP"]
+    result = shop.stock.ok("consume", group, "--once", "--json", "--log-format", "json")
+
+    assert result.data["refused"] == 1
+    entries = [json.loads(line) for line in result.err.splitlines()]
+    (entry,) = [entry for entry in entries if "gives up" in entry["message"]]
+    assert entry["level"] == "warning"
+    assert entry["logger"] == "shieldtx.inbox"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
+
+
+def test_a_failing_database_costs_a_line_each_time_not_a_traceback(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    relay = shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="0.2")
+    shop.orders.execute("ALTER TABLE shield_shard RENAME TO shield_shard_away")
+
+    eventually(lambda: "it runs again later" in relay.log.read_text(), "it tells of the failure")
+    shop.orders.execute("ALTER TABLE shield_shard_away RENAME TO shield_shard")
+    shop.place([1])
+
+    eventually(lambda: shop.orders.outbox() == {"PROCESSED": 1}, "it goes on by itself")
+    assert "the database refused a statement: relation" in relay.log.read_text()
+    assert "Traceback" not in relay.log.read_text()

@@ -1,0 +1,81 @@
+"""`shieldtx status`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.acceptance.conftest import Shop
+from tests.conftest import Eventually
+
+
+def rows(backlog: dict[str, Any]) -> dict[str, int]:
+    """The states that have rows."""
+    return {s: count["rows"] for s, count in backlog["states"].items() if count["rows"]}
+
+
+def test_the_keys_are_those_that_programs_rely_on(shop: Shop) -> None:
+    shop.orders.ok("db", "upgrade")
+
+    data = shop.orders.ok("status", "--json").data
+
+    assert list(data) == ["source", "at", "outbox", "inbox", "relays", "shards"]
+    assert data["source"] == "orders"
+    assert data["shards"] == {"all": 64, "held": 0}
+    common = ["states", "retrying", "delayed", "oldest_pending_seconds"]
+    assert list(data["outbox"]) == [*common, "topics"]
+    assert list(data["inbox"]) == [*common, "groups"]
+    assert data["outbox"]["states"]["FAILED"] == {"rows": 0, "precision": "exact"}
+    assert set(data["inbox"]["states"]) == {
+        "INIT",
+        "PROCESSING",
+        "PROCESSED",
+        "MAX_RECONSUMED",
+        "DEAD",
+        "FENCED",
+    }
+
+
+def test_it_follows_events_through_both_services(shop: Shop, eventually: Eventually) -> None:
+    shop.migrate()
+    shop.place(range(5))
+
+    waiting = shop.orders.ok("status", "--json").data
+    assert rows(waiting["outbox"]) == {"INIT": 5}
+    (topic,) = waiting["outbox"]["topics"]
+    assert (topic["topic"], topic["kind"]) == ("orders.placed", "COMMIT")
+    assert topic["oldest_pending_seconds"] > 0
+
+    shop.orders.start("relay")
+    eventually(lambda: shop.orders.outbox() == {"PROCESSED": 5}, "published")
+    sent = shop.orders.ok("status", "--json").data
+    assert rows(sent["outbox"]) == {"PROCESSED": 5}
+    assert sent["outbox"]["oldest_pending_seconds"] is None
+    (relay,) = sent["relays"]
+    assert relay["shards"] == sent["shards"]["held"] == 64
+
+    group = shop.stock.environment["SHOP_STOCK_GROUP"]
+    shop.stock.ok("consume", group, "--once")
+    (received,) = shop.stock.ok("status", "--json").data["inbox"]["groups"]
+    assert received["group"] == group
+    assert rows(received) == {"PROCESSED": 5}
+    assert received["parked"] == {"rows": 0, "precision": "exact"}
+
+
+def test_people_read_tables_without_passwords(shop: Shop) -> None:
+    shop.migrate()
+    shop.place(range(3))
+
+    told = shop.orders.run("status", app=False).out
+
+    assert "orders.placed COMMIT" in told
+    password = shop.orders.url.partition("@")[0].rpartition(":")[2]
+    assert password not in told
+    (line,) = [line for line in told.splitlines() if line.lstrip().startswith("orders.placed")]
+    assert line.split()[2:9] == ["3", "0", "0", "0", "0", "0", "0"]
+
+
+def test_it_refuses_tables_that_are_not_there(shop: Shop) -> None:
+    result = shop.orders.run("status", "--json")
+
+    assert (result.status, result.out) == (2, "")
+    assert result.err == "error: the tables do not exist yet: run `shieldtx db upgrade`\n"
