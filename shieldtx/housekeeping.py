@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -10,15 +11,28 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 
-class PurgeStore(Protocol):
-    """Removes settled rows of the purgeable states, oldest first, a bounded number at a time."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purged:
+    """What came of one batch, or of a pass."""
 
-    def purge_outbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Remove up to `limit` rows settled longer ago than `older_than`; return how many."""
+    removed: int
+    """Rows."""
+    more: bool
+    """Whether to go on at once."""
+
+
+class PurgeStore(Protocol):
+    """Walks over a table batch by batch, each in a short transaction of its own.
+
+    It remembers how far it is, and starts again after the end.
+    """
+
+    def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Of the next `limit` rows, remove the purgeable ones settled before `older_than`."""
         ...
 
-    def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Remove up to `limit` rows settled longer ago than `older_than`; return how many."""
+    def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Of the next `limit` rows, remove the purgeable ones settled before `older_than`."""
         ...
 
 
@@ -42,19 +56,22 @@ class Housekeeping:
         self._store = store
         self._retention = retention
 
-    def run_once(self) -> int:
-        """Make one pass over both tables; return the number of rows removed."""
+    def run_once(self) -> Purged:
+        """Make one pass over both tables, of a bounded number of batches."""
         r = self._retention
-        removed = 0
-        for purge, age in (
-            (self._store.purge_outbox, r.outbox),
-            (self._store.purge_inbox, r.inbox),
-        ):
-            for _ in range(r.batches_per_pass):
-                gone = purge(older_than=age, limit=r.batch_size)
-                removed += gone
-                if gone < r.batch_size:
-                    break
+        outbox = self._purge(self._store.purge_outbox, r.outbox)
+        inbox = self._purge(self._store.purge_inbox, r.inbox)
+        removed = outbox.removed + inbox.removed
         if removed:
             log.info("purged %d rows whose retention is over", removed)
-        return removed
+        return Purged(removed=removed, more=outbox.more or inbox.more)
+
+    def _purge(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
+        removed = 0
+        for _ in range(self._retention.batches_per_pass):
+            batch = purge(older_than=older_than, limit=self._retention.batch_size)
+            removed += batch.removed
+            if not batch.more:
+                return Purged(removed=removed, more=False)
+        # A long way over rows that stay is no reason to hurry.
+        return Purged(removed=removed, more=removed > 0)

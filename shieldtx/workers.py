@@ -24,8 +24,7 @@ def relay_worker(app: ShieldTx) -> Worker:
         return False
 
     def keep_house() -> bool:
-        housekeeping.run_once()
-        return False
+        return housekeeping.run_once().more
 
     def close() -> None:
         if listener is not None:

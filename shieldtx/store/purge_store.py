@@ -3,57 +3,70 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Delete, Engine
+from sqlalchemy import Engine, Table
 
+from shieldtx.housekeeping import Purged
+from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import purge as sql
 from shieldtx.store.tables import Tables
 
-CLOCK_SLACK = timedelta(hours=25)
-"""How far writers' clocks may be ahead of the database's before rows stay longer than asked."""
+FIRST_ID: Final = UUID(int=0)
+LAST_ID: Final = UUID(int=2**128 - 1)
+CLOCK_SKEW: Final = timedelta(days=1)
+"""How far a writer's clock may be ahead, for its ids to count as made when they say."""
 
 
 class SqlPurgeStore:
-    """Removes settled rows in batches (the port PurgeStore)."""
+    """Walks along the primary key, whose ids grow with time (the port PurgeStore).
+
+    It leaves out the ids that are too young. Those of the future are no UUIDv7, or of a wrong
+    clock, and say nothing of their age: they come last.
+    """
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
+        self._reached: dict[str, UUID] = {}
 
-    def purge_outbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Remove up to `limit` outbox rows."""
-        return self._run(
-            sql.purge_outbox(
-                self._tables,
-                self._dialect,
-                older_than=older_than,
-                below=_first_id_after(older_than - CLOCK_SLACK),
-                limit=limit,
-            )
-        )
+    def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Look at the next `limit` outbox rows."""
+        return self._purge(self._tables.outbox, OUTBOX.purgeable, older_than, limit)
 
-    def purge_inbox(self, *, older_than: timedelta, limit: int) -> int:
-        """Remove up to `limit` inbox rows."""
-        return self._run(
-            sql.purge_inbox(
-                self._tables,
-                self._dialect,
-                older_than=older_than,
-                below=_first_id_after(older_than - CLOCK_SLACK),
-                limit=limit,
-            )
-        )
+    def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Look at the next `limit` inbox rows."""
+        return self._purge(self._tables.inbox, INBOX.purgeable, older_than, limit)
 
-    def _run(self, statement: Delete) -> int:
+    def _purge(
+        self, table: Table, purgeable: Collection[str], older_than: timedelta, limit: int
+    ) -> Purged:
+        after, too_young = self._reached.get(table.name, FIRST_ID), _id_made(older_than)
+        upto = too_young if after < too_young else LAST_ID
         with self._engine.begin() as connection:
-            return connection.execute(statement).rowcount
+            end = connection.scalar(sql.end_of_batch(table, after=after, upto=upto, limit=limit))
+            statement = sql.purge(
+                table,
+                self._dialect,
+                status=purgeable,
+                older_than=older_than,
+                after=after,
+                upto=upto if end is None else end,
+                limit=limit,
+            )
+            removed = connection.execute(statement).rowcount
+        after_the_span = FIRST_ID if upto == LAST_ID else _id_made(-CLOCK_SKEW)
+        reached = after_the_span if end is None else end
+        self._reached[table.name] = reached
+        return Purged(removed=removed, more=reached != FIRST_ID)
 
 
-def _first_id_after(age: timedelta) -> UUID:
-    """Return the smallest UUIDv7 (RFC 9562: 48 bits of milliseconds first) made `age` ago."""
-    milliseconds = max(0, int((time.time() - age.total_seconds()) * 1000))
+def _id_made(ago: timedelta) -> UUID:
+    """Return the smallest UUIDv7 (RFC 9562: 48 bits of milliseconds first) made so long ago."""
+    milliseconds = max(0, int((time.time() - ago.total_seconds()) * 1000))
     return UUID(int=milliseconds << 80)

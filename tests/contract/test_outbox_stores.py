@@ -253,7 +253,7 @@ def test_only_rows_at_rest_and_old_enough_are_purged(stores: Stores) -> None:
                 .values(settled_at=long_ago, event_id=ancient)
             )
     month = timedelta(days=30)
-    assert stores.purge.purge_outbox(older_than=month, limit=10) == 1
+    assert stores.purge.purge_outbox(older_than=month, limit=10).removed == 1
     with stores.engine.connect() as connection:
         left = connection.execute(select(o.c.status).order_by(o.c.status)).scalars().all()
     assert left == ["FAILED", "PROCESSED"]

@@ -1,50 +1,51 @@
-"""The statements that take old rows away."""
+"""The statements that take old rows away, along the primary key."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Delete, Table, delete, select, tuple_
+from sqlalchemy import Delete, Select, Table, delete, select, tuple_
 
-from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.tables import Tables
 
 
-def purge_outbox(
-    t: Tables, d: StoreDialect, *, older_than: timedelta, below: UUID, limit: int
-) -> Delete:
-    """Remove outbox rows at rest; `below` bounds the scan of the primary key."""
-    return _purge(t.outbox, d, OUTBOX.purgeable, older_than, below, limit)
+def end_of_batch(table: Table, *, after: UUID, upto: UUID, limit: int) -> Select[Any]:
+    """Select the id of the last of the next `limit` rows; none where there are fewer."""
+    event_id = table.c.event_id
+    return (
+        select(event_id)
+        .where(event_id > after, event_id <= upto)
+        .order_by(event_id)
+        .offset(limit - 1)
+        .limit(1)
+    )
 
 
-def purge_inbox(
-    t: Tables, d: StoreDialect, *, older_than: timedelta, below: UUID, limit: int
-) -> Delete:
-    """Remove inbox rows at rest; `below` bounds the scan of the primary key."""
-    return _purge(t.inbox, d, INBOX.purgeable, older_than, below, limit)
-
-
-def _purge(  # noqa: PLR0917  called twice, just above
+def purge(
     table: Table,
     d: StoreDialect,
-    purgeable: Collection[StrEnum],
+    *,
+    status: Collection[str],
     older_than: timedelta,
-    below: UUID,
+    after: UUID,
+    upto: UUID,
     limit: int,
 ) -> Delete:
-    key = list(table.primary_key.columns)
+    """Remove those of a batch that are at rest and old, but for what somebody has locked."""
+    event_id, key = table.c.event_id, list(table.primary_key.columns)
     old = (
         select(*key)
         .where(
-            table.c.event_id < below,
-            table.c.status.in_([s.value for s in purgeable]),
+            event_id > after,
+            event_id <= upto,
+            table.c.status.in_(sorted(status)),
             table.c.settled_at < d.later(-older_than),
         )
-        .order_by(table.c.event_id)
+        .order_by(event_id)
+        # No more than are there, but the planner cannot know.
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
