@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -170,13 +171,14 @@ def _groups(receive: list[str], compensate: list[str]) -> tuple[ExpectedGroup, .
 
 
 def _duration(option: str, text: str) -> timedelta:
-    try:
-        # As in the settings, a plain number counts seconds.
-        return _DURATION.validate_python(float(text) if text.isdecimal() else text)
-    except ValidationError:
-        raise ConfigurationError(
-            f"{option}: {text!r} is no duration; use seconds, or ISO 8601 as in PT15M or P7D"
-        ) from None
+    """Read a duration as the settings do: a plain number counts seconds."""
+    with suppress(ValueError, OverflowError):
+        return timedelta(seconds=float(text))
+    with suppress(ValidationError):
+        return _DURATION.validate_python(text)
+    raise ConfigurationError(
+        f"{option}: {text!r} is no duration; use seconds, or ISO 8601 as in PT15M or P7D"
+    )
 
 
 def _show(result: ReconcileResult) -> None:
