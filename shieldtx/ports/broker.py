@@ -1,0 +1,136 @@
+"""What the services need of a message broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A record for the broker: names as the broker knows them, everything else as bytes."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReceivedRecord:
+    """A record as it was read; (topic, partition, offset) names it for ever."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Outcome(Enum):
+    """How the publication of one record ended."""
+
+    ACKNOWLEDGED = auto()
+    """The broker has it."""
+
+    REJECTED = auto()
+    """The broker or its client refuses this record for ever, whatever else works."""
+
+    REFUSED = auto()
+    """Refused for now; somebody may mend that (unknown topic, not authorised)."""
+
+    UNCONFIRMED = auto()
+    """It was handed to the client, and nobody can tell whether it is in the log."""
+
+    HELD = auto()
+    """It was kept back on purpose, with nothing wrong at the broker: its turn comes again."""
+
+    UNSENT = auto()
+    """It never left: the broker was known to be away."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """The outcome of one record; `reason` says why it was not acknowledged."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+class Publisher(Protocol):
+    """Sends records; used by one thread at a time."""
+
+    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+        """Send `records` in order and answer for each, in the same order, within `timeout` seconds.
+
+        Per (topic, key) a later record is in the log only if the earlier ones of this call are.
+        After anything but clear answers the client behind this port is replaced by a fresh one.
+        Never raises for what the broker does.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the broker, within a few seconds."""
+        ...
+
+
+class Subscriber(Protocol):
+    """Reads the topics of one consumer group; used by one thread at a time."""
+
+    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
+        """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
+
+        Raises BrokerUnavailable when the broker is away, TopicMissing when a topic does not exist.
+        """
+        ...
+
+    def commit(self, records: Sequence[ReceivedRecord]) -> None:
+        """Remember that these records, and all before them in their partitions, are taken care of.
+
+        A commit that comes too late (the partition is somebody else's by now) is no error: the
+        records come again there, and the inbox knows them.
+        """
+        ...
+
+    def rewind(self, records: Sequence[ReceivedRecord]) -> None:
+        """Have these records delivered again by the next polls: they could not be taken care of."""
+        ...
+
+    def has_caught_up(self) -> bool:
+        """Whether this member has joined, and its polls have brought all that is on its partitions.
+
+        Raises BrokerUnavailable.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the group, within a few seconds."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicState:
+    """A topic as the broker has it."""
+
+    name: str
+    partitions: int
+    replication: int
+
+
+class TopicAdmin(Protocol):
+    """Makes and lists topics."""
+
+    def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
+        """Create the topics that are missing and return their names; raises BrokerError."""
+        ...
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
+        """Tell what each topic looks like; None for one that does not exist. Raises BrokerError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        ...

@@ -1,0 +1,125 @@
+"""The consumer's side of the inbox table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from shieldtx.events import Envelope
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.states import InboxStatus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrival:
+    """A decoded record on its way into the inbox."""
+
+    envelope: Envelope
+    record: ReceivedRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parked:
+    """A record that cannot become an inbox row, kept whole for a person, with the reason."""
+
+    record: ReceivedRecord
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """What became of a batch of arrivals."""
+
+    fresh: Sequence[Envelope]
+    """New in the inbox, in the order of arrival."""
+    duplicates: int
+    """Delivered before: same group, source and event id."""
+    parked: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One counted attempt at an inbox row, fenced by its token."""
+
+    envelope: Envelope
+    group: str
+    number: int
+    """1 for the first."""
+    token: UUID
+    exhausted: bool = False
+    """The attempts were used up before: the last one died with its process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Original:
+    """The event that a rollback takes back, from the tables of this service, and how far it got."""
+
+    envelope: Envelope
+    status: InboxStatus | None
+    """Of a received one; None for the service's own."""
+    compensated: bool
+    """Some rollback of it has been compensated in this group before."""
+
+
+class InboxStore(Protocol):
+    """The consumer's side of the inbox table."""
+
+    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+        """Store a batch in one transaction; the unique keys decide what is new."""
+        ...
+
+    def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
+        """Return rows whose turn it is: due, not leased, none of their key before them."""
+        ...
+
+    def start_attempt(
+        self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
+    ) -> Attempt | None:
+        """Count an attempt and commit, before the handler; None when it is not the row's turn."""
+        ...
+
+    def effect(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        """Open the transaction that holds PROCESSED and the handler's writes.
+
+        It commits at the end of the block, and rolls back whole on an error. Raises LeaseLost at
+        the start when another worker has taken the row over.
+        """
+        ...
+
+    def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
+        """Let the row wait for its next attempt; False when the attempt no longer owns it."""
+        ...
+
+    def give_up(
+        self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
+    ) -> bool:
+        """Settle the row as MAX_RECONSUMED or DEAD, and run `also` in the same transaction.
+
+        Returns False, having done nothing, when the attempt no longer owns the row.
+        """
+        ...
+
+    def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
+        """Find and lock what a rollback takes back, in the outbox (`own`) or in the group's inbox.
+
+        None when it is not there.
+        """
+        ...
+
+    def mark_compensated(self, session: Session, attempt: Attempt) -> None:
+        """Note that the rollback's original is compensated: a unique key lets it be once."""
+        ...
+
+    def fence(self, session: Session, attempt: Attempt) -> bool:
+        """Leave the tombstone of an event that its rollback overtook; False if it has come."""
+        ...
+
+    def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
+        """Return the received event whose handler wrote `envelope`; None where nobody knows it."""
+        ...
