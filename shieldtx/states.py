@@ -6,6 +6,7 @@ CHECK constraint of the table, draws the diagram of the README and drives the ex
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -119,14 +120,20 @@ class Lifecycle(Generic[S]):
         """Whether a row may go from `source` (None: it does not exist yet) to `target`."""
         return any(t.source == source and t.target == target for t in self.transitions)
 
-    def sources_of(self, target: S) -> tuple[S, ...]:
+    def sources_of(self, target: S, *, among: Collection[S] | None = None) -> tuple[S, ...]:
         """Return the states from which a row may enter `target`: the guard of that UPDATE.
 
-        Raises IllegalTransition where no row ever enters `target` by an UPDATE.
+        With `among`, only those of them that the UPDATE is meant for. Raises IllegalTransition
+        where there are none.
         """
-        found = tuple(t.source for t in self.transitions if t.target == target and t.source)
+        found = tuple(
+            t.source
+            for t in self.transitions
+            if t.target == target and t.source and (among is None or t.source in among)
+        )
         if not found:
-            raise IllegalTransition(f"no {self.name} row enters {target} from another state")
+            places = "another state" if among is None else " or ".join(among)
+            raise IllegalTransition(f"no {self.name} row enters {target} from {places}")
         return found
 
     def mermaid(self) -> str:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx.catalog import Catalog
 from shieldtx.outbox import Outbox
+from shieldtx.store.dialects import StoreDialect, dialect_of
 from shieldtx.store.outbox_store import SqlOutboxWriter
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
@@ -55,6 +56,10 @@ class Shop:
     @property
     def on_postgres(self) -> bool:
         return self.engine.dialect.name == "postgresql"
+
+    @property
+    def dialect(self) -> StoreDialect:
+        return dialect_of(self.engine.dialect)
 
     def clear(self) -> None:
         """Empty the tables, however a test left them."""

@@ -83,6 +83,13 @@ def test_no_update_can_bring_a_row_into_a_state_that_rows_are_only_born_in():
         INBOX.sources_of(InboxStatus.FENCED)
 
 
+def test_an_update_may_be_meant_for_some_of_the_sources_but_never_for_none():
+    claimed = (OutboxStatus.PROCESSING,)
+    assert OUTBOX.sources_of(OutboxStatus.INIT, among=claimed) == claimed
+    with pytest.raises(IllegalTransition, match="no outbox row enters DISCARDED from PROCESSING"):
+        OUTBOX.sources_of(OutboxStatus.DISCARDED, among=claimed)
+
+
 @BOTH
 def test_a_settled_row_is_left_by_a_persons_word_or_never(lifecycle, arrows, statuses):
     leaving = {t.cause for t in lifecycle.transitions if t.source in lifecycle.settled}

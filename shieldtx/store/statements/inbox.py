@@ -87,7 +87,7 @@ def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     i = t.inbox
     return (
         update(i)
-        .where(_is_row(t, _GROUP, _EVENT_ID, _SOURCE), _may_become(t, InboxStatus.PROCESSING))
+        .where(_is_row(t, _GROUP, _EVENT_ID, _SOURCE), _may_start(t))
         .where(i.c.event_id.in_(free))
         .values(
             status=InboxStatus.PROCESSING.value,
@@ -243,15 +243,19 @@ def _write_back(t: Tables, group: Any, event_id: Any, token: Any, target: InboxS
     return (
         update(i)
         .where(i.c.event_id == event_id, i.c.consumer_group == group, i.c.lease_token == token)
-        .where(_may_become(t, target))
+        .where(_may_become(t, target, InboxStatus.PROCESSING))
         .values(status=target.value, lease_token=None, lease_until=None)
     )
 
 
-def _may_become(t: Tables, target: InboxStatus) -> ColumnElement[bool]:
+def _may_start(t: Tables) -> ColumnElement[bool]:
     # A settled row is entered again by a person's word only, see `replay`.
-    sources = [s.value for s in INBOX.sources_of(target) if s not in INBOX.settled]
-    return t.inbox.c.status.in_(sources)
+    return _may_become(t, InboxStatus.PROCESSING, InboxStatus.INIT, InboxStatus.PROCESSING)
+
+
+def _may_become(t: Tables, target: InboxStatus, *among: InboxStatus) -> ColumnElement[bool]:
+    sources = INBOX.sources_of(target, among=among)
+    return t.inbox.c.status.in_([s.value for s in sources])
 
 
 def _is_free(i: Any, d: StoreDialect) -> ColumnElement[bool]:

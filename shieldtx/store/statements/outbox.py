@@ -173,15 +173,15 @@ def _write_back(
         .where(
             d.among(o.c.event_id, ids, o.c.event_id.type),
             o.c.lease_token == token,
-            may_become(o, target),
+            _leaves_its_claim_for(o, target),
         )
         .values(status=target.value, lease_token=None, lease_until=None)
     )
 
 
-def may_become(table: Table, target: OutboxStatus) -> ColumnElement[bool]:
-    """Guard an UPDATE: the row is in a state from which the lifecycle leads to `target`."""
-    return table.c.status.in_([s.value for s in OUTBOX.sources_of(target)])
+def _leaves_its_claim_for(table: Table, target: OutboxStatus) -> ColumnElement[bool]:
+    sources = OUTBOX.sources_of(target, among=(OutboxStatus.PROCESSING,))
+    return table.c.status.in_([s.value for s in sources])
 
 
 def _leased_shards(t: Tables, d: StoreDialect, relay: str) -> CTE:
