@@ -157,7 +157,7 @@ class Inbox:
             kept = self._store.give_up(attempt, reason=reason, also=None)
             return Verdict.DEAD if kept else Verdict.LOST
         log.warning(
-            "group %s gives up %s %s after %d attempts: %s",
+            "group %s gives up %s %s at attempt %d: %s",
             self._group.name,
             envelope.type,
             envelope.id,
