@@ -130,7 +130,7 @@ def _fill(shield: ShieldTx, *, events: int, keys: int) -> None:
 
 
 def _read(bootstrap: str, topic: str) -> list[tuple[str, int]]:
-    """Read a topic whole, with a client that shieldtx does not use: key and number of each record."""
+    """Read a topic whole with a client that shieldtx does not use: keys and numbers."""
     reader = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.partition.eof": False}
     )
