@@ -77,25 +77,22 @@ class Outbox:
         """Add several events: all of them, or none and an error as of `add`."""
         _check_due(delay, at)
         caller = _caller_of(transaction)
-        session = _session_of(caller)
-        handling = session.info.get(_HANDLING) if session is not None else None
+        handled = _handled_in(caller)
         postings = [
-            Posting(envelope=self._seal(event, handling), delay=delay, at=at) for event in events
+            Posting(envelope=self._seal(event, handled), delay=delay, at=at) for event in events
         ]
         if not postings:
             return []
-        buffer = self._admit(caller)
-        if buffer is not None:
-            buffer.add(postings)
-        elif isinstance(caller, Connection):
+        if isinstance(caller, Connection):
+            self._admit_connection(caller)
             self._writer.insert(caller, postings)
+        else:
+            self._admit_session(caller).add(postings)
         return [posting.envelope.id for posting in postings]
 
     def add_envelope(self, session: Session, envelope: Envelope) -> None:
         """Add an envelope that shieldtx made itself (a rollback event)."""
-        buffer = self._buffer_of(session)
-        buffer.admit(asynchronous=False)
-        buffer.add([Posting(envelope=envelope)])
+        self._admit_session(session).add([Posting(envelope=envelope)])
 
     def cancel(
         self, transaction: Session | Connection | scoped_session[Any], event_id: UUID
@@ -111,11 +108,11 @@ class Outbox:
                 "an AsyncSession cannot be asked without waiting for the answer: "
                 "cancel with `await session.run_sync(outbox.cancel, event_id)`"
             )
-        buffer = self._admit(caller)
-        if buffer is not None:
-            buffer.flush()
-        connection = caller.connection() if isinstance(caller, Session) else caller
-        return self._writer.cancel(connection, event_id)
+        if isinstance(caller, Session):
+            self._admit_session(caller).flush()
+            return self._writer.cancel(caller.connection(), event_id)
+        self._admit_connection(caller)
+        return self._writer.cancel(caller, event_id)
 
     @contextmanager
     def staying_in(self, transaction: CallersTransaction, *, whose: str) -> Iterator[None]:
@@ -124,7 +121,10 @@ class Outbox:
         And after it, when the block has ended the transaction; `whose` block it was is said.
         """
         caller = _caller_of(transaction)
-        self._admit(caller)
+        if isinstance(caller, Connection):
+            self._admit_connection(caller)
+        else:
+            self._admit_session(caller)
         begun = _open_transaction(caller)
         yield
         if _open_transaction(caller) is not begun:
@@ -152,14 +152,14 @@ class Outbox:
             traceparent=original.traceparent,
         )
 
-    def _seal(self, event: Event, handling: Event | None) -> Envelope:
+    def _seal(self, event: Event, handled: Event | None) -> Envelope:
         """Check an event and turn it into what the table holds."""
         payload = self._catalog.encode(event)
-        if handling is not None and event.causation_id is None:
-            event = replace(event, causation_id=handling.id, causation_source=handling.source)
+        if handled is not None and event.causation_id is None:
+            event = replace(event, causation_id=handled.id, causation_source=handled.source)
         trace = event.traceparent or self._traceparent()
-        if trace is None and handling is not None:
-            trace = handling.traceparent
+        if trace is None and handled is not None:
+            trace = handled.traceparent
         self._catalog.check_trace(trace)
         return Envelope(
             id=event.id,
@@ -179,30 +179,26 @@ class Outbox:
             traceparent=trace,
         )
 
-    def _admit(self, caller: Session | AsyncSession | Connection) -> Buffer | None:
-        """Refuse a transaction that cannot take events; return the buffer of a session."""
-        session = _session_of(caller)
-        if session is not None:
-            buffer = self._buffer_of(session)
-            buffer.admit(asynchronous=isinstance(caller, AsyncSession))
-            return buffer
-        if isinstance(caller, Connection):
-            # As its first statement would do.
-            if not caller.in_transaction():
-                caller.begin()
-            self._writer.refuse_autocommit(caller)
-        return None
-
-    def _buffer_of(self, session: Session) -> Buffer:
+    def _admit_session(self, caller: Session | AsyncSession) -> Buffer:
+        """Return the session's buffer, once its transaction is known to take events."""
+        session = caller.sync_session if isinstance(caller, AsyncSession) else caller
         buffers: dict[Outbox, Buffer] = session.info.setdefault(_BUFFERS, {})
         if self not in buffers:
             buffers[self] = Buffer(session, self._writer, self._after_commit)
+        buffers[self].admit(asynchronous=isinstance(caller, AsyncSession))
         return buffers[self]
+
+    def _admit_connection(self, connection: Connection) -> None:
+        # As its first statement would do.
+        if not connection.in_transaction():
+            connection.begin()
+        self._writer.refuse_autocommit(connection)
 
 
 def handling(session: Session, event: Event | None) -> None:
-    """Let events that are added on `session` name `event` as their cause."""
+    """Let events that are added on `session`, or on its connection, name `event` as their cause."""
     session.info[_HANDLING] = event
+    session.connection().execution_options(**{_HANDLING: event})
 
 
 def flush_events(session: Session) -> None:
@@ -229,16 +225,15 @@ def _caller_of(transaction: object) -> Session | AsyncSession | Connection:
     )
 
 
-def _session_of(caller: Session | AsyncSession | Connection) -> Session | None:
-    if isinstance(caller, AsyncSession):
-        return caller.sync_session
-    return caller if isinstance(caller, Session) else None
+def _handled_in(caller: Session | AsyncSession | Connection) -> Event | None:
+    known = caller.get_execution_options() if isinstance(caller, Connection) else caller.info
+    event: Event | None = known.get(_HANDLING)
+    return event
 
 
 def _open_transaction(caller: Session | AsyncSession | Connection) -> object:
-    session = _session_of(caller)
-    if session is not None:
-        return session.get_transaction()
+    if isinstance(caller, AsyncSession):
+        return caller.sync_session.get_transaction()
     return caller.get_transaction()
 
 

@@ -228,12 +228,19 @@ def test_events_of_a_handler_name_what_it_handles_and_continue_its_trace(shop: S
         handling(session, cause)
         shop.outbox.add(session, placed("caused"))
         shop.outbox.add(session, placed("told", causation_id=other, causation_source="desk"))
+        shop.outbox.add(session.connection(), placed("by the connection"))
         session.commit()
         handling(session, None)
         shop.outbox.add(session, placed("free"))
         session.commit()
-    kept = [(r["causation_id"], r["causation_source"], r["traceparent"]) for r in shop.rows()]
-    assert kept == [(cause.id, "till", TRACE), (other, "desk", TRACE), (None, None, None)]
+    kept = {r["key"]: (r["causation_id"], r["causation_source"]) for r in shop.rows()}
+    assert kept == {
+        "caused": (cause.id, "till"),
+        "told": (other, "desk"),
+        "by the connection": (cause.id, "till"),
+        "free": (None, None),
+    }
+    assert {r["key"] for r in shop.rows() if r["traceparent"] == TRACE} == kept.keys() - {"free"}
 
 
 def test_the_trace_of_the_caller_is_stored_unless_the_event_has_its_own(shop: Shop):
