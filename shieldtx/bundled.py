@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled(name: str) -> Path:
     """Return the folder `migrations` or `spark`; raises FileNotFoundError when it is missing."""
-    for folder in (_PACKAGE / name, _PACKAGE.parent / name):
+    for folder in (PACKAGE / name, PACKAGE.parent / name):
         if folder.is_dir():
             return folder
     raise FileNotFoundError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from shieldtx.bundled import bundled
+from shieldtx.bundled import PACKAGE, bundled
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import Findings, Outcome, OutputFolder, from_json
@@ -65,7 +65,7 @@ def command() -> tuple[list[str], dict[str, str]]:
     working directory out of the way.
     """
     folder = bundled("spark")
-    inside = folder.parent.name == "shieldtx"
+    inside = folder.parent == PACKAGE
     environment = {
         # Otherwise Spark starts the system's Python, without the packages of this one.
         "PYSPARK_PYTHON": sys.executable,

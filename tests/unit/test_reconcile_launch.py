@@ -1,0 +1,41 @@
+"""Which job the reconciliation starts, wherever shieldtx lies."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shieldtx.bundled import PACKAGE
+
+SHOW = "from shieldtx.reconcile.launch import command; print(*command()[0])"
+
+
+@pytest.mark.parametrize(
+    ("home", "job", "module"),
+    [
+        ("a checkout", "spark", "spark"),
+        # As a clone of the repository is named, unless one says otherwise.
+        ("shieldtx", "spark", "spark"),
+        ("site-packages", "shieldtx/spark", "shieldtx.spark"),
+    ],
+)
+def test_the_job_is_found_beside_the_package_or_in_it(
+    tmp_path: Path, home: str, job: str, module: str
+) -> None:
+    place = tmp_path / home
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, place / "shieldtx", ignore=ignore)
+    shutil.copytree(PACKAGE.parent / "spark", place / job, ignore=ignore)
+    shown = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env={"PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"-m {module} " in shown.stdout
