@@ -32,6 +32,7 @@ def test_the_job_is_found_beside_the_package_or_in_it(
     shutil.copytree(PACKAGE.parent / "spark", place / job, ignore=ignore)
     shown = subprocess.run(
         [sys.executable, "-c", SHOW],
+        cwd=tmp_path,
         env={"PYTHONPATH": str(place)},
         capture_output=True,
         text=True,
