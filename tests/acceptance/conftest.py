@@ -26,6 +26,7 @@ from shieldtx.brokers.kafka import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.processes import ChildProcess
 from shieldtx.store.schema import Schema
+from tests.acceptance import forked
 from tests.acceptance.shop import GATE
 
 HERE = Path(__file__).parent
@@ -65,19 +66,32 @@ class Service:
         # A freed connection is closed: databases are dropped, and locks are counted.
         self.engine = create_engine(self.url, poolclass=NullPool)
 
-    def run(self, *words: str, answer: str = "", app: bool = True, **environment: str) -> Result:
-        """Run a command to its end."""
-        done = subprocess.run(
-            [*SHIELDTX, *words],
-            env=self._environment(environment, app=app),
-            cwd=HERE,
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Result(status=done.returncode, out=done.stdout, err=done.stderr)
+    def run(
+        self,
+        *words: str,
+        answer: str = "",
+        app: bool = True,
+        anew: bool = False,
+        **environment: str,
+    ) -> Result:
+        """Run a command to its end, `anew` in a Python that has nothing imported yet."""
+        environment = self._environment(environment, app=app)
+        if anew:
+            done = subprocess.run(
+                [*SHIELDTX, *words],
+                env=environment,
+                cwd=HERE,
+                capture_output=True,
+                text=True,
+                timeout=forked.TIMEOUT_S,
+                check=False,
+            )
+            return Result(status=done.returncode, out=done.stdout, err=done.stderr)
+        files = [self.folder / name for name in ("stdin", "stdout", "stderr")]
+        for file, text_before in zip(files, (answer, "", ""), strict=True):
+            file.write_text(text_before)
+        status = forked.run(words, environment=environment, folder=HERE, files=files)
+        return Result(status=status, out=files[1].read_text(), err=files[2].read_text())
 
     def ok(self, *words: str, **environment: str) -> Result:
         """Run a command that has to succeed."""

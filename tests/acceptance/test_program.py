@@ -136,7 +136,9 @@ def test_an_application_that_cannot_be_imported_says_where(
     module = tmp_path / "faulty_shop.py"
     module.write_text(f"# a comment\n{code}\n")
 
-    result = shop.orders.run("--app", "faulty_shop:shield", "relay", PYTHONPATH=str(tmp_path))
+    result = shop.orders.run(
+        "--app", "faulty_shop:shield", "relay", anew=True, PYTHONPATH=str(tmp_path)
+    )
 
     assert result.status == 2
     assert result.err.startswith(f"error: --app: importing faulty_shop failed with {problem}")
@@ -159,8 +161,9 @@ def test_the_application_is_found_in_the_current_directory(shop: Shop, tmp_path:
     shop.orders.ok("db", "upgrade")
     package = Path(shieldtx.__file__).parents[1]
 
-    # The other tests run in the folder of the shop, and have its path by that alone.
-    result = shop.orders.run("relay", "--once", PYTHONPATH=str(package), PYTHONSAFEPATH="1")
+    result = shop.orders.run(
+        "relay", "--once", anew=True, PYTHONPATH=str(package), PYTHONSAFEPATH="1"
+    )
 
     assert result.status == 0, result.err
 
