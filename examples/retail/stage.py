@@ -19,11 +19,11 @@ PROJECT = Path(__file__).resolve().parents[2]
 SETTINGS = MappingProxyType(
     {
         # Short, so that one sees how the work of a dead process is taken over.
-        "SHIELDTX_RELAY_LEASE": "PT5S",
-        "SHIELDTX_RELAY_SEND_TIMEOUT": "PT3S",
+        "SHIELDTX_RELAY_LEASE": "5",
+        "SHIELDTX_RELAY_SEND_TIMEOUT": "3",
         # A pass every so often instead of one for each commit: a dozen processes share few cores.
         "SHIELDTX_RELAY_WAKEUP": "false",
-        "SHIELDTX_RELAY_POLL_INTERVAL": "PT0.5S",
+        "SHIELDTX_RELAY_POLL_INTERVAL": "0.5",
     }
 )
 """Of all processes of both services, beside those that say where they are."""
