@@ -42,8 +42,14 @@ def print_table(
     """Print a table; the columns of `right` are set flush right."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        # Folded, not cut: what is copied from here must be whole.
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        # Folded, not cut: what is copied from here must be whole. Numbers are not even folded.
+        is_number = heading in right
+        table.add_column(
+            heading,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_number,
+        )
     for row in rows:
         table.add_row(*(printable("" if cell is None else str(cell)) for cell in row))
     _console().print(table)

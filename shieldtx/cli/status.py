@@ -12,6 +12,7 @@ from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, p
 from shieldtx.store.overview import Backlog, Count, Overview, Precision
 
 _OUTBOX_COLUMNS = ("INIT", "PROCESSING", "HALF", "PROCESSED", "DISCARDED", "UNRESOLVED", "FAILED")
+_ALWAYS = frozenset({"INIT", "PROCESSING", "PROCESSED", "FAILED", "DEAD"})
 _INBOX_COLUMNS = ("INIT", "PROCESSING", "PROCESSED", "MAX_RECONSUMED", "FENCED", "DEAD")
 
 
@@ -61,22 +62,27 @@ def _show(app: ShieldTx, overview: Overview) -> None:
 def _show_backlogs(
     title: str, what: str, states: tuple[str, ...], backlogs: list[tuple[str, Backlog]]
 ) -> None:
-    numbers = (*states, "retrying", "delayed", "oldest pending")
+    """Print a line a backlog; columns of nothing but zeros are left out, some are always there."""
+    lines = [(name, _numbers(states, backlog), backlog.oldest) for name, backlog in backlogs]
+    shown = [
+        number
+        for number in (*states, "retrying", "delayed")
+        if number in _ALWAYS or any(numbers[number].rows for _, numbers, _ in lines)
+    ]
     print_table(
         title,
-        (what, *numbers),
+        (what, *shown, "oldest pending"),
         [
-            (
-                name,
-                *(_number(backlog.states[state]) for state in states),
-                _number(backlog.retrying),
-                _number(backlog.delayed),
-                age(backlog.oldest),
-            )
-            for name, backlog in backlogs
+            (name, *(_number(numbers[number]) for number in shown), age(oldest))
+            for name, numbers, oldest in lines
         ],
-        right=numbers,
+        right=(*shown, "oldest pending"),
     )
+
+
+def _numbers(states: tuple[str, ...], backlog: Backlog) -> dict[str, Count]:
+    by_state = {state: backlog.states[state] for state in states}
+    return by_state | {"retrying": backlog.retrying, "delayed": backlog.delayed}
 
 
 def _number(count: Count) -> str:
