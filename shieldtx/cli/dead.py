@@ -14,7 +14,7 @@ import typer
 from shieldtx.cli import letters
 from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation
-from shieldtx.cli.output import AsJson, print_fields, print_json, print_line, print_table
+from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
 from shieldtx.errors import ConfigurationError, IllegalTransition
 from shieldtx.events import physical_topic
 from shieldtx.states import TxKind
@@ -61,10 +61,11 @@ def list_(
     if as_json:
         print_json(found)
         return
-    columns = ("status", "ref", "group", "topic", "type", "key", "attempts", "since", "reason")
-    names = ("status", "ref", "group", "topic", "event_type", "key", "attempts", "since", "reason")
-    rows = [[entry.get(name) for name in names] for entry in found]
-    print_table("dead letters", columns, rows, right=("attempts",))
+    for entry in found:
+        for line in letters.lines_of(entry):
+            print_line(line)
+    if not found:
+        print_line("nothing waits for a person")
 
 
 @commands.command()

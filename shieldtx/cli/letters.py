@@ -73,6 +73,21 @@ def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]
     }
 
 
+def lines_of(summary: dict[str, Any]) -> list[str]:
+    """Return a summary in three lines, of which the first has what `dead show` is to be given."""
+    what = [f"{summary['event_type']} {summary['kind']}"] if "kind" in summary else []
+    named = [
+        f"{name} {summary[name]}"
+        for name in ("group", "key", "attempts")
+        if summary.get(name) is not None
+    ]
+    return [
+        f"{summary['status']:<7} {summary['ref']}  {summary['since'] or ''}",
+        f"        {', '.join([*what, *named])}",
+        f"        {summary['reason']}",
+    ]
+
+
 def warning_of(letter: DeadLetter) -> str:
     """Say what a person should know before a FAILED event is replayed."""
     done = (

@@ -8,7 +8,15 @@ import typer
 
 from shieldtx.app import ShieldTx
 from shieldtx.cli.invocation import invocation
-from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, print_table
+from shieldtx.cli.output import (
+    AsJson,
+    age,
+    moment,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+)
 from shieldtx.store.overview import Backlog, Count, Overview, Precision
 
 _OUTBOX_COLUMNS = ("INIT", "PROCESSING", "HALF", "PROCESSED", "DISCARDED", "UNRESOLVED", "FAILED")
@@ -56,7 +64,10 @@ def _show(app: ShieldTx, overview: Overview) -> None:
         parked = [(g.group, _number(g.parked)) for g in overview.groups if g.parked.rows]
         print_table("parked records", ("group", "records"), parked, right=("records",))
     relays = [(r.name, moment(r.started_at), r.shards) for r in overview.relays]
-    print_table("living relays", ("relay", "started", "shards"), relays, right=("shards",))
+    if relays:
+        print_table("living relays", ("relay", "started", "shards"), relays, right=("shards",))
+    else:
+        print_line("no relay lives")
 
 
 def _show_backlogs(

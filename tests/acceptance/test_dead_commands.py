@@ -82,6 +82,7 @@ def test_a_failed_event_is_listed_shown_and_replayed(shop: Shop) -> None:
 
     assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
     assert shop.orders.ok("dead", "list", "--json").data == []
+    assert shop.orders.ok("dead", "list").out == "nothing waits for a person\n"
 
 
 def test_a_payload_is_masked_until_asked_for(shop: Shop) -> None:
@@ -120,6 +121,13 @@ def test_a_dead_compensation_is_replayed_and_on_the_record(shop: Shop) -> None:
     listed = one(shop.orders.run("dead", "list", "--group", orders_group(shop), "--json"))
     assert (listed["status"], listed["ref"]) == ("DEAD", event_id)
     assert listed["reason"] == "ValueError: this order cannot be cancelled"
+
+    told = shop.orders.ok("dead", "list").out.splitlines()
+    assert told[0].split()[:2] == ["DEAD", event_id]
+    assert told[1].split() == (
+        f"orders.placed ROLLBACK, group {orders_group(shop)}, key k3, attempts 1".split()
+    )
+    assert told[2].strip() == listed["reason"]
 
     # Nobody is asked: nothing was rolled back locally.
     assert one(shop.orders.run("dead", "replay", event_id, "--json"))["ref"] == event_id
