@@ -157,12 +157,6 @@ def replay(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
     )
 
 
-def find(t: Tables, event_id: UUID) -> Select[Any]:
-    """Read one event, with its status."""
-    o = t.outbox
-    return select(*envelope_columns(o, "created_at"), o.c.status).where(o.c.event_id == event_id)
-
-
 def _write_back(
     t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
 ) -> Update:
