@@ -83,12 +83,13 @@ class Notifier:
             pause = RECONNECT
             try:
                 with closing(_connection_of_its_own(self._engine)) as connection:
-                    while wanted.wait() and not closed.is_set():
+                    # `close` wakes this thread once: it must never wait without having looked.
+                    while not closed.wait(PAUSE):
+                        wanted.wait()
                         wanted.clear()
                         connection.execute(self._statement)
                         # A connection that worked once is replaced at once.
                         pause = PAUSE
-                        closed.wait(PAUSE)
             except Exception as error:  # noqa: BLE001  any failure only means polling for a while
                 log.debug("no wake-up hints for %s s: %s", pause, error)
                 # Perhaps it was not sent: once more, over the next connection.
