@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 
-pytest_plugins = ["tests.left_out"]
+pytest_plugins = ["tests.left_out", "tests.reports"]
 
 Eventually = Callable[..., None]
 

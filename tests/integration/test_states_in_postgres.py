@@ -220,7 +220,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(place, mover, status, id=f"{place}-{name}-from-{status}")
 
 
-@pytest.mark.parametrize(("place", "mover", "status"), cases())
+@pytest.mark.parametrize(("place", "mover", "status"), list(cases()))
 def test_a_statement_moves_a_row_along_an_arrow_of_its_lifecycle_or_not_at_all(
     postgres_shop: Shop, place: str, mover: Mover, status: Any
 ):
