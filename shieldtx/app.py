@@ -187,7 +187,7 @@ class ShieldTx:
         idle = max(longest, self.settings.relay_lease)
         return create_engine(
             url,
-            connect_args=dialect_of(url.get_dialect()()).connect_args(idle),
+            connect_args=dialect_of(url.get_dialect()()).connect_args(url, idle),
         )
 
     @cached_property

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     ColumnElement,
@@ -86,14 +88,17 @@ class PostgresDialect:
         """Whether the driver would commit each statement by itself."""
         return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
-    def connect_args(self, idle: timedelta) -> dict[str, Any]:
+    def connect_args(self, url: URL, idle: timedelta) -> dict[str, Any]:
         """Have the server end a transaction whose client has been silent for `idle`.
 
         A stopped process would otherwise keep its row locks, and its shards, for as long as it
-        likes.
+        likes. Options of the URL, or of libpq's environment where it has none, stay and prevail.
         """
         milliseconds = int(idle.total_seconds() * 1000)
-        return {"options": f"-c idle_in_transaction_session_timeout={milliseconds}"}
+        given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
+        theirs = given if isinstance(given, str) else " ".join(given)
+        ours = f"-c idle_in_transaction_session_timeout={milliseconds}"
+        return {"options": f"{ours} {theirs}".strip()}
 
     def migrate_alone(self, connection: Connection, schema: str | None) -> None:
         """Hold back every other migration of the same tables until this transaction ends."""
@@ -178,7 +183,7 @@ class SqliteDialect:
         by_itself = by_itself or getattr(driver, "isolation_level", "") is None
         return by_itself and not getattr(driver, "in_transaction", False)
 
-    def connect_args(self, idle: timedelta) -> dict[str, Any]:  # noqa: ARG002  one signature for both
+    def connect_args(self, url: URL, idle: timedelta) -> dict[str, Any]:  # noqa: ARG002  one signature for both
         """Wait for the one writer lock instead of failing at once."""
         return {"timeout": 30}
 

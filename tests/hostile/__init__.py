@@ -1,0 +1,1 @@
+"""Bad input of every kind: records, settings, names, addresses, command lines."""

@@ -1,0 +1,47 @@
+"""What a service's own database URL asks for reaches the database, beside what shieldtx adds."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from shieldtx import Settings, ShieldTx
+
+SHOWN = ("idle_in_transaction_session_timeout", "application_name", "work_mem")
+
+
+def shown(url: str) -> dict[str, str]:
+    """The server's settings in a connection of an application with this URL."""
+    app = ShieldTx(Settings(source="shop", database_url=url, relay_lease=90, relay_wakeup=False))
+    try:
+        with app.engine.connect() as connection:
+            return {name: connection.scalar(text(f"SHOW {name}")) for name in SHOWN}
+    finally:
+        app.close()
+
+
+def test_options_of_a_url_are_kept_beside_the_limit_of_idle_transactions(database_url: str) -> None:
+    found = shown(f"{database_url}?options=-c%20work_mem%3D7MB")
+    assert found["work_mem"] == "7MB"
+    assert found["idle_in_transaction_session_timeout"] == "90s"
+
+
+def test_options_that_a_url_gives_twice_are_all_kept(database_url: str) -> None:
+    found = shown(f"{database_url}?options=-cwork_mem%3D7MB&options=-capplication_name%3Dshop")
+    assert (found["work_mem"], found["application_name"]) == ("7MB", "shop")
+    assert found["idle_in_transaction_session_timeout"] == "90s"
+
+
+def test_options_of_the_environment_are_kept_where_the_url_has_none(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
+    found = shown(database_url)
+    assert found["work_mem"] == "9MB"
+    assert found["idle_in_transaction_session_timeout"] == "90s"
+    assert shown(f"{database_url}?options=-capplication_name%3Dshop")["work_mem"] != "9MB"
+
+
+def test_a_url_may_set_the_limit_of_idle_transactions_itself(database_url: str) -> None:
+    limit = "?options=-c%20idle_in_transaction_session_timeout%3D7s"
+    assert shown(f"{database_url}{limit}")["idle_in_transaction_session_timeout"] == "7s"
