@@ -200,6 +200,10 @@ class Relay:
                 hopeless.append((claimed, f"{reason} (all {claimed.attempts} attempts used up)"))
             else:
                 retries.append(Retry(event_id=claimed.envelope.id, delay=delay, reason=reason))
+        if retries:
+            log.warning(
+                "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
+            )
         away = [*ended[Outcome.UNCONFIRMED], *ended[Outcome.UNSENT]]
         back = [*away, *ended[Outcome.HELD]]
         settlement = Settlement(

@@ -258,6 +258,20 @@ def test_refusals_use_up_the_attempts_and_then_fail(service: Service, wire: Wire
     assert service.rows("SELECT status, attempts FROM shield_outbox") == [("FAILED", 3)]
 
 
+def test_refusals_are_one_line_of_the_log_a_batch_however_many(
+    service: Service, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(service, "a", "b", "c", type="things.waited")
+    relay = service.relay()
+    wire.fate = lambda record: answer(Outcome.REFUSED, f"nobody may write {record.value!r}")
+    with caplog.at_level("WARNING", logger="shieldtx.relay"):
+        assert relay.run_once().retried == 3
+        assert relay.run_once().claimed == 0
+    [line] = caplog.messages
+    assert line.startswith("3 events refused for now")
+    assert line.count("nobody may write b'") == 1
+
+
 def test_a_waiting_row_holds_back_the_later_rows_of_its_key_and_no_others(
     service: Service, wire: Wire
 ) -> None:
