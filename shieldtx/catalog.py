@@ -46,7 +46,9 @@ class Limits:
     key: int = 512
     biz_key: int = 512
     headers: int = 16_384
-    name: int = 512
+    header_count: int = 128
+    """Not bytes: consumers park what has many more."""
+    name: int = 256
     """Of the names that an event carries along: its trace context, the source of its cause."""
 
 
@@ -139,6 +141,9 @@ class Catalog:
         self.check_trace(event.traceparent)
 
     def _check_headers(self, headers: Mapping[str, str]) -> None:
+        if len(headers) > self.limits.header_count:
+            limit = self.limits.header_count
+            raise TooLarge("headers", f"{len(headers)} of them, the limit is {limit}")
         size = 0
         for name, value in headers.items():
             field_name = f"headers[{name!r}]"
@@ -154,7 +159,7 @@ def _is_header_name(name: Any) -> bool:
     return (
         isinstance(name, str)
         and HEADER_NAME.fullmatch(name) is not None
-        and not name.startswith(("ce_", "content-"))
+        and not name.lower().startswith(("ce_", "content-"))
     )
 
 
