@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -36,8 +36,12 @@ MAX_KEY_BYTES: Final = 1_024
 2,704 bytes that PostgreSQL's B-tree takes."""
 
 _RESERVED: Final = ("ce_", "content-")
-# Numbers from about 1.8e308 on are read as infinity.
+# Numbers from about 1.8e308 on are read as infinity: they have a long exponent or many digits.
 _HUGE_EXPONENT: Final = re.compile(r"[0-9][eE]\+?[0-9]{3}")
+_MANY_DIGITS: Final = re.compile(r"(?<![0-9])[0-9]{200}")
+# A day from the ends of Python's time: a database may show it in any time zone.
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 _SHOWN_CHARACTERS: Final = 80
 
 E = TypeVar("E", bound=StrEnum)
@@ -96,9 +100,13 @@ def decode(record: ReceivedRecord, prefix: str) -> Envelope:
     if content_type.partition(";")[0].strip().lower() != CONTENT_TYPE:
         raise UndecodableRecord(f"content-type: {_shown(content_type)} is not {CONTENT_TYPE}")
     kind = _member(TxKind, "ce_txkind", _required(own, "ce_txkind"))
+    event_id = _uuid("ce_id", _required(own, "ce_id"))
     causation = own.get("ce_causationid")
+    causation_id = None if causation is None else _uuid("ce_causationid", causation)
+    if causation_id == event_id and kind is TxKind.ROLLBACK:
+        raise UndecodableRecord("ce_causationid: a rollback cannot take itself back")
     return Envelope(
-        id=_uuid("ce_id", _required(own, "ce_id")),
+        id=event_id,
         type=_named(own, "ce_type"),
         source=_named(own, "ce_source"),
         topic=_logical_topic(record.topic, prefix, kind),
@@ -109,7 +117,7 @@ def decode(record: ReceivedRecord, prefix: str) -> Envelope:
         key=_key(record.key, own.get("ce_partitionkey")),
         biz_key=_optional(own, "ce_bizkey", MAX_KEY_BYTES),
         headers=users,
-        causation_id=None if causation is None else _uuid("ce_causationid", causation),
+        causation_id=causation_id,
         causation_source=_optional(own, "ce_causationsource", MAX_NAME_BYTES),
         traceparent=_optional(own, "ce_traceparent", MAX_NAME_BYTES),
     )
@@ -151,14 +159,20 @@ def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
             raise UndecodableRecord(f"headers: above the limit of {MAX_HEADER_BYTES} bytes")
         text = _text(name, value)
         if not _is_reserved(name):
-            if "\x00" in name:
-                raise UndecodableRecord(f"header {_shown(name)}: has a NUL character in its name")
+            _check_name(name)
             users[name] = text
         elif name in own:
             raise UndecodableRecord(f"header {_shown(name)}: occurs twice")
         else:
             own[name] = text
     return own, users
+
+
+def _check_name(name: str) -> None:
+    if "\x00" in name:
+        raise UndecodableRecord(f"header {_shown(name)}: has a NUL character in its name")
+    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+        raise UndecodableRecord(f"header {_shown(name)}: its name is not UTF-8")
 
 
 def _text(part: str, value: bytes) -> str:
@@ -223,9 +237,12 @@ def _time(text: str) -> datetime:
         time = datetime.fromisoformat(text)
         if time.tzinfo is None:
             raise UndecodableRecord(f"ce_time: {_shown(text)} has no time zone")
-        return time.astimezone(UTC)
+        time = time.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise UndecodableRecord(f"ce_time: {_shown(text)} is no time of RFC 3339") from error
+    if not _EARLIEST <= time <= _LATEST:
+        raise UndecodableRecord(f"ce_time: {_shown(text)} is beyond what every time zone can show")
+    return time
 
 
 def _key(key: bytes | None, partition_key: str | None) -> str | None:
@@ -256,7 +273,7 @@ def _payload(value: bytes | None) -> str:
         parsed = from_json(value, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         raise UndecodableRecord(f"value: is no JSON ({error})") from error
-    if "\\u0000" in text or _HUGE_EXPONENT.search(text):
+    if "\\u0000" in text or _HUGE_EXPONENT.search(text) or _MANY_DIGITS.search(text):
         _refuse_unstorable(parsed)
     return text
 
