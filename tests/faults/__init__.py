@@ -1,0 +1,1 @@
+"""The fault matrix: what shieldtx promises, counted while processes, networks and disks fail."""

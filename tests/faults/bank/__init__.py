@@ -1,0 +1,42 @@
+"""Two banks: a transfer leaves one and is an event for the other, which may refuse it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRANSFERRED = "bank.transferred"
+OPENING_BALANCE = 1_000_000
+"""Of each account, upstream; downstream accounts are opened with 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """What the downstream bank is told."""
+
+    account: str
+    seq: int
+    """1 for the first transfer of its account."""
+    amount: int
+    refuse: str = ""
+    """How the downstream bank refuses it: "" (not at all), "at once" or "slowly" (after all its
+    attempts)."""
+    undo: str = ""
+    """How the upstream bank's compensation fares: "" or "never"."""
+    note: str = ""
+
+
+UPSTREAM_TABLES = """
+CREATE TABLE account (name text PRIMARY KEY, balance bigint NOT NULL, last_seq int NOT NULL);
+CREATE TABLE transfer (
+    id uuid PRIMARY KEY, account text NOT NULL, seq int NOT NULL, amount bigint NOT NULL,
+    UNIQUE (account, seq));
+CREATE TABLE refund (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, account text, amount bigint);
+CREATE TABLE withdrawal (
+    n bigint GENERATED ALWAYS AS IDENTITY, id uuid, account text, amount bigint);
+"""
+
+DOWNSTREAM_TABLES = """
+CREATE TABLE account (name text PRIMARY KEY, balance bigint NOT NULL);
+CREATE TABLE credit (
+    n bigint GENERATED ALWAYS AS IDENTITY, id uuid, account text, seq int, amount bigint);
+"""

@@ -1,0 +1,69 @@
+"""ShieldTx as the banks use it: its ports broken where the environment says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from shieldtx import Settings, ShieldTx
+from shieldtx.consumer import Consumer
+from shieldtx.housekeeping import Housekeeping
+from shieldtx.relay import Relay
+from shieldtx.store.dead_letters import SqlDeadLetters
+from tests.faults import failpoints as points
+from tests.faults.mutants import MUTANTS
+
+QUICK: dict[str, Any] = {"first": timedelta(seconds=0.05), "longest": timedelta(seconds=0.3)}
+
+
+def lease() -> timedelta:
+    """How long an attempt may take."""
+    return timedelta(seconds=float(os.environ.get("BANK_HANDLER_LEASE", "3")))
+
+
+class BreakableShield(ShieldTx):
+    """Wraps the ports of every service that it builds in failpoints; applies a mutant, if any."""
+
+    def __init__(self, settings: Settings, **given: Any) -> None:
+        super().__init__(settings, **given)
+        self.breaker = points.Breaker.from_env()
+        self.outbox._writer = points.Breakable(
+            self.outbox._writer, self.breaker, points.WRITER_STEPS
+        )
+        mutant = os.environ.get("BANK_MUTANT")
+        if mutant:
+            MUTANTS[mutant].apply()
+
+    def relay(self, name: str | None = None) -> Relay:
+        relay = super().relay(name)
+        relay._store = points.Breakable(relay._store, self.breaker, points.RELAY_STEPS)
+        relay._leases = points.Breakable(relay._leases, self.breaker, points.LEASE_STEPS)
+        relay._publisher = points.BreakablePublisher(relay._publisher, self.breaker, {})
+        return relay
+
+    def consumer_worker(
+        self, group: str, *, stopping: Callable[[], bool] = lambda: False
+    ) -> Consumer:
+        consumer = super().consumer_worker(group, stopping=stopping)
+        store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
+        consumer._store = consumer._inbox._store = store
+        consumer._subscriber = points.Breakable(
+            consumer._subscriber, self.breaker, points.SUBSCRIBER_STEPS
+        )
+        return consumer
+
+    def housekeeping(self) -> Housekeeping:
+        housekeeping = super().housekeeping()
+        housekeeping._store = points.Breakable(
+            housekeeping._store, self.breaker, points.PURGE_STEPS
+        )
+        return housekeeping
+
+    def dead_letters(self) -> SqlDeadLetters:
+        return points.Breakable(super().dead_letters(), self.breaker, points.REPLAY_STEPS)
+
+    def break_in_handler(self) -> None:
+        """Come to the middle of a handler, with its writes not committed."""
+        self.breaker.reach("handler", "before")

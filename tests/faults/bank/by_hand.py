@@ -1,0 +1,41 @@
+"""What people and cron jobs do at the upstream bank; each runs in a process of its own."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from shieldtx.events import new_event_id
+from tests.faults.failpoints import Struck
+
+MANY = 1000
+"""More dead letters than any scenario has."""
+
+
+def replay_all() -> None:
+    """Replay every dead letter, as an operator would who has mended the cause."""
+    from tests.faults.bank.upstream import shield
+
+    letters = shield.dead_letters()
+    try:
+        letters.replay(letters.latest(limit=MANY), who="the fault matrix")
+    except Struck:
+        # The operator saw an error, looks again, and replays what is still dead.
+        letters.replay(letters.latest(limit=MANY), who="the fault matrix")
+
+
+def purge() -> None:
+    """Make a pass of housekeeping."""
+    from tests.faults.bank.upstream import shield
+
+    try:
+        shield.housekeeping().run_once()
+    except Struck:
+        shield.housekeeping().run_once()
+
+
+def transfer_too_much(account: str) -> None:
+    """Write an event that is larger than what the broker takes."""
+    from tests.faults.bank.upstream import shield, transfer
+
+    with Session(shield.engine) as session, session.begin():
+        transfer(session, new_event_id(), account, 1, note="x" * 1_500_000)

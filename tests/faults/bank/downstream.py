@@ -1,0 +1,40 @@
+"""The downstream bank: credits what it is told, or refuses."""
+
+from __future__ import annotations
+
+import os
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Refused, RetryPolicy
+from tests.faults.bank import TRANSFERRED, Transfer
+from tests.faults.bank.breakable import QUICK, BreakableShield, lease
+
+shield = BreakableShield.from_env()
+tills = shield.consumer(os.environ["BANK_GROUP"])
+
+
+@tills.handles(
+    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+)
+def credit(session: Session, event: Event) -> None:
+    """Credit a transfer, or refuse it for a reason of the bank's own."""
+    told: Transfer = event.payload
+    row = {"id": event.id, "account": told.account, "seq": told.seq, "amount": told.amount}
+    session.execute(
+        text(
+            "INSERT INTO account VALUES (:account, :amount) "
+            "ON CONFLICT (name) DO UPDATE SET balance = account.balance + excluded.balance"
+        ),
+        row,
+    )
+    session.execute(
+        text("INSERT INTO credit (id, account, seq, amount) VALUES (:id, :account, :seq, :amount)"),
+        row,
+    )
+    shield.break_in_handler()
+    if told.refuse == "at once":
+        raise Refused("the account is closed")
+    if told.refuse == "slowly":
+        raise RuntimeError("the account does not answer")

@@ -1,0 +1,291 @@
+"""Two banks at work: their processes, their clients, and what is asked of them."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.faults.bank import TRANSFERRED
+from tests.faults.bank.clients import Orders, work
+from tests.faults.checker import Counts, count, gather
+from tests.faults.failpoints import ENVIRONMENT, Failpoint
+from tests.faults.journal import Operations
+from tests.faults.proxy import FaultProxy
+from tests.faults.topics import Read, read_whole
+from tests.faults.workers import Worker
+
+DRAIN_WITHIN_S = 90.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class NotInTime(AssertionError):
+    """Something that had to happen did not."""
+
+
+@dataclass(kw_only=True)
+class Side:
+    """One of the banks: its database and its processes."""
+
+    name: str
+    url: str
+    environment: Mapping[str, str]
+    folder: Path
+    workers: list[Worker] = field(default_factory=list)
+
+    @property
+    def database(self) -> str:
+        """The name of its database."""
+        return make_url(self.url).database or ""
+
+    @property
+    def group(self) -> str:
+        """The consumer group of the bank."""
+        return self.environment["BANK_GROUP"]
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The tests' own way into its database, past every proxy."""
+        return create_engine(self.url, poolclass=NullPool, connect_args={"connect_timeout": 5})
+
+    def relay(self, **environment: str) -> Worker:
+        """Start a relay and wait until it works."""
+        return self.launch("relay", **environment).await_ready()
+
+    def consume(self, **environment: str) -> Worker:
+        """Start a consumer and wait until it works."""
+        return self.launch("consume", self.group, **environment).await_ready()
+
+    def launch(self, *words: str, **environment: str) -> Worker:
+        """Run a command."""
+        return self._add(
+            Worker.command(words, environment=self.environment | environment, log=self._log())
+        )
+
+    def call(
+        self, name: str, function: Callable[..., None], *arguments: Any, **more: str
+    ) -> Worker:
+        """Run a function of the tests as one of the bank's processes."""
+        return self._add(
+            Worker.function(
+                name, function, *arguments, environment=self.environment | more, log=self._log()
+            )
+        )
+
+    def broken_at(self, failpoint: Failpoint, *, delay: float = 3.0) -> Mapping[str, str]:
+        """Return the environment of a process that is broken at a failpoint."""
+        return {
+            ENVIRONMENT: str(failpoint),
+            "BANK_DELAY": str(delay),
+            "BANK_MARK": str(self.mark),
+        }
+
+    @property
+    def mark(self) -> Path:
+        """The file that a failpoint leaves when it strikes."""
+        return self.folder / f"{self.name}.struck"
+
+    def rows(self, statement: str, **parameters: Any) -> list[Any]:
+        """Read from its database."""
+        with self.engine.connect() as connection:
+            return list(connection.execute(text(statement), parameters).all())
+
+    def one(self, statement: str, **parameters: Any) -> Any:
+        """Read one value from its database."""
+        ((value,),) = self.rows(statement, **parameters)
+        return value
+
+    def execute(self, statement: str, **parameters: Any) -> None:
+        """Change something in its database."""
+        with self.engine.begin() as connection:
+            connection.execute(text(statement), parameters)
+
+    def outbox(self) -> dict[str, int]:
+        """How many outbox rows are in each state."""
+        return dict(map(tuple, self.rows("SELECT status, count(*) FROM shield_outbox GROUP BY 1")))
+
+    def inbox(self) -> dict[str, int]:
+        """How many inbox rows are in each state."""
+        return dict(map(tuple, self.rows("SELECT status, count(*) FROM shield_inbox GROUP BY 1")))
+
+    def unsettled(self) -> int:
+        """How many rows are not at rest."""
+        return int(
+            self.one(
+                "SELECT (SELECT count(*) FROM shield_outbox WHERE settled_at IS NULL) + "
+                "(SELECT count(*) FROM shield_inbox WHERE settled_at IS NULL)"
+            )
+        )
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for worker in self.workers:
+            worker.kill()
+        self.engine.dispose()
+
+    def _add(self, worker: Worker) -> Worker:
+        self.workers.append(worker)
+        return worker
+
+    def _log(self) -> Path:
+        log = self.folder / f"{self.name}-{len(self.workers)}.log"
+        log.touch()
+        return log
+
+
+@dataclass(kw_only=True)
+class Banks:
+    """Both banks of one fault."""
+
+    upstream: Side
+    downstream: Side
+    kafka: EmbeddedKafka
+    postgres: EmbeddedPostgres
+    proxy: FaultProxy | None
+    prefix: str
+    folder: Path
+    accounts: Sequence[str]
+    seed: int
+    chance: random.Random
+    problems: list[str] = field(default_factory=list)
+    """What a scenario expected beyond the invariants, and did not find."""
+    gone: list[Read] = field(default_factory=list)
+    """Records that the broker had and was then made to lose."""
+    _rounds: int = 0
+
+    @property
+    def topics(self) -> list[str]:
+        """The broker's names of the topics."""
+        return [f"{self.prefix}{TRANSFERRED}.{kind}" for kind in ("commit", "rollback")]
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Upstream, downstream."""
+        return self.upstream, self.downstream
+
+    def open_accounts(self, balance: int) -> None:
+        """Give every account its first money."""
+        self.upstream.execute(
+            "INSERT INTO account "
+            "SELECT name, :balance, 0 FROM unnest(CAST(:names AS text[])) AS name",
+            balance=balance,
+            names=list(self.accounts),
+        )
+
+    def open(self, *, but: str = "") -> None:
+        """Start what two banks need, a relay and a consumer on each side, `but` one of them."""
+        started = [
+            side.launch(*words)
+            for side in self.sides
+            for words in (("relay",), ("consume", side.group))
+            if but != f"{side.name} {words[0]}"
+        ]
+        for worker in started:
+            worker.await_ready()
+
+    def begin_writing(
+        self, transfers: int = 200, *, environment: Mapping[str, str] = NOTHING, **orders: Any
+    ) -> Worker:
+        """Let clients make transfers, while other things happen; see Orders."""
+        self._rounds += 1
+        given: dict[str, Any] = {"url": self.upstream.url, "accounts": self.accounts} | orders
+        return self.upstream.call(
+            "clients",
+            work,
+            Orders(
+                journal=str(self.journal),
+                transfers=transfers,
+                seed=self.seed * 100 + self._rounds,
+                **given,
+            ),
+            **environment,
+        )
+
+    def write(self, transfers: int = 200, **orders: Any) -> None:
+        """Let clients make transfers, and wait for their end."""
+        self.begin_writing(transfers, **orders).finish()
+
+    @property
+    def journal(self) -> Path:
+        """The journal of all clients."""
+        return self.folder / "journal"
+
+    def until(self, condition: Callable[[], Any], description: str, within: float = 30.0) -> float:
+        """Wait for a condition; return how long it took. Raises NotInTime."""
+        began = time.monotonic()
+        while not self._holds(condition):
+            if time.monotonic() - began > within:
+                raise NotInTime(f"not within {within:.0f} s: {description}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def expect(self, condition: object, description: str) -> None:
+        """Note a problem where something beyond the invariants is not so."""
+        if not condition:
+            self.problems.append(description)
+
+    def struck(self, side: Side, within: float = 20.0) -> None:
+        """Wait until a failpoint has struck."""
+        self.until(side.mark.exists, f"a failpoint strikes {side.name}", within)
+
+    def drained(self) -> bool:
+        """Whether nothing is under way any more."""
+        if any(side.unsettled() for side in self.sides):
+            return False
+        waiting = (
+            "SELECT count(*) FROM transfer t WHERE NOT EXISTS (SELECT FROM refund WHERE id = t.id) "
+            "AND NOT EXISTS (SELECT FROM shield_outbox WHERE event_id = t.id "
+            "AND status = 'FAILED') AND NOT EXISTS (SELECT FROM shield_inbox "
+            "WHERE causation_id = t.id AND status = 'DEAD')"
+        )
+        credited = "SELECT count(DISTINCT id) FROM credit"
+        parked = "SELECT count(*) FROM shield_parked"
+        left = self.upstream.one(waiting)
+        return left <= self.downstream.one(credited) + self.downstream.one(parked)
+
+    def drain(self, within: float = DRAIN_WITHIN_S) -> float:
+        """Wait until everything has come to its end; return how long it took, in seconds."""
+        return self.until(self.drained, "the backlog empties", within)
+
+    def records(self) -> list[Read]:
+        """Read both topics whole."""
+        return [*self.gone, *read_whole(self.kafka.bootstrap, self.topics)]
+
+    def count(self) -> Counts:
+        """Count what came of it all."""
+        evidence = gather(
+            self.upstream.engine,
+            self.downstream.engine,
+            self.records(),
+            Operations.read(self.journal),
+        )
+        return count(evidence)
+
+    def logged(self, pattern: str) -> bool:
+        """Whether any process of the banks has logged this."""
+        logs = [worker.log for side in self.sides for worker in side.workers]
+        return any(re.search(pattern, log.read_text(errors="replace")) for log in logs)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for side in self.sides:
+            side.close()
+
+    @staticmethod
+    def _holds(condition: Callable[[], Any]) -> bool:
+        try:
+            return bool(condition())
+        except DBAPIError:
+            # A database that is away answers no question.
+            return False

@@ -1,0 +1,198 @@
+"""Failpoints: named places between two steps at which a process of the tests is broken.
+
+They are wrapped around the ports that the services are given, here in the tests: the product holds
+no trace of them, so they cost it nothing and nobody can switch them on by accident.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from shieldtx.ports import Attempt, Delivery, Outcome, Record
+
+ENVIRONMENT = "BANK_FAILPOINT"
+
+STEPS = {
+    "write": "the INSERT of the event into the outbox",
+    "commit": "the COMMIT of the business transaction",
+    "renew": "the relay's shard leases are renewed",
+    "claim": "rows are claimed",
+    "publish": "records are sent and acknowledged",
+    "settle": "the end of a batch is written down",
+    "fail": "a row is FAILED and its local rollback run",
+    "poll": "records are read",
+    "receive": "records go into the inbox",
+    "offsets": "offsets are committed",
+    "attempt": "an attempt is counted",
+    "effect": "the effect's transaction begins; after: it is committed",
+    "handler": "the handler is at work, its writes not committed",
+    "postpone": "a failed attempt is given its next time",
+    "give-up": "MAX_RECONSUMED or DEAD is written down",
+    "rollback": "the ROLLBACK event goes into the outbox, in the transaction of giving up",
+    "compensation": "a compensation is noted, in its own transaction",
+    "replay": "a person replays a dead letter",
+    "retention": "settled rows are purged",
+}
+"""Every step that can be broken: before it, or after it."""
+
+ACTIONS = {
+    "exit": "SIGKILL, from the inside",
+    "raise": "the step fails (before it) or its answer is lost (after it)",
+    "delay": "it takes longer than the lease",
+}
+
+
+class Struck(Exception):
+    """A failpoint of the tests failed this step, or dropped its answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failpoint:
+    """Break the `nth` time that a process comes to a place: `before` or `after` a step."""
+
+    step: str
+    when: str
+    action: str
+    nth: int = 1
+
+    def __post_init__(self) -> None:
+        if self.step not in STEPS or self.when not in {"before", "after"}:
+            raise ValueError(f"no such failpoint: {self.when} {self.step}")
+        if self.action not in ACTIONS:
+            raise ValueError(f"no such action: {self.action}")
+
+    def __str__(self) -> str:
+        return f"{self.step}.{self.when}:{self.action}:{self.nth}"
+
+    @classmethod
+    def parse(cls, text: str) -> Failpoint:
+        """Read what `str` wrote."""
+        place, action, nth = text.split(":")
+        step, _, when = place.partition(".")
+        return cls(step=step, when=when, action=action, nth=int(nth))
+
+
+@dataclass(kw_only=True, slots=True)
+class Breaker:
+    """What a process of the tests breaks at; without a failpoint nothing."""
+
+    failpoint: Failpoint | None = None
+    delay: float = 0.0
+    """Seconds."""
+    mark: Path | None = None
+    """Made when the failpoint strikes, so that a scenario can tell."""
+    _reached: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @classmethod
+    def from_env(cls) -> Breaker:
+        """Be armed by the environment: `BANK_FAILPOINT=claim.after:exit:1`."""
+        armed = os.environ.get(ENVIRONMENT)
+        if not armed:
+            return cls()
+        return cls(
+            failpoint=Failpoint.parse(armed),
+            delay=float(os.environ["BANK_DELAY"]),
+            mark=Path(os.environ["BANK_MARK"]),
+        )
+
+    def reach(self, step: str, when: str) -> None:
+        """Come to a place; it may be the end of the process."""
+        point = self.failpoint
+        if point is None or (point.step, point.when) != (step, when):
+            return
+        self._reached[step, when] += 1
+        if self._reached[step, when] != point.nth:
+            return
+        if self.mark is not None:
+            self.mark.touch()
+        if point.action == "exit":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif point.action == "raise":
+            raise Struck(f"{when} {step}")
+        else:
+            time.sleep(self.delay)
+
+    @contextmanager
+    def around(self, step: str) -> Iterator[None]:
+        """Come to both places of a step."""
+        self.reach(step, "before")
+        yield
+        self.reach(step, "after")
+
+
+class Breakable:
+    """A port whose methods are steps; all others are the real one's."""
+
+    def __init__(self, real: Any, breaker: Breaker, steps: Mapping[str, str]) -> None:
+        self._real = real
+        self._breaker = breaker
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._real, name)
+        step = self._steps.get(name)
+        return value if step is None else partial(self._broken, step, value)
+
+    def _broken(self, step: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        with self._breaker.around(step):
+            return method(*args, **named)
+
+
+class BreakablePublisher(Breakable):
+    """A publisher that never raises, as its port demands: a lost answer is an unconfirmed one."""
+
+    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+        try:
+            self._breaker.reach("publish", "before")
+        except Struck as struck:
+            return [Delivery(outcome=Outcome.UNSENT, reason=str(struck))] * len(records)
+        deliveries = self._real.publish(records, timeout=timeout)
+        try:
+            self._breaker.reach("publish", "after")
+        except Struck as struck:
+            return [Delivery(outcome=Outcome.UNCONFIRMED, reason=str(struck))] * len(records)
+        return deliveries
+
+
+class BreakableInboxStore(Breakable):
+    """An inbox whose transactions can be broken inside, too."""
+
+    @contextmanager
+    def effect(self, attempt: Attempt) -> Iterator[Session]:
+        with self._breaker.around("effect"), self._real.effect(attempt) as session:
+            yield session
+
+    def give_up(
+        self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
+    ) -> bool:
+        def broken(session: Session) -> None:
+            with self._breaker.around("rollback"):
+                also(session)
+
+        with self._breaker.around("give-up"):
+            return self._real.give_up(attempt, reason=reason, also=None if also is None else broken)
+
+
+RELAY_STEPS = {"claim": "claim", "settle": "settle", "fail": "fail"}
+LEASE_STEPS = {"renew": "renew"}
+SUBSCRIBER_STEPS = {"poll": "poll", "commit": "offsets"}
+INBOX_STEPS = {
+    "receive": "receive",
+    "start_attempt": "attempt",
+    "postpone": "postpone",
+    "mark_compensated": "compensation",
+}
+WRITER_STEPS = {"insert": "write"}
+PURGE_STEPS = {"purge_outbox": "retention", "purge_inbox": "retention"}
+REPLAY_STEPS = {"replay": "replay"}

@@ -1,0 +1,65 @@
+"""The journal of the bank's clients: what each was told, on disk before it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from uuid import UUID
+
+Answer = Literal["ok", "fail", "info"]
+"""ok: committed; fail: surely not; info: nobody knows, the answer to COMMIT was lost."""
+
+
+class Journal:
+    """Appends lines that survive whatever kills their writer; one object for each client."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def begin(self, operation: UUID) -> None:
+        """Note that an operation is about to be tried."""
+        self._append({"id": str(operation), "what": "begin"})
+
+    def end(self, operation: UUID, answer: Answer) -> None:
+        """Note how it ended."""
+        self._append({"id": str(operation), "what": answer})
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def _append(self, entry: dict[str, str]) -> None:
+        # One write of one line, so that lines of several clients never mix.
+        os.write(self._file, f"{json.dumps(entry)}\n".encode())
+        os.fsync(self._file)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operations:
+    """What the journal says of every operation; one without an end counts as info."""
+
+    answers: dict[UUID, Answer]
+
+    @classmethod
+    def read(cls, path: Path) -> Operations:
+        """Read a journal; a line that was cut off by a kill is no answer."""
+        answers: dict[UUID, Answer] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            answers[UUID(entry["id"])] = "info" if entry["what"] == "begin" else entry["what"]
+        return cls(answers=answers)
+
+    def of(self, answer: Answer) -> set[UUID]:
+        """Return the operations that ended so."""
+        return {operation for operation, ended in self.answers.items() if ended == answer}
+
+    def counts(self) -> Counter[Answer]:
+        """How many ended in which way."""
+        return Counter(self.answers.values())

@@ -1,0 +1,64 @@
+"""What the fault matrix says to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from tests.faults.matrix import Row
+
+COLUMNS = {
+    "attempted": "tried",
+    "ok": "ok",
+    "info": "info",
+    "fail": "fail",
+    "committed": "commit",
+    "records": "rec",
+    "duplicate_records": "dup",
+    "effects": "eff",
+    "compensations": "comp",
+    "parked": "park",
+    "lost": "lost",
+    "ghost": "ghost",
+    "double": "dbl",
+    "inversions": "inv",
+    "both": "both",
+    "neither": "neith",
+    "illegal": "illeg",
+    "money": "money",
+}
+
+
+def line_of(row: Row) -> Text:
+    """Say in a line how a fault ended, with everything that was wrong below it."""
+    verdict = Text("passed", style="green") if row.passed else Text("FAILED", style="bold red")
+    line = Text.assemble(
+        f"{row.fault.id:>4}  ",
+        verdict,
+        f"  {row.fault.name} ({row.seconds:.1f} s, drained in {row.drain_s:.1f} s)",
+    )
+    for problem in row.problems:
+        line.append(f"\n      {problem}", style="red")
+    return line
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Show all counts, a row for each fault."""
+    table = Table("id", *COLUMNS.values(), "drain s", "seed", "")
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        counted = ["" if row.counts is None else str(getattr(row.counts, name)) for name in COLUMNS]
+        table.add_row(
+            row.fault.id,
+            *counted,
+            f"{row.drain_s:.1f}",
+            str(row.seed),
+            "ok" if row.passed else "FAILED",
+            style=None if row.passed else "red",
+        )
+    return table

@@ -1,0 +1,108 @@
+"""The topics as another client reads them: whole, with confluent-kafka."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Read:
+    """A record of the banks."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: UUID | None
+    """None: it carries no event id."""
+    kind: str
+    key: str | None
+    seq: int | None
+    """Of a transfer."""
+    causation: UUID | None
+    """Of a rollback: the transfer that it takes back."""
+
+
+def read_whole(bootstrap: str, topics: Sequence[str]) -> list[Read]:
+    """Read every record of the topics; a topic that does not exist has none.
+
+    Raises KafkaException when the broker is away, TimeoutError when it does not deliver.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            # Never a member: every partition is assigned by hand.
+            "group.id": f"whole-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        left = _ends(consumer, topics)
+        consumer.assign([TopicPartition(t, p, low) for (t, p), (low, _) in left.items()])
+        waiting = {place: high for place, (low, high) in left.items() if high > low}
+        found: list[Read] = []
+        while waiting:
+            messages = consumer.consume(1000, TIMEOUT_S)
+            if not messages:
+                raise TimeoutError(f"no records of {sorted(waiting)} within {TIMEOUT_S} s")
+            for message in messages:
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                found.append(_read(message))
+                place = (message.topic(), message.partition())
+                if message.offset() + 1 >= waiting.get(place, 0):
+                    waiting.pop(place, None)
+        return found
+    finally:
+        consumer.close()
+
+
+def _ends(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
+    known = consumer.list_topics(timeout=TIMEOUT_S).topics
+    return {
+        (topic, partition): consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=TIMEOUT_S
+        )
+        for topic in topics
+        if topic in known and known[topic].error is None
+        for partition in known[topic].partitions
+    }
+
+
+def _read(message: object) -> Read:
+    headers = dict(message.headers() or ())
+    event_id = _uuid(headers.get("ce_id"))
+    return Read(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        id=event_id,
+        kind=(headers.get("ce_txkind") or b"").decode(),
+        key=None if message.key() is None else message.key().decode(errors="replace"),
+        seq=_seq(message.value()),
+        causation=_uuid(headers.get("ce_causationid")),
+    )
+
+
+def _uuid(value: bytes | None) -> UUID | None:
+    try:
+        return None if value is None else UUID(value.decode())
+    except ValueError:
+        return None
+
+
+def _seq(value: bytes | None) -> int | None:
+    try:
+        body = json.loads(value or b"null")
+    except ValueError:
+        return None
+    return body.get("seq") if isinstance(body, dict) else None

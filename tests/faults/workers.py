@@ -1,0 +1,155 @@
+"""The processes of the banks: the command line in forks of a process that has imported it."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shieldtx.cli import main
+from shieldtx.embedded.processes import PR_SET_PDEATHSIG
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka"])
+
+ROOT = Path(__file__).parents[2]
+READY_WITHIN_S = 60.0
+
+
+class Worker:
+    """A process of a bank: a relay, a consumer, or its clients."""
+
+    def __init__(self, name: str, log: Path, process: Any) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+
+    @classmethod
+    def command(cls, words: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Worker:
+        """Run `shieldtx` with these words."""
+        return cls._start(" ".join(words), _run_command, (tuple(words),), environment, log)
+
+    @classmethod
+    def function(
+        cls,
+        name: str,
+        function: Callable[..., None],
+        *arguments: Any,
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> Worker:
+        """Run a function of the tests."""
+        return cls._start(name, function, arguments, environment, log)
+
+    @classmethod
+    def _start(
+        cls,
+        name: str,
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> Worker:
+        process = _FORKS.Process(
+            target=_become, args=(function, arguments, dict(environment), str(log)), name=name
+        )
+        process.start()
+        return cls(name, log, process)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return int(self._process.pid)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return bool(self._process.is_alive())
+
+    @property
+    def exit_status(self) -> int | None:
+        """As of multiprocessing: minus the number of the signal that ended it."""
+        status: int | None = self._process.exitcode
+        return status
+
+    def await_ready(self) -> Worker:
+        """Wait until it says that it works; raises RuntimeError when it ends before."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self.is_ready():
+            if not self.is_running and not self.is_ready():
+                raise RuntimeError(f"{self.name} ended: {self.exit_status}\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} is not ready\n{self.tail()}")
+            time.sleep(0.02)
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether it has said that it works."""
+        return re.search(r"^ready: ", self.log.read_text(), re.MULTILINE) is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.is_running:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.send(signal.SIGKILL)
+        self._process.join()
+
+    def terminate(self, within: float = 30.0) -> int | None:
+        """Ask for a graceful end; kill it when it does not come. Return its exit status."""
+        self.send(signal.SIGTERM)
+        self._process.join(within)
+        self.kill()
+        return self.exit_status
+
+    def join(self, within: float | None = None) -> bool:
+        """Wait for its end; tell whether it came."""
+        self._process.join(within)
+        return not self.is_running
+
+    def finish(self, within: float = 60.0) -> None:
+        """Wait for its successful end; raises RuntimeError without one."""
+        if not self.join(within) or self.exit_status != 0:
+            raise RuntimeError(f"{self.name} ended: {self.exit_status}\n{self.tail()}")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let it stand still, without its noticing."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the last lines of what it printed."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _become(
+    function: Callable[..., None], arguments: tuple[Any, ...], environment: dict[str, str], log: str
+) -> None:
+    # The process that forks them ends with its own parent, however that ends.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(output, number)
+    function(*arguments)
+
+
+def _run_command(words: tuple[str, ...]) -> None:
+    sys.argv = ["shieldtx", *words]
+    main()

@@ -1,0 +1,170 @@
+"""The servers of a run, and for each fault two fresh banks on them."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from shieldtx.brokers.kafka import KafkaConnection, KafkaTopics
+from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from shieldtx.embedded.loopback import free_port
+from shieldtx.store.schema import Schema
+from tests.faults import history
+from tests.faults.bank import DOWNSTREAM_TABLES, OPENING_BALANCE, UPSTREAM_TABLES
+from tests.faults.banks import Banks, Side
+from tests.faults.proxy import FaultProxy
+
+ACCOUNTS = 12
+PARTITIONS = 3
+SHARDS = 16
+TEMPLATES = {"upstream": UPSTREAM_TABLES, "downstream": DOWNSTREAM_TABLES}
+
+
+class World:
+    """A PostgreSQL and a Kafka for as many banks as are asked for."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self.folder = Path()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opening:
+            self.folder = Path(opening.enter_context(tempfile.TemporaryDirectory(prefix="banks-")))
+            self.postgres = opening.enter_context(postgres())
+            for name, tables in TEMPLATES.items():
+                make_template(self.postgres, name, tables)
+            self.kafka = opening.enter_context(EmbeddedKafka())
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @contextmanager
+    def banks(
+        self,
+        name: str,
+        *,
+        seed: int,
+        postgres: EmbeddedPostgres | None = None,
+        kafka: EmbeddedKafka | None = None,
+        proxy: FaultProxy | None = None,
+        settings: Mapping[str, str] = {},
+    ) -> Iterator[Banks]:
+        """Open two banks; servers of their own stand in for the run's where a fault needs them."""
+        run = f"{name.lower()}_{uuid.uuid4().hex[:8]}"
+        postgres, kafka = postgres or self.postgres, kafka or self.kafka
+        folder = self.folder / run
+        folder.mkdir()
+        sides = []
+        for side in TEMPLATES:
+            database = f"{side}_{run}"
+            postgres.create_database(database, template=f"template_{side}")
+            sides.append(
+                Side(
+                    name=side,
+                    url=postgres.url(database),
+                    folder=folder,
+                    environment={
+                        "SHIELDTX_APP": f"tests.faults.bank.{side}:shield",
+                        "SHIELDTX_SOURCE": side,
+                        "SHIELDTX_DATABASE_URL": postgres.url(database),
+                        "SHIELDTX_SHARDS": str(SHARDS),
+                        "SHIELDTX_KAFKA_BOOTSTRAP": (
+                            f"127.0.0.1:{proxy.port}" if proxy else kafka.bootstrap
+                        ),
+                        "SHIELDTX_TOPIC_PREFIX": f"{run}.",
+                        "SHIELDTX_RELAY_LEASE": "2",
+                        "SHIELDTX_RELAY_SEND_TIMEOUT": "1.5",
+                        "SHIELDTX_RELAY_POLL_INTERVAL": "0.1",
+                        "SHIELDTX_RELAY_WAKEUP": "false",
+                        "SHIELDTX_RELAY_BATCH_SIZE": "50",
+                        "SHIELDTX_CONSUMER_BATCH_SIZE": "50",
+                        "SHIELDTX_STOP_TIMEOUT": "10",
+                        # More than the broker takes, so that some events can fail.
+                        "SHIELDTX_MAX_PAYLOAD_BYTES": "2000000",
+                        "BANK_GROUP": f"{side}-{run}",
+                        "BANK_HANDLER_LEASE": "2",
+                        **settings,
+                    },
+                )
+            )
+        banks = Banks(
+            upstream=sides[0],
+            downstream=sides[1],
+            kafka=kafka,
+            postgres=postgres,
+            proxy=proxy,
+            prefix=f"{run}.",
+            folder=folder,
+            accounts=[f"account-{n}" for n in range(ACCOUNTS)],
+            seed=seed,
+            chance=random.Random(seed),
+        )
+        try:
+            make_topics(kafka, banks.topics)
+            banks.open_accounts(OPENING_BALANCE)
+            yield banks
+        finally:
+            banks.close()
+            if postgres.pid is not None:
+                for side in sides:
+                    postgres.drop_database(side.database)
+
+
+def own_kafka(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Start a broker behind a proxy, for a fault that breaks either."""
+    port = free_port()
+    proxy = open_.enter_context(FaultProxy(port))
+    kafka = open_.enter_context(EmbeddedKafka(port=port, advertised_port=proxy.port))
+    return {"kafka": kafka, "proxy": proxy}
+
+
+def own_postgres(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Start a PostgreSQL, for a fault that breaks it."""
+    server = open_.enter_context(postgres())
+    for name, tables in TEMPLATES.items():
+        make_template(server, name, tables)
+    return {"postgres": server}
+
+
+def postgres(directory: Path | None = None, **settings: str) -> EmbeddedPostgres:
+    """Make a PostgreSQL that keeps its promises, as the product's promise requires."""
+    return EmbeddedPostgres(directory, fsync=True, settings={"max_connections": "200", **settings})
+
+
+def make_template(server: EmbeddedPostgres, name: str, tables: str) -> None:
+    """Make a database whose copies have all the tables of a bank."""
+    template = f"template_{name}"
+    server.create_database(template)
+    engine = create_engine(server.url(template), poolclass=NullPool)
+    Schema(engine, shards=SHARDS).upgrade()
+    with engine.begin() as connection:
+        for statement in tables.split(";\n"):
+            if statement.strip():
+                connection.execute(text(statement))
+    history.install(engine)
+    engine.dispose()
+
+
+def make_topics(kafka: EmbeddedKafka, names: list[str]) -> None:
+    """Make topics, directly at the broker."""
+    topics = KafkaTopics(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+    try:
+        topics.create(names, partitions=PARTITIONS, replication=1)
+    finally:
+        topics.close()
