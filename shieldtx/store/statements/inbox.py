@@ -170,19 +170,21 @@ def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
 
 
 def own_original(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select an event that this service wrote, and lock it."""
+    """Select a COMMIT event that this service wrote, and lock it."""
     o = t.outbox
     return (
-        select(*envelope_columns(o, "created_at")).where(o.c.event_id == event_id).with_for_update()
+        select(*envelope_columns(o, "created_at"))
+        .where(o.c.event_id == event_id, o.c.tx_kind == TxKind.COMMIT.value)
+        .with_for_update()
     )
 
 
 def received_original(t: Tables, group: str, event_id: UUID, source: str) -> Select[Any]:
-    """Select an event that the group received, with its status, and lock it."""
+    """Select a COMMIT event that the group received, with its status, and lock it."""
     i = t.inbox
     return (
         select(*envelope_columns(i, "event_time"), i.c.status)
-        .where(_is_row(t, group, event_id, source))
+        .where(_is_row(t, group, event_id, source), i.c.tx_kind == TxKind.COMMIT.value)
         .with_for_update()
     )
 
@@ -278,6 +280,8 @@ def _is_held_back(t: Tables, i: Any) -> ColumnElement[bool]:
     taken_back = exists().where(
         of_its_group,
         i.c.tx_kind == TxKind.ROLLBACK.value,
+        # Of two rollbacks that name each other, neither waits.
+        earlier.c.tx_kind == TxKind.COMMIT.value,
         earlier.c.event_id == i.c.causation_id,
         earlier.c.source == i.c.causation_source,
     )
