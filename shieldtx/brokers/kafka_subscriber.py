@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any, Final
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import (
     CommitFailedError,
     IllegalGenerationError,
@@ -20,6 +20,7 @@ from kafka.structs import MemberState, OffsetAndMetadata
 
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_consumer import Consumer
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
 from shieldtx.ports import ReceivedRecord
 
@@ -193,7 +194,7 @@ class KafkaSubscriber:
         if self._consumer is None:
             self._check_topics()
             self._consumer, self._network = self._connection.open(
-                KafkaConsumer, within=_CONNECT_S, **self._options
+                Consumer, within=_CONNECT_S, **self._options
             )
             self._consumer.subscribe(self._topics)
             self._await_metadata()
