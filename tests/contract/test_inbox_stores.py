@@ -208,6 +208,20 @@ def test_a_rollback_waits_for_the_event_that_it_takes_back(stores: Stores) -> No
     assert may_begin(stores, rollback)
 
 
+def test_a_rollback_received_before_its_event_and_the_event_do_not_wait_for_each_other(
+    stores: Stores,
+) -> None:
+    first, event = envelope("k"), envelope("k")
+    rollback = rollback_of(event)
+    receive(stores, rollback, first, event)
+    assert [e.id for e in stores.inbox.due(GROUP, limit=10)] == [first.id]
+    assert not may_begin(stores, rollback)
+    assert not may_begin(stores, event)
+    finish(stores, begin(stores, first))
+    finish(stores, begin(stores, event))
+    assert may_begin(stores, rollback)
+
+
 def test_the_original_of_a_rollback_is_found_on_the_right_side(stores: Stores) -> None:
     written, received = envelope("a"), envelope("b", source="elsewhere")
     write(stores, written)

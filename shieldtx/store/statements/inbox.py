@@ -266,23 +266,30 @@ def _is_free(i: Any, d: StoreDialect) -> ColumnElement[bool]:
 
 
 def _is_held_back(t: Tables, i: Any) -> ColumnElement[bool]:
-    """An earlier row of its key is not finished, or the event that it takes back is not."""
+    """An earlier row of its key is not finished, or the event that it takes back is not.
+
+    A rollback that waits for its event holds back nobody: the two would wait for each other.
+    """
     earlier = t.inbox.alias("earlier")
-    of_its_group = and_(
-        earlier.c.consumer_group == i.c.consumer_group, earlier.c.settled_at.is_(None)
-    )
     same_key = exists().where(
-        of_its_group,
+        earlier.c.consumer_group == i.c.consumer_group,
+        earlier.c.settled_at.is_(None),
         earlier.c.topic == i.c.topic,
         earlier.c.key == i.c.key,
         earlier.c.seq < i.c.seq,
+        not_(_waits_for_its_event(t, earlier)),
     )
-    taken_back = exists().where(
-        of_its_group,
+    return or_(same_key, _waits_for_its_event(t, i))
+
+
+def _waits_for_its_event(t: Tables, i: Any) -> ColumnElement[bool]:
+    event = t.inbox.alias()
+    return exists().where(
+        event.c.consumer_group == i.c.consumer_group,
+        event.c.settled_at.is_(None),
         i.c.tx_kind == TxKind.ROLLBACK.value,
         # Of two rollbacks that name each other, neither waits.
-        earlier.c.tx_kind == TxKind.COMMIT.value,
-        earlier.c.event_id == i.c.causation_id,
-        earlier.c.source == i.c.causation_source,
+        event.c.tx_kind == TxKind.COMMIT.value,
+        event.c.event_id == i.c.causation_id,
+        event.c.source == i.c.causation_source,
     )
-    return or_(same_key, taken_back)
