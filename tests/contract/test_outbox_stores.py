@@ -234,6 +234,18 @@ def test_a_lease_that_has_run_out_is_anybodys(
     )
 
 
+def test_a_row_taken_from_a_relay_that_was_not_heard_of_may_have_been_sent(
+    stores: Stores, eventually: Callable[..., None]
+) -> None:
+    written = write(stores, envelope())
+    stores.leases.renew(relay="dead", lease=timedelta(milliseconds=200))
+    assert [e.unconfirmed for e in stores.outbox.claim(relay="dead", limit=1).events] == [False]
+    taken_over: list[Claim] = []
+    eventually(lambda: taken_over.append(claim(stores)) or taken_over[-1].events, "taken over")
+    assert ids(taken_over[-1]) == written
+    assert [e.unconfirmed for e in taken_over[-1].events] == [True]
+
+
 def test_only_rows_at_rest_and_old_enough_are_purged(stores: Stores) -> None:
     old, failed, fresh = write(stores, envelope("a"), envelope("b"), envelope("c"))
     token = claim(stores).token

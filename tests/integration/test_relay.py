@@ -192,6 +192,23 @@ def test_a_rejected_event_fails_alone_with_its_local_rollback(service: Service, 
     assert "as the test wants it" in reason
 
 
+def test_an_event_that_a_dead_relay_may_have_sent_is_not_undone_locally(
+    service: Service, wire: Wire
+) -> None:
+    service.app.local_rollback("things.happened")(effect("undone"))
+    write(service, "a")
+    wire.fate = _die
+    with pytest.raises(SystemExit):
+        service.relay("dead").run_once()
+    service.execute("UPDATE shield_shard SET lease_until = now()")
+    service.execute("UPDATE shield_outbox SET lease_until = now()")
+    wire.fate = lambda record: answer(Outcome.REJECTED)
+    assert service.relay("heir").run_once().failed == 1
+    assert service.effects("undone") == []
+    [(reason,)] = service.rows("SELECT last_error FROM shield_outbox WHERE status = 'FAILED'")
+    assert "may have been delivered" in reason
+
+
 def test_events_behind_a_rejected_one_of_their_key_are_no_outage(
     service: Service, wire: Wire
 ) -> None:

@@ -72,6 +72,8 @@ def claim(
         .values(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
+            # Whoever had it until its lease ran out may have sent it, and cannot be asked.
+            unconfirmed=or_(o.c.unconfirmed, o.c.status == OutboxStatus.PROCESSING.value),
             lease_token=token,
             # A row's lease ends with its shard's: whoever owns the shard next may take both.
             lease_until=select(func.min(mine.c.lease_until)).scalar_subquery(),
