@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import NoReturn
 
@@ -22,6 +22,10 @@ EXIT_STOPPED = 0
 EXIT_NOT_GRACEFUL = 1
 EXIT_HUNG = 70
 """EX_SOFTWARE of sysexits.h: the watchdog ended the process."""
+
+_CLOCK_LOOK_S = 1.0
+_CLOCK_STEP_S = 0.1
+"""Below this a clock is being slewed, not set, and a tick hardly later for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +100,7 @@ class Worker:
         try:
             self._start()
             ready()
-            self._ending.get()
+            self._await_end()
             return self._end()
         finally:
             for number, handler in before.items():
@@ -118,6 +122,22 @@ class Worker:
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
         log.info("%s is running (pid %d)", self._name, os.getpid())
+
+    def _await_end(self) -> None:
+        """Wait until the end is asked for, and run all ticks at once when the clock is set back.
+
+        The scheduler plans by the wall clock, so that each would wait for the clock to catch up.
+        """
+        lead = _wall_clock_lead()
+        while True:
+            try:
+                return self._ending.get(timeout=_CLOCK_LOOK_S)
+            except Empty:
+                before, lead = lead, _wall_clock_lead()
+            if lead < before - _CLOCK_STEP_S:
+                log.warning("%s: the clock was set back by %.1f s", self._name, before - lead)
+                for job in self._scheduler.get_jobs():
+                    job.modify(next_run_time=datetime.now(UTC))
 
     def _tick(self, tick: Tick) -> None:
         """Run the passes of a tick until there is nothing more to do."""
@@ -189,6 +209,11 @@ class Worker:
         if self.stopping:
             _leave(128 + number)
         self.stop()
+
+
+def _wall_clock_lead() -> float:
+    """Return by how many seconds the wall clock is ahead of the one that nobody can set."""
+    return datetime.now(UTC).timestamp() - time.monotonic()
 
 
 def _leave(status: int) -> NoReturn:

@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 
+import apscheduler.schedulers.base
 import pytest
 
+import shieldtx.scheduling
 from shieldtx.scheduling import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
 
 NEVER = timedelta(hours=1)
@@ -81,6 +83,38 @@ def test_a_tick_with_more_to_do_runs_again_without_waiting(bench: Bench):
     bench.tick("poll", run)
     assert bench.run() == EXIT_STOPPED
     assert rest == []
+
+
+class WallClock(datetime):
+    """The clock of the machine, which somebody sets while the worker runs."""
+
+    ahead = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return datetime.now(tz) + cls.ahead
+
+
+@pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
+def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, monkeypatch, by):
+    for module in (apscheduler.schedulers.base, shieldtx.scheduling):
+        monkeypatch.setattr(module, "datetime", WallClock)
+    monkeypatch.setattr(WallClock, "ahead", timedelta(0))
+    runs: list[float] = []
+
+    def run() -> None:
+        runs.append(time.monotonic())
+        if len(runs) == 3:
+            WallClock.ahead = by
+        if len(runs) == 6:
+            bench.stop()
+
+    bench.tick("poll", run, SOON)
+    too_late = threading.Timer(20, bench.stop)
+    too_late.start()
+    assert bench.run() == EXIT_STOPPED
+    too_late.cancel()
+    assert len(runs) == 6
 
 
 def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, caplog):
