@@ -9,7 +9,6 @@ from typing import Any, Final
 from kafka.errors import (
     AuthorizationError,
     InvalidRecordError,
-    InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -24,10 +23,13 @@ REJECTIONS: Final = (
     MessageSizeTooLargeError,
     RecordListTooLargeError,
     InvalidRecordError,
-    InvalidTimestampError,
     PolicyViolationError,
 )
-"""Errors about a record, or about a batch because of one of its records."""
+"""Errors about a record, or about a batch because of one of its records.
+
+Not InvalidTimestampError: a record has the time of the process that sends it, so that clock, and no
+record, is wrong.
+"""
 REFUSALS: Final = (AuthorizationError, InvalidTopicError, UnsupportedForMessageFormatError)
 """Errors that somebody may mend without touching the record."""
 

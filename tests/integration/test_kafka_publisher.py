@@ -141,6 +141,17 @@ def test_a_keyless_record_in_a_compacted_topic_is_rejected_alone(
     assert firsts(log_of(kafka, compacted)) == ["0", "1", "2", "4", "5", "7"]
 
 
+def test_a_clock_that_a_broker_does_not_accept_is_an_outage_and_no_fault_of_a_record(
+    kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
+) -> None:
+    # As a clock hours ahead is for a broker with Kafka's defaults.
+    strict = make_topic(message_timestamp_before_max_ms="0")
+    ended = publisher.publish([record(strict, str(n)) for n in range(3)], timeout=30)
+    assert {d.outcome for d in ended} == {Outcome.UNCONFIRMED}
+    assert "InvalidTimestamp" in ended[0].reason
+    assert log_of(kafka, strict) == []
+
+
 def test_a_call_of_many_batches_keeps_the_order_of_a_partition(
     kafka: EmbeddedKafka, connection: KafkaConnection, make_topic: Callable[..., str]
 ) -> None:
