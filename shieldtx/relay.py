@@ -148,14 +148,19 @@ class Relay:
         before it claims anything.
         """
         with self._passing:
-            if self._write_backs:
-                return self._write_down()
+            if self._write_backs and (done := self._write_down()).claimed:
+                return done
             if self._clock() < self._paused_until:
                 return RelayPass(outage="paused")
             started = self._clock()
             # After an outage a single event finds out whether the broker is back.
             limit = 1 if self._failures_in_a_row else self._settings.batch_size
-            claim = self._store.claim(relay=self._settings.name, limit=limit)
+            try:
+                claim = self._store.claim(relay=self._settings.name, limit=limit)
+            except Exception:
+                # Its answer may be all that was lost: the later rows of its keys would overtake it.
+                self._write_backs.append(self._withdraw)
+                raise
             if not claim.events:
                 return RelayPass()
             self._plan_settlement(claim, self._publish(claim, started))
@@ -230,6 +235,10 @@ class Relay:
                 "%d events were taken over by another relay before they were settled", done.lost
             )
         return done
+
+    def _withdraw(self) -> RelayPass:
+        self._store.withdraw(relay=self._settings.name)
+        return RelayPass()
 
     def _settle(self, token: UUID, settlement: Settlement, outage: str) -> RelayPass:
         if not len(settlement):

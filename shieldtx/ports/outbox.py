@@ -74,6 +74,14 @@ class OutboxStore(Protocol):
         """
         ...
 
+    def withdraw(self, *, relay: str) -> int:
+        """Give back what is leased in the relay's shards, its attempt not counted; return how much.
+
+        For a claim whose answer was lost, when all earlier ones are settled: so none of it was
+        sent.
+        """
+        ...
+
     def settle(self, token: UUID, settlement: Settlement) -> int:
         """Write down how a batch ended; return how many rows still carried the token."""
         ...

@@ -17,6 +17,7 @@ from shieldtx.events import shard_of
 from shieldtx.outbox import flush_events
 from shieldtx.ports import Claim, Claimed, Settlement
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
@@ -117,6 +118,14 @@ class SqlOutboxStore:
         ]
         left = min((row[-1] for row in rows), default=0.0)
         return Claim(token=token, events=events, lease_left=timedelta(seconds=left))
+
+    def withdraw(self, *, relay: str) -> int:
+        """Give back what is leased in the relay's shards, in one transaction."""
+        t, d = self._tables, self._dialect
+        with self._engine.begin() as connection:
+            # Apart, so that the second statement sees what a claim did that the first waited for.
+            shards = connection.scalars(leases.held(t, relay=relay)).all()
+            return connection.execute(sql.withdraw(t, d, shards)).rowcount
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
         """Write down how a batch ended, in one transaction."""

@@ -196,6 +196,19 @@ def test_failing_runs_the_local_rollback_in_the_same_transaction(stores: Stores)
     assert column(stores, "status", bad) == "PROCESSING"
 
 
+def test_a_claim_that_is_withdrawn_leaves_its_rows_as_they_were(stores: Stores) -> None:
+    settled, *written = write(stores, *(envelope("same") for _ in range(3)))
+    stores.outbox.settle(claim(stores, limit=1).token, Settlement(processed=[settled]))
+    lost = claim(stores)
+    assert stores.outbox.withdraw(relay="somebody else") == 0
+    assert stores.outbox.withdraw(relay="me") == 2
+    assert stores.outbox.withdraw(relay="me") == 0
+    assert stores.outbox.settle(lost.token, Settlement(processed=written)) == 0
+    again = claim(stores)
+    assert ids(again) == written
+    assert {(event.attempts, event.unconfirmed) for event in again.events} == {(1, False)}
+
+
 def test_failing_with_a_stale_token_does_nothing(stores: Stores) -> None:
     [event_id] = write(stores, envelope())
     claim(stores)

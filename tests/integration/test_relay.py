@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports import Claim, OutboxStore, Outcome, Record
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -386,6 +386,41 @@ def test_a_claim_survives_the_termination_of_its_own_backend(service: Service) -
     assert relay.run_once().published == 1
 
 
+def test_nothing_overtakes_an_event_whose_claim_had_its_answer_lost(
+    service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = service.relay()
+    write(service, "a")
+    with monkeypatch.context() as cut:
+        cut.setattr(relay, "_store", _LosesAnswers(relay._store))
+        with pytest.raises(OperationalError):
+            relay.run_once()
+    write(service, "a")
+    assert service.outbox() == {"PROCESSING": 1, "INIT": 1}
+    drain(relay)
+    written = service.rows("SELECT event_id FROM shield_outbox ORDER BY seq")
+    sent = [dict(record.headers)["ce_id"].decode() for record in wire.published]
+    assert sent == [str(event_id) for (event_id,) in written]
+    assert service.rows("SELECT attempts, unconfirmed FROM shield_outbox") == [(1, False)] * 2
+
+
+def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = service.relay("one")
+    write(service, "a")
+    with monkeypatch.context() as cut:
+        cut.setattr(relay, "_store", _LosesAnswers(relay._store))
+        with pytest.raises(OperationalError):
+            relay.run_once()
+    heir = service.relay("two")
+    relay.renew()
+    assert heir.renew().shards == frozenset()
+    relay.run_once()
+    relay.renew()
+    assert len(heir.renew().shards) == 4
+
+
 def test_shards_do_not_change_hands_during_a_claim(service: Service) -> None:
     relay = service.relay("slow")
     heir = service.app.relay("heir")
@@ -420,6 +455,17 @@ def test_a_record_that_cannot_be_encoded_fails_alone(service: Service, wire: Wir
     service.execute("UPDATE shield_outbox SET headers = '{\"ce_id\": \"forged\"}' WHERE key = 'a'")
     done = service.relay().run_once()
     assert (done.published, done.failed) == (1, 1)
+
+
+class _LosesAnswers:
+    """An outbox store whose connection breaks when a claim has been committed."""
+
+    def __init__(self, store: OutboxStore) -> None:
+        self._store = store
+
+    def claim(self, **asked: Any) -> Claim:
+        self._store.claim(**asked)
+        raise OperationalError("claim", {}, ConnectionError("cut"))
 
 
 def _poison(outcome: Outcome) -> Callable[[Record], Any]:

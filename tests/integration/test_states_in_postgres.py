@@ -99,6 +99,11 @@ def claim(row: Row) -> None:
     outbox(row).claim(relay=RELAY, limit=10)
 
 
+def withdraw(row: Row) -> None:
+    SqlLeaseStore(row.shop.engine, row.shop.tables).renew(relay=RELAY, lease=HOUR)
+    outbox(row).withdraw(relay=RELAY)
+
+
 def cancel(row: Row) -> None:
     with row.shop.engine.begin() as connection:
         row.shop.outbox.cancel(connection, row.envelope.id)
@@ -143,6 +148,7 @@ DELAYED = {"due_at": NOW + HOUR, "waiting": True, "holds_key": False}
 OUTBOX_MOVERS = {
     "claim": Mover(target=O.PROCESSING, sources={O.INIT, O.PROCESSING}, act=claim, columns=FREE),
     "processed": Mover(target=O.PROCESSED, sources={O.PROCESSING}, act=settle(processed=1)),
+    "withdraw": Mover(target=O.INIT, sources={O.PROCESSING}, act=withdraw),
     "release": Mover(target=O.INIT, sources={O.PROCESSING}, act=settle(unsent=1)),
     "release unconfirmed": Mover(target=O.INIT, sources={O.PROCESSING}, act=settle(unconfirmed=1)),
     "retry": Mover(target=O.INIT, sources={O.PROCESSING}, act=retry),

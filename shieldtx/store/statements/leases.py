@@ -78,6 +78,12 @@ def take_free(
     )
 
 
+def held(t: Tables, *, relay: str) -> Select[Any]:
+    """Select the relay's shards, and wait for the end of every claim of them."""
+    s = t.shard
+    return select(s.c.shard).where(s.c.owner == relay).order_by(s.c.shard).with_for_update()
+
+
 def give_back(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
     """Free some shards of the relay, or all of them (None)."""
     s = t.shard

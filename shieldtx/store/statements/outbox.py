@@ -105,6 +105,26 @@ def release(
     return statement.values(unconfirmed=True) if unconfirmed else statement
 
 
+def withdraw(t: Tables, d: StoreDialect, shards: Sequence[int]) -> Update:
+    """Give back what is leased in these shards, as it was before its claim."""
+    o = t.outbox
+    return (
+        update(o)
+        .where(
+            o.c.shard.in_(shards),
+            o.c.settled_at.is_(None),
+            _leaves_its_claim_for(o, OutboxStatus.INIT),
+            o.c.lease_until > d.now(),
+        )
+        .values(
+            status=OutboxStatus.INIT.value,
+            attempts=o.c.attempts - 1,
+            lease_token=None,
+            lease_until=None,
+        )
+    )
+
+
 def retry(
     t: Tables, d: StoreDialect, token: UUID, event_id: UUID, *, delay: timedelta, reason: str
 ) -> Update:
