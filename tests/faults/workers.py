@@ -131,6 +131,10 @@ class Worker:
         finally:
             self.send(signal.SIGCONT)
 
+    def has_logged(self, pattern: str) -> bool:
+        """Whether it has printed this."""
+        return re.search(pattern, self.log.read_text(errors="replace")) is not None
+
     def tail(self, lines: int = 15) -> str:
         """Return the last lines of what it printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
