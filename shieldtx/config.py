@@ -17,10 +17,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
 from shieldtx.catalog import checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS, schema_name
+
+_LONGEST = timedelta(days=36_525)
+"""What locks, databases and calendars can still count."""
+
+_DRIVERS = {"postgresql", "postgresql+psycopg", "sqlite", "sqlite+pysqlite"}
 
 
 def _duration(value: Any) -> Any:
@@ -35,13 +41,15 @@ def _duration(value: Any) -> Any:
         raise ValueError("longer than a duration can be") from None
 
 
-def _positive(value: timedelta) -> timedelta:
+def _in_range(value: timedelta) -> timedelta:
     if value <= timedelta(0):
         raise ValueError("must be longer than 0 seconds")
+    if value > _LONGEST:
+        raise ValueError(f"must not be longer than a century ({_LONGEST.days} days)")
     return value
 
 
-Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
+Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_range)]
 """A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
 
 
@@ -60,16 +68,23 @@ def _schema(value: str | None) -> str | None:
 
 
 def _url(value: SecretStr) -> SecretStr:
+    # No word of the text itself: any of it may be a password.
+    malformed = ValueError(
+        "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
+        "with %40 for an @ in the password"
+    )
     try:
-        dialect_named(make_url(value.get_secret_value()).get_backend_name())
+        url = make_url(value.get_secret_value())
+        dialect_named(url.get_backend_name())
     except (ArgumentError, ValueError):
-        # The text itself, or what could not be read of it, may be a password.
-        raise ValueError(
-            "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
-            "with %40 for an @ in the password"
-        ) from None
+        raise malformed from None
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
+    if url.drivername not in _DRIVERS:
+        raise ValueError(f"a driver that shieldtx does not speak: use one of {sorted(_DRIVERS)}")
+    # The end of a password with an @ in it would be taken for the host, and told in errors.
+    if url.password is not None and "@" in f"{url.host}{url.database}":
+        raise malformed
     return value
 
 
@@ -111,8 +126,12 @@ class Settings(BaseSettings):
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
         default="", description="in front of every topic's name"
     )
-    topic_partitions: int = Field(default=8, ge=1, description="of topics that shieldtx creates")
-    topic_replication: int = Field(default=1, ge=1, description="of topics that shieldtx creates")
+    topic_partitions: int = Field(
+        default=8, ge=1, le=10_000, description="of topics that shieldtx creates"
+    )
+    topic_replication: int = Field(
+        default=1, ge=1, le=100, description="of topics that shieldtx creates"
+    )
 
     relay_batch_size: int = Field(
         default=1000, ge=1, le=10_000, description="events that a relay claims at a time"
@@ -147,7 +166,10 @@ class Settings(BaseSettings):
         default=timedelta(days=14), description="at least the topics' retention plus redelivery"
     )
     max_payload_bytes: int = Field(
-        default=1_000_000, ge=1, description="of a payload as JSON; larger ones are refused"
+        default=1_000_000,
+        ge=1,
+        le=MAX_PAYLOAD_BYTES,
+        description="of a payload as JSON; larger ones are refused",
     )
 
     @model_validator(mode="after")

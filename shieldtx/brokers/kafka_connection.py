@@ -22,6 +22,7 @@ from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_HIGHEST_PORT: Final = 65_535
 
 C = TypeVar("C")
 
@@ -72,7 +73,7 @@ class KafkaConnection:
             raise ConfigurationError(f"Kafka CA file {self.ssl_cafile!r} does not exist")
         for address in self.addresses:
             host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal():
+            if not host or not (port.isdecimal() and 0 < int(port[:6]) <= _HIGHEST_PORT):
                 raise ConfigurationError(f"Kafka address {address!r}: write it as host:port")
 
     @property
