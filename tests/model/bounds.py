@@ -1,0 +1,59 @@
+"""How much of the protocol is explored, and which rule of it is broken on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Mutant(StrEnum):
+    """A rule of the protocol that is left out: some invariant has to notice."""
+
+    SENDS_BEFORE_COMMIT = "the application sends its event itself, before its transaction ends"
+    SETTLES_WITHOUT_TOKEN = "a write-back does not ask whether the row still carries its token"
+    FORGETS_WRITE_BACKS = "a relay claims again although its last claim is not settled"
+    FORGETS_LOST_CLAIM = "a relay claims again although the answer of its last claim was lost"
+    RESTARTS_UNDER_ITS_NAME = "a relay that starts again goes on with its leases"
+    PROCESSED_WHEN_AMBIGUOUS = "a record whose acknowledgement was lost counts as sent"
+    TAKES_OVER_WITHOUT_DOUBT = "a row taken from a dead relay is not marked as possibly sent"
+    SENDS_PAST_A_RETRY = "an outbox row that waits for its retry holds back nothing"
+    OFFSET_BEFORE_INSERT = "the offset is committed before the inbox row"
+    INSERTS_DUPLICATES = "the inbox has no unique key"
+    HANDLES_PAST_A_RETRY = "an inbox row that waits for its retry holds back nothing"
+    WAITS_IN_A_CIRCLE = "a rollback that waits for its event holds that event back"
+    COUNTS_ATTEMPT_AFTERWARDS = "the attempt is counted when the handler has ended"
+    APPLIES_UNGUARDED = "the effect asks neither for the token nor for the status of its row"
+    ROLLBACK_IN_SECOND_TRANSACTION = "the attempts are used up first, the rollback written later"
+    COMPENSATES_EACH_ROLLBACK = "a compensation does not ask whether there was one before"
+    LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves nothing behind"
+    TRUSTS_ANY_ROLLBACK = "a rollback record without a valid signature is taken for genuine"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """The size of the world: every interleaving within it is tried."""
+
+    events: int = 2
+    """Written by the application in this order, all of one key."""
+    relays: int = 2
+    """Of the application's service; each other service has one."""
+    downstream: tuple[str, ...] = ("stock",)
+    """The groups that handle the events; from two on they compensate each other's rollbacks."""
+    workers: int = 2
+    """Of each of these groups."""
+    send_attempts: int = 1
+    """Refusals of the broker after which a row fails."""
+    attempts: int = 2
+    """Of a handler."""
+    faults: int = 1
+    """How many things go wrong in one run: crashes, pauses beyond a lease, lost answers, ..."""
+    mutant: Mutant | None = None
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        what = (
+            f"{self.events} events, {self.relays} relays, {self.workers} workers of "
+            f"{' and of '.join(self.downstream)}, {self.send_attempts}+{self.attempts} attempts, "
+            f"{self.faults} faults"
+        )
+        return what if self.mutant is None else f"{what}; mutant: {self.mutant}"
