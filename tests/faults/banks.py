@@ -6,6 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.faults.checker import Counts, count, gather
 from tests.faults.failpoints import ENVIRONMENT, Failpoint
 from tests.faults.journal import Operations
 from tests.faults.proxy import FaultProxy
-from tests.faults.topics import Read, read_whole
+from tests.faults.topics import Place, Read, read_whole
 from tests.faults.workers import Worker
 
 DRAIN_WITHIN_S = 90.0
@@ -83,18 +84,23 @@ class Side:
             )
         )
 
-    def broken_at(self, failpoint: Failpoint, *, delay: float = 3.0) -> Mapping[str, str]:
+    def broken_at(self, failpoint: Failpoint) -> Mapping[str, str]:
         """Return the environment of a process that is broken at a failpoint."""
         return {
             ENVIRONMENT: str(failpoint),
-            "BANK_DELAY": str(delay),
             "BANK_MARK": str(self.mark),
+            "BANK_WAKE": str(self.wake),
         }
 
     @property
     def mark(self) -> Path:
         """The file that a failpoint leaves when it strikes."""
         return self.folder / f"{self.name}.struck"
+
+    @property
+    def wake(self) -> Path:
+        """The file that ends the standstill of a process that a failpoint stopped."""
+        return self.folder / f"{self.name}.awake"
 
     def rows(self, statement: str, **parameters: Any) -> list[Any]:
         """Read from its database."""
@@ -162,6 +168,8 @@ class Banks:
     """What a scenario expected beyond the invariants, and did not find."""
     gone: list[Read] = field(default_factory=list)
     """Records that the broker had and was then made to lose."""
+    planted: set[Place] = field(default_factory=set)
+    """Where records lie that an intruder wrote, which prove nothing of the banks."""
     _rounds: int = 0
 
     @property
@@ -239,6 +247,12 @@ class Banks:
         """Wait until a failpoint has struck."""
         self.until(side.mark.exists, f"a failpoint strikes {side.name}", within)
 
+    def outlive_standstill(self, side: Side, within: float = 8.0) -> None:
+        """Let the others take over what a stopped process holds, then let it go on as a zombie."""
+        with suppress(NotInTime):
+            self.until(self.drained, "nothing is left for the zombie", within)
+        side.wake.touch()
+
     def drained(self) -> bool:
         """Whether nothing is under way any more."""
         if any(side.unsettled() for side in self.sides):
@@ -259,8 +273,9 @@ class Banks:
         return self.until(self.drained, "the backlog empties", within)
 
     def records(self) -> list[Read]:
-        """Read both topics whole."""
-        return [*self.gone, *read_whole(self.kafka.bootstrap, self.topics)]
+        """Read both topics whole, without what was planted."""
+        found = read_whole(self.kafka.bootstrap, self.topics)
+        return [*self.gone, *(read for read in found if read.place not in self.planted)]
 
     def count(self) -> Counts:
         """Count what came of it all."""

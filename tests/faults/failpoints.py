@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,10 +47,13 @@ STEPS = {
 """Every step that can be broken: before it, or after it."""
 
 ACTIONS = {
-    "exit": "SIGKILL, from the inside",
-    "raise": "the step fails (before it) or its answer is lost (after it)",
-    "delay": "it takes longer than the lease",
+    "exit": "the process is killed, from the inside",
+    "raise": "the step fails; after it: its answer is lost at once",
+    "freeze": "the process stands still for longer than its leases",
+    "drop": "it stands still likewise, and the answer never comes",
 }
+
+STANDSTILLS = {"freeze", "drop"}
 
 
 class Struck(Exception):
@@ -59,7 +62,7 @@ class Struck(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failpoint:
-    """Break the `nth` time that a process comes to a place: `before` or `after` a step."""
+    """Break at the `nth` time (0: always) that a process is `before` or `after` a step."""
 
     step: str
     when: str
@@ -88,10 +91,10 @@ class Breaker:
     """What a process of the tests breaks at; without a failpoint nothing."""
 
     failpoint: Failpoint | None = None
-    delay: float = 0.0
-    """Seconds."""
     mark: Path | None = None
     """Made when the failpoint strikes, so that a scenario can tell."""
+    wake: Path | None = None
+    """Ends a standstill when it is there."""
     _reached: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @classmethod
@@ -102,8 +105,8 @@ class Breaker:
             return cls()
         return cls(
             failpoint=Failpoint.parse(armed),
-            delay=float(os.environ["BANK_DELAY"]),
             mark=Path(os.environ["BANK_MARK"]),
+            wake=Path(os.environ["BANK_WAKE"]),
         )
 
     def reach(self, step: str, when: str) -> None:
@@ -112,16 +115,16 @@ class Breaker:
         if point is None or (point.step, point.when) != (step, when):
             return
         self._reached[step, when] += 1
-        if self._reached[step, when] != point.nth:
+        if point.nth not in {0, self._reached[step, when]}:
             return
         if self.mark is not None:
             self.mark.touch()
         if point.action == "exit":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif point.action == "raise":
+        if point.action in STANDSTILLS:
+            stand_still(self.wake)
+        if point.action in {"raise", "drop"}:
             raise Struck(f"{when} {step}")
-        else:
-            time.sleep(self.delay)
 
     @contextmanager
     def around(self, step: str) -> Iterator[None]:
@@ -129,6 +132,14 @@ class Breaker:
         self.reach(step, "before")
         yield
         self.reach(step, "after")
+
+
+def stand_still(wake: Path) -> None:
+    """Stop this process, all its threads, until a file is there; a minute at most."""
+    pid = os.getpid()
+    awake = f"for n in $(seq 600); do test -e {wake} && break; sleep 0.1; done; kill -CONT {pid}"
+    subprocess.Popen(["sh", "-c", awake])
+    os.kill(pid, signal.SIGSTOP)
 
 
 class Breakable:
@@ -145,8 +156,12 @@ class Breakable:
         return value if step is None else partial(self._broken, step, value)
 
     def _broken(self, step: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        with self._breaker.around(step):
-            return method(*args, **named)
+        self._breaker.reach(step, "before")
+        result = method(*args, **named)
+        # A look at what turned out to be empty is no step on the way of an event.
+        if step not in LOOKS or getattr(result, "events", result):
+            self._breaker.reach(step, "after")
+        return result
 
 
 class BreakablePublisher(Breakable):
@@ -184,6 +199,7 @@ class BreakableInboxStore(Breakable):
             return self._real.give_up(attempt, reason=reason, also=None if also is None else broken)
 
 
+LOOKS = {"claim", "poll"}
 RELAY_STEPS = {"claim": "claim", "settle": "settle", "fail": "fail"}
 LEASE_STEPS = {"renew": "renew"}
 SUBSCRIBER_STEPS = {"poll": "poll", "commit": "offsets"}

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.faults.banks import Banks
+from tests.faults.banks import DRAIN_WITHIN_S, NOTHING, Banks
 from tests.faults.checker import Counts
 from tests.faults.world import World
 
@@ -32,6 +32,8 @@ class Fault:
     run: Callable[[Banks], None]
     """Does the harm, with load, and undoes it; afterwards processes for a drain must be running."""
     setting: Setting = the_runs_servers
+    after: Callable[[Banks], None] = lambda _banks: None
+    """Looks, when the banks have come to rest, for what the counts do not show."""
     why_not: Callable[[], str | None] = lambda: None
     """Why this machine cannot run it; None where it can."""
 
@@ -67,16 +69,24 @@ class Row:
         }
 
 
-def run(fault: Fault, world: World, *, seed: int) -> Row:
+def run(
+    fault: Fault,
+    world: World,
+    *,
+    seed: int,
+    settings: Mapping[str, str] = NOTHING,
+    drain_within: float = DRAIN_WITHIN_S,
+) -> Row:
     """Run a fault; whatever it raises is a problem of its row."""
     began = time.monotonic()
     counts, drain_s, problems = None, 0.0, []
     with ExitStack() as own:
-        given = fault.setting(world, own)
+        given = {"settings": settings, **fault.setting(world, own)}
         banks = own.enter_context(world.banks(fault.id, seed=seed, **given))
         try:
             fault.run(banks)
-            drain_s = banks.drain()
+            drain_s = banks.drain(drain_within)
+            fault.after(banks)
         except Exception as error:  # noqa: BLE001  the other faults have to be run, too
             problems.append(_told(error))
         try:

@@ -1,19 +1,273 @@
-"""Mutants: deliberate defects, for the tests only. A proof that lets one live is no proof."""
+"""Mutants: deliberate defects, for the tests only. A proof that lets one of them live is no proof.
+
+Those of ShieldTXC, of which shieldtx is the successor, and those that outbox libraries are known
+for. Each is put into a process of the banks in the place of a function of shieldtx.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import create_engine, false, func, or_, select
+from sqlalchemy.orm import Session
+
+from shieldtx.consumer import Consumer
+from shieldtx.inbox import Inbox, Verdict
+from shieldtx.ports import Claim, Delivery, Outcome
+from shieldtx.relay import Relay
+from shieldtx.states import TxKind
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import outbox as outbox_sql
+from tests.faults.failpoints import Breaker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A defect, and the invariant that has to find it."""
+    """A defect that is put into a process for good."""
 
     id: str
-    invariant: str
-    apply: Callable[[], None]
-    """Puts the defect into this process, for good."""
+    defect: str
+    apply: Callable[[Breaker], None]
+    """The breaker can end the process in the middle of what the defect tore apart."""
 
 
-MUTANTS: dict[str, Mutant] = {}
+def _acknowledged_whatever_happened(breaker: Breaker) -> None:
+    plan = Relay._plan_settlement
+
+    def mutant(self: Relay, claim: Claim, deliveries: Sequence[Delivery]) -> None:
+        plan(self, claim, [Delivery(outcome=Outcome.ACKNOWLEDGED)] * len(deliveries))
+
+    Relay._plan_settlement = mutant
+
+
+def _an_outage_burns_attempts(breaker: Breaker) -> None:
+    plan = Relay._plan_settlement
+    outage = {Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.HELD}
+
+    def mutant(self: Relay, claim: Claim, deliveries: Sequence[Delivery]) -> None:
+        burnt = [
+            replace(d, outcome=Outcome.REFUSED) if d.outcome in outage else d for d in deliveries
+        ]
+        plan(self, claim, burnt)
+
+    Relay._plan_settlement = mutant
+
+
+def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
+    publish = Relay._publish
+
+    def mutant(self: Relay, claim: Claim, started: float) -> Sequence[Delivery]:
+        deliveries = publish(self, claim, started)
+        for delivery in deliveries:
+            if delivery.outcome is Outcome.REJECTED:
+                raise RuntimeError(delivery.reason)
+        return deliveries
+
+    Relay._publish = mutant
+
+
+def _leases_never_run_out(breaker: Breaker) -> None:
+    outbox_sql._is_claimable = lambda o, d: o.c.status == "INIT"
+
+
+def _no_shard_leases(breaker: Breaker) -> None:
+    def mutant(t: Any, d: Any, relay: str) -> Any:
+        s = t.shard
+        return select(s.c.shard, d.later(60).label("lease_until")).cte("leased")
+
+    outbox_sql._leased_shards = mutant
+
+
+def _polled_by_last_seen(breaker: Breaker) -> None:
+    claimable, claim = outbox_sql._is_claimable, SqlOutboxStore.claim
+    seen = [0]
+
+    def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
+        claimed = claim(self, relay=relay, limit=limit)
+        o = self._tables.outbox
+        ids = [event.envelope.id for event in claimed.events]
+        with self._engine.connect() as connection:
+            newest = connection.scalar(select(func.max(o.c.seq)).where(o.c.event_id.in_(ids)))
+        seen[0] = max(seen[0], newest or 0)
+        return claimed
+
+    outbox_sql._is_claimable = lambda o, d: (o.c.seq > seen[0]) & claimable(o, d)
+    SqlOutboxStore.claim = mutant
+
+
+def _a_claim_without_order(breaker: Breaker) -> None:
+    claim = SqlOutboxStore.claim
+
+    def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
+        claimed = claim(self, relay=relay, limit=limit)
+        return replace(claimed, events=claimed.events[::-1])
+
+    SqlOutboxStore.claim = mutant
+
+
+def _an_outbox_without_fencing(breaker: Breaker) -> None:
+    def mutant(t: Any, d: Any, token: Any, ids: Sequence[Any], target: Any) -> Any:
+        o = t.outbox
+        return (
+            o.update()
+            .where(d.among(o.c.event_id, ids, o.c.event_id.type))
+            .values(status=target.value, lease_token=None, lease_until=None)
+        )
+
+    outbox_sql._write_back = mutant
+
+
+def _an_inbox_without_fencing(breaker: Breaker) -> None:
+    def mutant(t: Any, group: Any, event_id: Any, token: Any, target: Any) -> Any:
+        i = t.inbox
+        return (
+            i.update()
+            .where(i.c.event_id == event_id, i.c.consumer_group == group)
+            # The parameter has to be there, and decides nothing.
+            .where(or_(i.c.lease_token == token, i.c.event_id == event_id))
+            .values(status=target.value, lease_token=None, lease_until=None)
+        )
+
+    inbox_sql._write_back = mutant
+
+
+def _published_before_the_commit(breaker: Breaker) -> None:
+    insert = SqlOutboxWriter.insert
+
+    def mutant(self: SqlOutboxWriter, connection: Any, postings: Sequence[Any]) -> None:
+        engine = create_engine(connection.engine.url)
+        with engine.begin() as own:
+            insert(self, own, postings)
+        engine.dispose()
+
+    SqlOutboxWriter.insert = mutant
+
+
+def _offsets_before_the_inbox(breaker: Breaker) -> None:
+    receive = Consumer._receive
+
+    def mutant(self: Consumer, records: Any) -> Any:
+        self._subscriber.commit(records)
+        return receive(self, records)
+
+    Consumer._receive = mutant
+
+
+def _duplicates_reach_the_handler(breaker: Breaker) -> None:
+    receive, work = SqlInboxStore.receive, Inbox.work
+
+    def all_fresh(self: SqlInboxStore, group: str, arrivals: Any, parked: Any) -> Any:
+        receipt = receive(self, group, arrivals, parked)
+        return replace(receipt, fresh=[arrival.envelope for arrival in arrivals])
+
+    def mutant(self: Inbox, envelope: Any) -> Verdict:
+        verdict = work(self, envelope)
+        if verdict is Verdict.HELD:
+            handler = self._group.handler_of(envelope.type, envelope.kind)
+            with Session(self._store._engine) as session, session.begin():
+                self._call(session, handler, envelope, cause=envelope)
+            return Verdict.APPLIED
+        return verdict
+
+    SqlInboxStore.receive, Inbox.work = all_fresh, mutant
+
+
+def _effect_and_status_apart(breaker: Breaker) -> None:
+    @contextmanager
+    def mutant(self: SqlInboxStore, attempt: Any) -> Iterator[Session]:
+        e = attempt.envelope
+        parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
+        with Session(self._engine) as session, session.begin():
+            yield session
+        breaker.reach("handler", "after")
+        with self._engine.begin() as connection:
+            connection.execute(self._processed, parameters)
+
+    SqlInboxStore.effect = mutant
+
+
+def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
+    start, postpone = SqlInboxStore.start_attempt, SqlInboxStore.postpone
+
+    def change(store: SqlInboxStore, event_id: Any, by: int) -> None:
+        i = store._tables.inbox
+        with store._engine.begin() as connection:
+            connection.execute(
+                i.update().where(i.c.event_id == event_id).values(attempts=i.c.attempts + by)
+            )
+
+    def begin(self: SqlInboxStore, group: str, envelope: Any, **how: Any) -> Any:
+        attempt = start(self, group, envelope, **how)
+        if attempt is not None:
+            change(self, envelope.id, -1)
+        return attempt
+
+    def end(self: SqlInboxStore, attempt: Any, **how: Any) -> bool:
+        change(self, attempt.envelope.id, 1)
+        return postpone(self, attempt, **how)
+
+    SqlInboxStore.start_attempt, SqlInboxStore.postpone = begin, end
+
+
+def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
+    inbox_sql._is_held_back = lambda t, i: false()
+
+
+def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
+    give_up = SqlInboxStore.give_up
+
+    def mutant(self: SqlInboxStore, attempt: Any, *, reason: str, also: Any) -> bool:
+        kept = give_up(self, attempt, reason=reason, also=None)
+        if kept and also is not None:
+            with Session(self._engine) as session, session.begin():
+                also(session)
+        return kept
+
+    SqlInboxStore.give_up = mutant
+
+
+def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
+    after_failure = Inbox._after_failure
+
+    def mutant(self: Inbox, attempt: Any, handler: Any, error: Exception) -> Verdict:
+        if attempt.envelope.kind is TxKind.COMMIT:
+            with Session(self._store._engine) as session, session.begin():
+                rollback = self._outbox.rollback_of(attempt.envelope, reason=str(error))
+                self._outbox.add_envelope(session, rollback)
+        return after_failure(self, attempt, handler, error)
+
+    Inbox._after_failure = mutant
+
+
+def _named(*mutants: tuple[str, str, Callable[[Breaker], None]]) -> dict[str, Mutant]:
+    return {name: Mutant(id=name, defect=defect, apply=apply) for name, defect, apply in mutants}
+
+
+MUTANTS = _named(
+    ("M1", "marked PROCESSED although the send failed", _acknowledged_whatever_happened),
+    ("M2", "rows in PROCESSING stay there after a crash", _leases_never_run_out),
+    ("M3", "a poison row stops the sweep", _a_poison_row_stops_the_sweep),
+    ("M4", "LIMIT without ORDER BY", _a_claim_without_order),
+    ("M5", "duplicates are noticed, and the handler called anyway", _duplicates_reach_the_handler),
+    ("M6", "effect and status in two transactions", _effect_and_status_apart),
+    ("M7", "giving up and rollback in two transactions", _the_rollback_in_a_second_transaction),
+    (
+        "M8",
+        "success on a retry, and rolled back all the same",
+        _rolled_back_although_it_succeeds,
+    ),
+    ("M9", "polling by id > last seen", _polled_by_last_seen),
+    ("M10", "relays without shard leases", _no_shard_leases),
+    ("M11", "an outbox settled without its token", _an_outbox_without_fencing),
+    ("M12", "an inbox settled without its token", _an_inbox_without_fencing),
+    ("M13", "an outage burns attempts", _an_outage_burns_attempts),
+    ("M14", "offsets committed before the inbox", _offsets_before_the_inbox),
+    ("M15", "attempts counted when they end", _an_attempt_that_counts_when_it_ends),
+    ("M16", "a retry holds back nothing of its key", _a_retry_that_holds_nothing_back),
+    ("M17", "the event written outside of the business transaction", _published_before_the_commit),
+)

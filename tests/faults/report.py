@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from tests.faults.hunts import Trophy
 from tests.faults.matrix import Row
 
 COLUMNS = {
@@ -62,3 +63,17 @@ def table_of(rows: Sequence[Row]) -> Table:
             style=None if row.passed else "red",
         )
     return table
+
+
+def line_of_trophy(trophy: Trophy) -> Text:
+    """Say whether a mutant was brought down, and by what."""
+    verdict = Text("caught", style="green") if trophy.caught else Text("ALIVE", style="bold red")
+    line = Text.assemble(
+        f"{trophy.mutant.id:>4}  ",
+        verdict,
+        f"  {trophy.mutant.defect}, by {trophy.invariant} ({trophy.row.seconds:.1f} s)",
+    )
+    if not trophy.caught:
+        for problem in trophy.row.problems:
+            line.append(f"\n      {problem}", style="red")
+    return line

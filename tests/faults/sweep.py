@@ -7,7 +7,7 @@ from functools import partial
 
 from tests.faults.bank import by_hand
 from tests.faults.banks import Banks, Side
-from tests.faults.failpoints import ACTIONS, STEPS, Failpoint
+from tests.faults.failpoints import STANDSTILLS, STEPS, Failpoint
 from tests.faults.matrix import Fault
 
 TRANSFERS = 24
@@ -17,37 +17,41 @@ REFUSED = 0.4
 INSIDE = {"handler"}
 """Steps that have no end of their own."""
 
+_ACTIONS = {"before": ("exit", "raise", "freeze"), "after": ("exit", "freeze", "drop")}
+
 
 def faults() -> Iterator[Fault]:
     """Yield a fault for each failpoint and action."""
     for step, meaning in STEPS.items():
         for when in ("before",) if step in INSIDE else ("before", "after"):
-            for action in ACTIONS:
+            for action in _ACTIONS[when]:
                 point = Failpoint(step=step, when=when, action=action)
                 yield Fault(
                     id=f"{step}.{when}.{action}",
                     name=f"{action} {when}: {meaning}",
-                    run=partial(_SCENARIOS.get(step, _in_a_consumer), point=point),
+                    run=partial(_SCENARIOS.get(step, in_a_consumer), point=point),
                 )
 
 
-def _in_the_clients(banks: Banks, point: Failpoint) -> None:
+def in_the_clients(banks: Banks, point: Failpoint) -> None:
     banks.open()
     clients = banks.begin_writing(
-        TRANSFERS, environment=banks.upstream.broken_at(point, delay=1), refused=REFUSED
+        TRANSFERS, environment=banks.upstream.broken_at(point), refused=REFUSED
     )
     banks.struck(banks.upstream)
+    _outlive(banks, banks.upstream, point)
     clients.join(60)
     banks.write(TRANSFERS, refused=REFUSED)
 
 
-def _in_a_relay(banks: Banks, point: Failpoint, *, side: str = "upstream") -> None:
+def in_a_relay(banks: Banks, point: Failpoint, *, side: str = "upstream") -> None:
     broken: Side = getattr(banks, side)
     banks.open(but=f"{side} relay")
     broken.launch("relay", **broken.broken_at(point))
     banks.write(TRANSFERS, refused=REFUSED)
     banks.struck(broken)
     broken.relay()
+    _outlive(banks, broken, point)
 
 
 def _where_it_fails_for_good(banks: Banks, point: Failpoint) -> None:
@@ -57,15 +61,19 @@ def _where_it_fails_for_good(banks: Banks, point: Failpoint) -> None:
     banks.upstream.call("oversize", by_hand.transfer_too_much, banks.accounts[0]).finish()
     banks.struck(banks.upstream)
     banks.upstream.relay()
+    _outlive(banks, banks.upstream, point)
 
 
-def _in_a_consumer(banks: Banks, point: Failpoint, *, side: str = "downstream") -> None:
+def in_a_consumer(
+    banks: Banks, point: Failpoint, *, side: str = "downstream", refused: float = REFUSED
+) -> None:
     broken: Side = getattr(banks, side)
     banks.open(but=f"{side} consume")
     broken.launch("consume", broken.group, **broken.broken_at(point))
-    banks.write(TRANSFERS, refused=REFUSED)
+    banks.write(TRANSFERS, refused=refused)
     banks.struck(broken)
     broken.consume()
+    _outlive(banks, broken, point)
 
 
 def _in_a_replay(banks: Banks, point: Failpoint) -> None:
@@ -73,8 +81,10 @@ def _in_a_replay(banks: Banks, point: Failpoint) -> None:
     banks.write(TRANSFERS, refused=REFUSED, undo="never")
     banks.drain()
     dead = banks.upstream.inbox()["DEAD"]
-    banks.upstream.call("replay", by_hand.replay_all, **banks.upstream.broken_at(point)).join(30)
+    replay = banks.upstream.call("replay", by_hand.replay_all, **banks.upstream.broken_at(point))
     banks.struck(banks.upstream)
+    _outlive(banks, banks.upstream, point)
+    replay.join(30)
     banks.drain()
     banks.expect(banks.upstream.inbox().get("DEAD") == dead, "what can never be undone is DEAD")
 
@@ -83,22 +93,31 @@ def _in_the_purge(banks: Banks, point: Failpoint) -> None:
     banks.open()
     banks.write(TRANSFERS, refused=REFUSED)
     banks.drain()
-    purge = partial(banks.upstream.call, "purge", by_hand.purge)
-    purge(**banks.upstream.broken_at(point)).join(30)
+    short = {"SHIELDTX_RETENTION_OUTBOX": "0.1", "SHIELDTX_RETENTION_INBOX": "0.1"}
+    broken = short | banks.upstream.broken_at(point)
+    first = banks.upstream.call("purge", by_hand.purge, **broken)
     banks.struck(banks.upstream)
-    purge().finish()
+    banks.upstream.call("purge", by_hand.purge, **short).finish()
+    _outlive(banks, banks.upstream, point)
+    first.join(30)
     banks.expect(not banks.upstream.outbox(), "settled rows are purged")
 
 
+def _outlive(banks: Banks, side: Side, point: Failpoint) -> None:
+    """Where the failpoint only stopped a process, let it come back when others did its work."""
+    if point.action in STANDSTILLS:
+        banks.outlive_standstill(side)
+
+
 _SCENARIOS: dict[str, Callable[..., None]] = {
-    "write": _in_the_clients,
-    "commit": _in_the_clients,
-    "renew": _in_a_relay,
-    "claim": _in_a_relay,
-    "publish": _in_a_relay,
-    "settle": _in_a_relay,
+    "write": in_the_clients,
+    "commit": in_the_clients,
+    "renew": in_a_relay,
+    "claim": in_a_relay,
+    "publish": in_a_relay,
+    "settle": in_a_relay,
     "fail": _where_it_fails_for_good,
-    "compensation": partial(_in_a_consumer, side="upstream"),
+    "compensation": partial(in_a_consumer, side="upstream"),
     "replay": _in_a_replay,
     "retention": _in_the_purge,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,12 +16,29 @@ from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.faults import failpoints as points
 from tests.faults.mutants import MUTANTS
 
-QUICK: dict[str, Any] = {"first": timedelta(seconds=0.05), "longest": timedelta(seconds=0.3)}
+_BACK_OFF = float(os.environ.get("BANK_BACK_OFF", "0.05"))
+QUICK: dict[str, Any] = {
+    "first": timedelta(seconds=_BACK_OFF),
+    "longest": timedelta(seconds=max(_BACK_OFF, 0.3)),
+}
+HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
+"""Seconds."""
 
 
 def lease() -> timedelta:
     """How long an attempt may take."""
     return timedelta(seconds=float(os.environ.get("BANK_HANDLER_LEASE", "3")))
+
+
+def membership() -> dict[str, int]:
+    """Return how soon a group gives a member up, as options of the Kafka client."""
+    session = int(float(os.environ.get("BANK_SESSION_TIMEOUT", "15")) * 1000)
+    poll_interval = int(float(os.environ.get("BANK_POLL_INTERVAL", "300")) * 1000)
+    return {
+        "session_timeout_ms": session,
+        "heartbeat_interval_ms": session // 5,
+        "max_poll_interval_ms": poll_interval,
+    }
 
 
 class BreakableShield(ShieldTx):
@@ -34,7 +52,7 @@ class BreakableShield(ShieldTx):
         )
         mutant = os.environ.get("BANK_MUTANT")
         if mutant:
-            MUTANTS[mutant].apply()
+            MUTANTS[mutant].apply(self.breaker)
 
     def relay(self, name: str | None = None) -> Relay:
         relay = super().relay(name)
@@ -49,6 +67,7 @@ class BreakableShield(ShieldTx):
         consumer = super().consumer_worker(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
         consumer._store = consumer._inbox._store = store
+        consumer._subscriber._options |= membership()
         consumer._subscriber = points.Breakable(
             consumer._subscriber, self.breaker, points.SUBSCRIBER_STEPS
         )
@@ -66,4 +85,5 @@ class BreakableShield(ShieldTx):
 
     def break_in_handler(self) -> None:
         """Come to the middle of a handler, with its writes not committed."""
+        time.sleep(HANDLER_TAKES)
         self.breaker.reach("handler", "before")

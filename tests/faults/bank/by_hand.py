@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 from sqlalchemy.orm import Session
 
 from shieldtx.events import new_event_id
@@ -39,3 +42,16 @@ def transfer_too_much(account: str) -> None:
 
     with Session(shield.engine) as session, session.begin():
         transfer(session, new_event_id(), account, 1, note="x" * 1_500_000)
+
+
+def transfer_slowly(account: str, folder: str) -> None:
+    """Write an event at once, and commit it when the file `close` appears in the folder."""
+    from tests.faults.bank.upstream import shield, transfer
+
+    with shield.engine.begin() as connection, Session(connection) as session:
+        # A Session on a Connection of the caller's inserts its events at once.
+        transfer(session, new_event_id(), account, 1)
+        session.flush()
+        (Path(folder) / "open").touch()
+        while not (Path(folder) / "close").exists():
+            time.sleep(0.02)
