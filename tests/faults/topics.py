@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 TIMEOUT_S = 20.0
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,41 +32,53 @@ class Read:
     causation: UUID | None
     """Of a rollback: the transfer that it takes back."""
 
+    @property
+    def place(self) -> Place:
+        """Where it lies."""
+        return self.topic, self.partition, self.offset
+
 
 def read_whole(bootstrap: str, topics: Sequence[str]) -> list[Read]:
     """Read every record of the topics; a topic that does not exist has none.
 
     Raises KafkaException when the broker is away, TimeoutError when it does not deliver.
     """
-    consumer = Consumer(
+    return [_read(message) for message in messages(bootstrap, topics)]
+
+
+def messages(bootstrap: str, topics: Sequence[str]) -> Iterator[Message]:
+    """Yield every record of the topics, as the client has it; raises as `read_whole` does."""
+    consumer = reader(bootstrap)
+    try:
+        left = _ends(consumer, topics)
+        consumer.assign([TopicPartition(t, p, low) for (t, p), (low, _) in left.items()])
+        waiting = {place: high for place, (low, high) in left.items() if high > low}
+        while waiting:
+            found = consumer.consume(1000, TIMEOUT_S)
+            if not found:
+                raise TimeoutError(f"no records of {sorted(waiting)} within {TIMEOUT_S} s")
+            for message in found:
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                yield message
+                place = (message.topic(), message.partition())
+                if message.offset() + 1 >= waiting.get(place, 0):
+                    waiting.pop(place, None)
+    finally:
+        consumer.close()
+
+
+def reader(bootstrap: str) -> Consumer:
+    """Make a consumer that is never a member of a group: every partition is assigned by hand."""
+    return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            # Never a member: every partition is assigned by hand.
             "group.id": f"whole-{uuid.uuid4().hex}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 50,
         }
     )
-    try:
-        left = _ends(consumer, topics)
-        consumer.assign([TopicPartition(t, p, low) for (t, p), (low, _) in left.items()])
-        waiting = {place: high for place, (low, high) in left.items() if high > low}
-        found: list[Read] = []
-        while waiting:
-            messages = consumer.consume(1000, TIMEOUT_S)
-            if not messages:
-                raise TimeoutError(f"no records of {sorted(waiting)} within {TIMEOUT_S} s")
-            for message in messages:
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                found.append(_read(message))
-                place = (message.topic(), message.partition())
-                if message.offset() + 1 >= waiting.get(place, 0):
-                    waiting.pop(place, None)
-        return found
-    finally:
-        consumer.close()
 
 
 def _ends(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -78,7 +93,7 @@ def _ends(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], tu
     }
 
 
-def _read(message: object) -> Read:
+def _read(message: Message) -> Read:
     headers = dict(message.headers() or ())
     event_id = _uuid(headers.get("ce_id"))
     return Read(

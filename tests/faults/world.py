@@ -100,6 +100,9 @@ class World:
                         "BANK_GROUP": f"{side}-{run}",
                         "BANK_HANDLER_LEASE": "2",
                         **settings,
+                        # The partitions of a killed consumer are given to others after the
+                        # shortest time that brokers allow.
+                        "BANK_SESSION_TIMEOUT": "6",
                     },
                 )
             )

@@ -18,11 +18,16 @@ class Transfer:
     """1 for the first transfer of its account."""
     amount: int
     refuse: str = ""
-    """How the downstream bank refuses it: "" (not at all), "at once" or "slowly" (after all its
-    attempts)."""
+    """How the downstream bank refuses it: "" (not at all), "at once", "slowly" (after all its
+    attempts) or "by all" (at once, and its auditors do, too)."""
     undo: str = ""
-    """How the upstream bank's compensation fares: "" or "never"."""
+    """How the upstream bank's compensation fares: "" or "never" (until the bank is mended)."""
     note: str = ""
+
+
+def auditors_of(group: str) -> str:
+    """Return the name of the group of auditors beside the group of a bank."""
+    return f"{group}-auditors"
 
 
 UPSTREAM_TABLES = """
@@ -39,4 +44,5 @@ DOWNSTREAM_TABLES = """
 CREATE TABLE account (name text PRIMARY KEY, balance bigint NOT NULL);
 CREATE TABLE credit (
     n bigint GENERATED ALWAYS AS IDENTITY, id uuid, account text, seq int, amount bigint);
+CREATE TABLE audit (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, entry int NOT NULL);
 """

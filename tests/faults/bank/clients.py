@@ -39,7 +39,9 @@ class Orders:
     clients: int = 4
     seed: int = 1
     refused: float = 0.1
-    """The share that downstream refuses, half of them only after all attempts."""
+    """The share that downstream refuses."""
+    ways: Sequence[str] = ("at once", "slowly")
+    """How, see Transfer."""
     undo: str = ""
     pause: float = 0.0
     """Seconds after each operation."""
@@ -79,7 +81,7 @@ def _client(orders: Orders, engine: Engine, share: int, number: int, stop: Flag)
         account = chance.choice(orders.accounts)
         refuse = ""
         if chance.random() < orders.refused:
-            refuse = chance.choice(["at once", "slowly"])
+            refuse = chance.choice(orders.ways)
         fate = {"refuse": refuse, "undo": orders.undo if refuse else ""}
         journal.begin(operation)
         journal.end(operation, _try(engine, operation, account, chance.randint(1, 100), fate))

@@ -1,4 +1,4 @@
-"""The downstream bank: credits what it is told, or refuses."""
+"""The downstream bank: credits what it is told, or refuses; its auditors keep their own books."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy
-from tests.faults.bank import TRANSFERRED, Transfer
+from tests.faults.bank import TRANSFERRED, Transfer, auditors_of
 from tests.faults.bank.breakable import QUICK, BreakableShield, lease
 
 shield = BreakableShield.from_env()
 tills = shield.consumer(os.environ["BANK_GROUP"])
+auditors = shield.consumer(auditors_of(os.environ["BANK_GROUP"]))
 
 
 @tills.handles(
@@ -34,7 +35,31 @@ def credit(session: Session, event: Event) -> None:
         row,
     )
     shield.break_in_handler()
-    if told.refuse == "at once":
+    if told.refuse in {"at once", "by all"}:
         raise Refused("the account is closed")
     if told.refuse == "slowly":
         raise RuntimeError("the account does not answer")
+
+
+@auditors.handles(
+    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+)
+def audit(session: Session, event: Event) -> None:
+    """Enter a transfer in the auditors' books, whatever the tills make of it, or refuse it too."""
+    _enter(session, event, 1)
+    if event.payload.refuse == "by all":
+        raise Refused("nobody takes this")
+
+
+@auditors.compensates(
+    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+)
+def strike_out(session: Session, event: Event) -> None:
+    """Take a transfer out of the auditors' books that the tills refused."""
+    _enter(session, event, -1)
+
+
+def _enter(session: Session, event: Event, entry: int) -> None:
+    session.execute(
+        text("INSERT INTO audit (id, entry) VALUES (:id, :entry)"), {"id": event.id, "entry": entry}
+    )
