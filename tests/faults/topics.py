@@ -54,16 +54,16 @@ def messages(bootstrap: str, topics: Sequence[str]) -> Iterator[Message]:
         consumer.assign([TopicPartition(t, p, low) for (t, p), (low, _) in left.items()])
         waiting = {place: high for place, (low, high) in left.items() if high > low}
         while waiting:
-            found = consumer.consume(1000, TIMEOUT_S)
-            if not found:
+            # One at a time: for several it would wait until there are as many, or the time is over.
+            message = consumer.poll(TIMEOUT_S)
+            if message is None:
                 raise TimeoutError(f"no records of {sorted(waiting)} within {TIMEOUT_S} s")
-            for message in found:
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                yield message
-                place = (message.topic(), message.partition())
-                if message.offset() + 1 >= waiting.get(place, 0):
-                    waiting.pop(place, None)
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            yield message
+            place = (message.topic(), message.partition())
+            if message.offset() + 1 >= waiting.get(place, 0):
+                waiting.pop(place, None)
     finally:
         consumer.close()
 
