@@ -1,0 +1,289 @@
+"""A database in memory: rows, row locks, transactions, its own clock, and a history of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from shieldtx.events import Envelope, shard_of
+from shieldtx.states import InboxStatus, OutboxStatus
+
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+
+START = 1_000.0
+"""Where the databases' clock begins, in seconds."""
+
+
+class DatabaseError(Exception):
+    """The database did not answer, or answered with an error of its own."""
+
+
+class Blocked(DatabaseError):
+    """A lock was not to be had in time: where PostgreSQL would wait, the simulation gives up."""
+
+
+@dataclass(slots=True)
+class OutboxRow:
+    """A row of the outbox table; `due_at` and the like are seconds of the database's clock."""
+
+    envelope: Envelope
+    seq: int
+    shard: int
+    due_at: float
+    waiting: bool = False
+    is_delayed: bool = False
+    """By choice, so that it is out of line; no column of the table."""
+    holds_key: bool = False
+    status: OutboxStatus = OutboxStatus.INIT
+    attempts: int = 0
+    unconfirmed: bool = False
+    token: UUID | None = None
+    lease_until: float | None = None
+    settled_at: float | None = None
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class InboxRow:
+    """A row of the inbox table."""
+
+    envelope: Envelope
+    group: str
+    seq: int
+    due_at: float
+    status: InboxStatus = InboxStatus.INIT
+    attempts: int = 0
+    token: UUID | None = None
+    lease_until: float | None = None
+    settled_at: float | None = None
+    compensated_id: UUID | None = None
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class Shard:
+    """A row of the table of shard leases."""
+
+    number: int
+    owner: str | None = None
+    epoch: int = 0
+    lease_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a trigger on the tables would write down of one change of a row's status."""
+
+    table: str
+    event_id: UUID
+    group: str
+    source: str | None
+    """None: the row was born."""
+    target: str | None
+    """None: the row was deleted."""
+    by: str
+    holder: str | None
+    """Who had claimed the row before."""
+    settled_at: float | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A line of a bank's ledger."""
+
+    what: str
+    transfer: int
+    amount: int
+
+
+class Clock:
+    """The databases' time, in seconds; it moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def datetime(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.now)
+
+
+class Transaction:
+    """Stands for the Session of a transaction: what it writes is seen by nobody until it commits.
+
+    Reads see what is committed, as those of READ COMMITTED do, and its locks hold others off.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.info: dict[str, Any] = {}
+        self.open = True
+        self._writes: list[Callable[[], None]] = []
+        self._locks: list[Hashable] = []
+        self.began = database.clock.now
+
+    # --- what the services ask of a Session -------------------------------------------------------
+
+    def connection(self) -> Transaction:
+        return self
+
+    def execution_options(self, **options: Any) -> Transaction:
+        self.info.update(options)
+        return self
+
+    def flush(self) -> None:
+        self.require()
+
+    # --- what the stores and the banks ask --------------------------------------------------------
+
+    def require(self) -> None:
+        """Raise what a client hears whose transaction the server has ended."""
+        if not self.open:
+            raise DatabaseError("terminating connection: idle in transaction for too long")
+
+    def lock(self, key: Hashable) -> None:
+        """Lock a row that is there, or the place of one that is not; raises Blocked."""
+        self.require()
+        owner = self.database.locks.setdefault(key, self)
+        if owner is not self:
+            raise Blocked(f"{key} is locked")
+        self._locks.append(key)
+
+    def holds(self, key: Hashable) -> bool:
+        return self.database.locks.get(key) is self
+
+    def write(self, change: Callable[[], None]) -> None:
+        """Make a change at the commit."""
+        self.require()
+        self._writes.append(change)
+
+    def commit(self) -> None:
+        self.require()
+        for change in self._writes:
+            change()
+        self.end()
+
+    def end(self) -> None:
+        """Let go of the locks, and of all that is not committed."""
+        self.open = False
+        self._writes = []
+        locks = self.database.locks
+        for key in self._locks:
+            locks.pop(key, None)
+        self._locks = []
+        if self in self.database.transactions:
+            self.database.transactions.remove(self)
+
+
+@dataclass(eq=False)
+class Database:
+    """The tables of one service."""
+
+    clock: Clock
+    shards: list[Shard]
+    business: Any = None
+    """What the handlers of this service work on."""
+    outbox: dict[UUID, OutboxRow] = field(default_factory=dict)
+    inbox: dict[tuple[str, UUID, str], InboxRow] = field(default_factory=dict)
+    relays: dict[str, float] = field(default_factory=dict)
+    parked: dict[tuple[str, str, int, int], str] = field(default_factory=dict)
+    ledger: list[Entry] = field(default_factory=list)
+    locks: dict[Hashable, Transaction] = field(default_factory=dict)
+    transactions: list[Transaction] = field(default_factory=list)
+    history: list[Change] = field(default_factory=list)
+    written: dict[UUID, OutboxRow] = field(default_factory=dict)
+    """Every outbox row that was ever committed."""
+    holders: dict[Hashable, str] = field(default_factory=dict)
+    sequence: int = 0
+    tokens: int = 0
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Commit at the end of the block, roll back on whatever comes out of it."""
+        transaction = Transaction(self)
+        self.transactions.append(transaction)
+        try:
+            yield transaction
+            transaction.commit()
+        finally:
+            transaction.end()
+
+    def end_idle_transactions(self, longest: float) -> None:
+        """Do as idle_in_transaction_session_timeout does."""
+        for transaction in list(self.transactions):
+            if self.now - transaction.began > longest:
+                transaction.end()
+
+    def next_in_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def next_token(self) -> UUID:
+        self.tokens += 1
+        return UUID(int=self.tokens)
+
+    def free(self, key: Hashable) -> None:
+        """Raise Blocked where a statement would wait for a transaction that holds the row."""
+        if key in self.locks:
+            raise Blocked(f"{key} is locked")
+
+    def insert_outbox(
+        self, transaction: Transaction, envelope: Envelope, *, delay: float | None = None
+    ) -> None:
+        """Write an event; its sequence number is given out now, at the insert."""
+        row = OutboxRow(
+            envelope=envelope.evolve(time=self.clock.datetime()),
+            seq=self.next_in_sequence(),
+            shard=shard_of(envelope.key, envelope.id, len(self.shards)),
+            due_at=self.now + (delay or 0.0),
+            waiting=bool(delay),
+            is_delayed=bool(delay),
+        )
+        transaction.write(partial(self._commit_outbox, row))
+
+    def _commit_outbox(self, row: OutboxRow) -> None:
+        event_id = row.envelope.id
+        self.outbox[event_id] = self.written[event_id] = row
+        self.history.append(Change("outbox", event_id, "", None, row.status, "application", None))
+
+    def move_outbox(self, row: OutboxRow, target: OutboxStatus, by: str) -> None:
+        """Change a row's status; a claim makes `by` its holder."""
+        event_id = row.envelope.id
+        self.history.append(
+            Change("outbox", event_id, "", row.status, target, by, self.holders.get(event_id))
+        )
+        row.status = target
+        if target is OutboxStatus.PROCESSING:
+            self.holders[event_id] = by
+
+    def move_inbox(self, row: InboxRow, target: InboxStatus, by: str) -> None:
+        """Change a row's status; an attempt makes `by` its holder."""
+        key = (row.group, row.envelope.id, row.envelope.source)
+        self.history.append(
+            Change(
+                "inbox", row.envelope.id, row.group, row.status, target, by, self.holders.get(key)
+            )
+        )
+        row.status = target
+        self.holders[key] = by
+
+    def delete(self, table: str, row: OutboxRow | InboxRow) -> None:
+        """Remove a row for good."""
+        group = row.group if isinstance(row, InboxRow) else ""
+        envelope = row.envelope
+        self.history.append(
+            Change(
+                table, envelope.id, group, row.status, None, "housekeeping", None, row.settled_at
+            )
+        )
+        if isinstance(row, InboxRow):
+            del self.inbox[group, envelope.id, envelope.source]
+        else:
+            del self.outbox[envelope.id]

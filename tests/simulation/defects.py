@@ -1,0 +1,176 @@
+"""The deliberate defects themselves: each makes a defective method from the sound one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from shieldtx.consumer import Consumer
+from shieldtx.ports import Arrival, Attempt, Claim, Claimed, Delivery, Outcome, Parked, Receipt
+from shieldtx.relay import Relay, RelayPass
+from shieldtx.states import InboxStatus, OutboxStatus
+from tests.simulation.database import Database, InboxRow, OutboxRow, Transaction
+from tests.simulation.inbox import MemoryInboxStore
+from tests.simulation.outbox import MemoryOutboxStore
+from tests.simulation.processes import InterruptedInbox
+from tests.simulation.purge import MemoryPurgeStore
+
+
+def taken_for(was: set[Outcome], becomes: Outcome) -> Callable[..., Callable[..., None]]:
+    def mutated(sound: Callable[..., None]) -> Callable[..., None]:
+        def plan(self: Relay, claim: Claim, deliveries: Sequence[Delivery]) -> None:
+            changed = [replace(d, outcome=becomes) if d.outcome in was else d for d in deliveries]
+            sound(self, claim, changed)
+
+        return plan
+
+    return mutated
+
+
+def settles_without_token(_: Any) -> Callable[..., list[OutboxRow]]:
+    def carrying(
+        self: MemoryOutboxStore, token: UUID, ids: Sequence[UUID], sources: Any
+    ) -> list[OutboxRow]:
+        rows = [self._database.outbox.get(event_id) for event_id in ids]
+        return [row for row in rows if row is not None and row.status in sources]
+
+    return carrying
+
+
+def claims_after_the_last_seen(_: Any) -> Callable[..., list[OutboxRow]]:
+    def choose(self: MemoryOutboxStore, shards: Sequence[int], limit: int) -> list[OutboxRow]:
+        db = self._database
+        seen = db.__dict__.setdefault("last_seen", 0)
+        rows = sorted(db.outbox.values(), key=lambda row: row.seq)
+        new = [r for r in rows if r.shard in shards and r.seq > seen][:limit]
+        db.__dict__["last_seen"] = max([seen, *(row.seq for row in new)])
+        return [row for row in new if row.status is OutboxStatus.INIT]
+
+    return choose
+
+
+def holds_no_key(sound: Callable[..., None]) -> Callable[..., None]:
+    def let_wait(self: MemoryOutboxStore, row: OutboxRow, delay: Any) -> None:
+        sound(self, row, delay)
+        row.holds_key = False
+
+    return let_wait
+
+
+def forgets_the_one_before(sound: Callable[..., None]) -> Callable[..., None]:
+    def take(self: MemoryOutboxStore, row: OutboxRow, token: UUID, lease_until: float) -> None:
+        before = row.unconfirmed
+        sound(self, row, token, lease_until)
+        row.unconfirmed = before
+
+    return take
+
+
+def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., None]:
+    def insert(self: Database, transaction: Transaction, envelope: Any, **due: Any) -> None:
+        waiting = len(transaction._writes)
+        sound(self, transaction, envelope, **due)
+        row = transaction._writes[waiting].args[0]
+        self.outbox[row.envelope.id] = row
+
+    return insert
+
+
+def never_withdraws(_: Any) -> Callable[..., RelayPass]:
+    return lambda self: RelayPass()
+
+
+def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..., RelayPass]:
+    def fail(self: Relay, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
+        return sound(self, token, replace(claimed, unconfirmed=False), reason)
+
+    return fail
+
+
+def commits_offsets_first(sound: Callable[..., Any]) -> Callable[..., Any]:
+    def receive(self: Consumer, records: Sequence[Any]) -> Any:
+        self._subscriber.commit(records)
+        return sound(self, records)
+
+    return receive
+
+
+def forgets_what_is_settled(sound: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    def receive(
+        self: MemoryInboxStore,
+        group: str,
+        arrivals: Sequence[Arrival],
+        parked: Sequence[Parked],
+    ) -> Receipt:
+        inbox = self._database.inbox
+        for arrival in arrivals:
+            key = (group, arrival.envelope.id, arrival.envelope.source)
+            if key in inbox and inbox[key].settled_at is not None:
+                del inbox[key]
+        return sound(self, group, arrivals, parked)
+
+    return receive
+
+
+def settles_apart_from_the_effect(_: Any) -> Callable[..., Any]:
+    @contextmanager
+    def effect(self: InterruptedInbox, attempt: Attempt) -> Iterator[Transaction]:
+        database: Database = self._port._database
+        self._process.before("effect")
+        with database.transaction() as transaction:
+            yield transaction
+        self._process.after("effect")
+        with self._port.effect(attempt):
+            self._process.before("commit of the effect")
+
+    return effect
+
+
+def writes_the_rollback_apart(_: Any) -> Callable[..., bool]:
+    def give_up(self: InterruptedInbox, attempt: Attempt, *, reason: str, also: Any) -> bool:
+        self._process.before("give_up")
+        kept: bool = self._port.give_up(attempt, reason=reason, also=None)
+        self._process.after("give_up")
+        if kept and also is not None:
+            with self._port._database.transaction() as transaction:
+                also(transaction)
+        return kept
+
+    return give_up
+
+
+def works_without_token(_: Any) -> Callable[..., InboxRow | None]:
+    def carrying(self: MemoryInboxStore, attempt: Attempt, target: InboxStatus) -> InboxRow | None:
+        envelope = attempt.envelope
+        row = self._database.inbox.get((attempt.group, envelope.id, envelope.source))
+        return row if row is not None and row.status is InboxStatus.PROCESSING else None
+
+    return carrying
+
+
+def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:
+    return lambda self, row: self._waits_for_its_event(row)
+
+
+def waits_in_a_circle(_: Any) -> Callable[..., bool]:
+    def is_held_back(self: MemoryInboxStore, row: InboxRow) -> bool:
+        return self._waits_for_its_event(row) or any(
+            earlier.seq < row.seq and earlier.envelope.key == row.envelope.key is not None
+            for earlier in self._open(row.group)
+        )
+
+    return is_held_back
+
+
+def notes_no_compensation(_: Any) -> Callable[..., None]:
+    return lambda self, session, attempt: None
+
+
+def purges_whatever_is_old(sound: Callable[..., Any]) -> Callable[..., Any]:
+    def purge(self: MemoryPurgeStore, table: str, rows: Any, purgeable: Any, *more: Any) -> Any:
+        return sound(self, table, rows, {row.status for row in rows.values()}, *more)
+
+    return purge

@@ -1,0 +1,131 @@
+"""The table of mutants: deliberate defects, each to be caught through an invariant by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from shieldtx.consumer import Consumer
+from shieldtx.ports import Outcome
+from shieldtx.relay import Relay
+from tests.simulation import defects
+from tests.simulation.database import Database
+from tests.simulation.inbox import MemoryInboxStore
+from tests.simulation.outbox import MemoryOutboxStore
+from tests.simulation.processes import InterruptedInbox
+from tests.simulation.purge import MemoryPurgeStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """A defect of one method, and the invariant through which it has to show."""
+
+    name: str
+    invariant: str
+    of: type
+    method: str
+    defective: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Makes the defective method from the sound one."""
+
+
+MUTANTS = {
+    name: Mutant(name=name, invariant=invariant, of=of, method=method, defective=defective)
+    for name, invariant, of, method, defective in (
+        # The relay and its table.
+        (
+            "settles-without-token",
+            "I9",
+            MemoryOutboxStore,
+            "_carrying",
+            defects.settles_without_token,
+        ),
+        (
+            "outage-is-failure",
+            "I2",
+            Relay,
+            "_plan_settlement",
+            defects.taken_for({Outcome.UNSENT, Outcome.UNCONFIRMED}, Outcome.REFUSED),
+        ),
+        (
+            "unconfirmed-is-processed",
+            "I2",
+            Relay,
+            "_plan_settlement",
+            defects.taken_for({Outcome.UNCONFIRMED}, Outcome.ACKNOWLEDGED),
+        ),
+        (
+            "claims-after-last-seen",
+            "I2",
+            MemoryOutboxStore,
+            "_choose",
+            defects.claims_after_the_last_seen,
+        ),
+        (
+            "claims-uncommitted",
+            "I1",
+            Database,
+            "insert_outbox",
+            defects.shows_what_is_not_committed,
+        ),
+        ("retry-holds-nothing", "I4", MemoryOutboxStore, "_let_wait", defects.holds_no_key),
+        ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", defects.forgets_the_one_before),
+        ("lost-claim-is-forgotten", "I4", Relay, "_withdraw", defects.never_withdraws),
+        ("undoes-the-unconfirmed", "I5", Relay, "_fail", defects.undoes_what_may_be_delivered),
+        # The consumer and its table.
+        ("offset-before-receive", "I3", Consumer, "_receive", defects.commits_offsets_first),
+        ("no-dedupe", "I3", MemoryInboxStore, "receive", defects.forgets_what_is_settled),
+        (
+            "effect-apart-from-status",
+            "I3",
+            InterruptedInbox,
+            "effect",
+            defects.settles_apart_from_the_effect,
+        ),
+        (
+            "rollback-apart-from-giving-up",
+            "I5",
+            InterruptedInbox,
+            "give_up",
+            defects.writes_the_rollback_apart,
+        ),
+        ("works-without-token", "I9", MemoryInboxStore, "_carrying", defects.works_without_token),
+        (
+            "key-holds-nothing-back",
+            "I4",
+            MemoryInboxStore,
+            "_is_held_back",
+            defects.waits_for_its_own_event_only,
+        ),
+        ("waits-in-a-circle", "I8", MemoryInboxStore, "_is_held_back", defects.waits_in_a_circle),
+        (
+            "compensation-is-not-noted",
+            "I3",
+            MemoryInboxStore,
+            "mark_compensated",
+            defects.notes_no_compensation,
+        ),
+        # Housekeeping.
+        (
+            "purges-whatever-is-old",
+            "I9",
+            MemoryPurgeStore,
+            "_purge",
+            defects.purges_whatever_is_old,
+        ),
+    )
+}
+
+
+@contextmanager
+def applied(name: str | None) -> Iterator[None]:
+    """Let the defect of this name be there during the block; None: no defect."""
+    if name is None:
+        yield
+        return
+    mutant = MUTANTS[name]
+    sound = getattr(mutant.of, mutant.method, None)
+    with patch.object(mutant.of, mutant.method, mutant.defective(sound), create=True):
+        yield

@@ -1,0 +1,194 @@
+"""The processes of the simulation: each may fail, die or be suspended at every call of a port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from shieldtx.errors import BrokerUnavailable
+from shieldtx.ports import Attempt, Holding
+from tests.simulation.broker import Member, MemorySubscriber, Trouble
+from tests.simulation.database import DatabaseError, Transaction
+from tests.simulation.fates import Fault
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+S = TypeVar("S")
+
+
+class Killed(BaseException):
+    """kill -9: nothing in the process may catch it."""
+
+
+class Process(Generic[S]):
+    """A relay, a consumer or a housekeeper, made anew after each death.
+
+    Its own clock runs at a `rate` of its own; its wall clock is wrong by `skew` seconds.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        build: Callable[[Process[S]], S],
+        *,
+        rate: float = 1.0,
+        skew: float = 0.0,
+    ) -> None:
+        self.world = world
+        self._name = name
+        self._build = build
+        self._rate = rate
+        self._skew = skew
+        self._life = 0
+        self._service: S | None = None
+        self.busy = False
+        self.is_doomed = False
+        self.member: Member | None = None
+
+    @property
+    def name(self) -> str:
+        """The name, which no other life of this process has."""
+        return f"{self._name}.{self._life}"
+
+    @property
+    def service(self) -> S:
+        if self._service is None:
+            self._life += 1
+            self._service = self._build(self)
+        return self._service
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clock(self) -> float:
+        return self.world.clock.now * self._rate
+
+    def wall_clock(self) -> float:
+        return self.world.clock.now + self._skew
+
+    def bury(self) -> None:
+        """Throw the process's objects away; a dead member's partitions are its own for a while."""
+        self._service = None
+        if self.member is not None:
+            self.world.dead.append(self.member)
+            self.member = None
+
+    def do(self, what: str, call: Callable[[], Any]) -> Any:
+        """Let the process do something; what comes out of it ends its pass, or its life."""
+        world = self.world
+        was_busy, self.busy = self.busy, True
+        world.running.append(self)
+        try:
+            done = call()
+        except Killed:
+            world.say("{} is killed", self)
+            # Where another of its threads is suspended, the process ends with that one.
+            self.is_doomed = was_busy
+            if not was_busy:
+                self.bury()
+        except (DatabaseError, BrokerUnavailable) as error:
+            world.say("{} {}: {!r}", self, what, error)
+        else:
+            world.say("{} {}: {}", self, what, done)
+            return done
+        finally:
+            world.running.pop()
+            self.busy = was_busy
+        return None
+
+    # --- what may happen to it --------------------------------------------------------------------
+
+    def before(self, place: str) -> None:
+        self.world.visit(self, place, answered=False)
+
+    def after(self, place: str) -> None:
+        self.world.visit(self, place, answered=True)
+
+    def die(self) -> None:
+        raise Killed
+
+    def trouble(self, records: int) -> Trouble | None:
+        return self.world.trouble(self, records)
+
+    def stopped_before_the_check(self) -> bool:
+        return self.world.fates.chance(0.5)
+
+    def fault(self, fault: Fault, place: str, *, answered: bool) -> None:
+        """Raise what the process gets to know of a fault."""
+        if fault is Fault.KILL:
+            raise Killed
+        # A publisher never raises, and what a poll returns has come already.
+        if place == "publish" or (place == "poll" and answered):
+            return
+        if place in _SUBSCRIBER:
+            raise BrokerUnavailable("no answer from the broker")
+        raise DatabaseError("server closed the connection unexpectedly")
+
+
+_SUBSCRIBER = ("poll", "commit")
+
+
+class Interrupted:
+    """A port whose every call may go wrong before it and after it."""
+
+    def __init__(self, process: Process[Any], port: Any) -> None:
+        self._process = process
+        self._port = port
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Make the call when it is asked for first."""
+        call = getattr(self._port, name)
+        before, after = self._process.before, self._process.after
+
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
+            before(name)
+            answer = call(*args, **kwargs)
+            after(name)
+            return answer
+
+        setattr(self, name, interrupted)
+        return interrupted
+
+
+class InterruptedLeases(Interrupted):
+    """The leases of a process that renews them in a thread of its own."""
+
+    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+        process = self._process
+        process.before("renew")
+        holding: Holding = self._port.renew(relay=relay, lease=lease)
+        process.after("renew")
+        if process.world.running.count(process) > 1:
+            # Nothing is given back before the pass ends, for which the thread would wait here.
+            return Holding(shards=holding.shards, relays=holding.relays, surplus=frozenset())
+        return holding
+
+
+class InterruptedInbox(Interrupted):
+    """The inbox, whose transaction of an effect may go wrong at its commit too."""
+
+    @contextmanager
+    def effect(self, attempt: Attempt) -> Iterator[Transaction]:
+        process = self._process
+        process.before("effect")
+        with self._port.effect(attempt) as transaction:
+            process.after("effect")
+            yield transaction
+            process.before("commit of the effect")
+        process.after("commit of the effect")
+
+
+class InterruptedSubscriber(Interrupted):
+    """A subscriber; its process is known as a member of the group."""
+
+    def __init__(self, process: Process[Any], port: MemorySubscriber) -> None:
+        super().__init__(process, port)
+        process.member = port.member
+        # Nothing of these leaves the process, or the process ends with it.
+        self.rewind = port.rewind
+        self.has_caught_up = port.has_caught_up
+        self.close = port.close

@@ -1,0 +1,72 @@
+"""The purge port in memory, as the SQL store does it: along the ids, which grow with time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shieldtx.housekeeping import Purged
+from shieldtx.states import INBOX, OUTBOX
+from tests.simulation.database import Database, InboxRow, OutboxRow
+
+FIRST_ID = UUID(int=0)
+LAST_ID = UUID(int=2**128 - 1)
+CLOCK_SKEW = timedelta(days=1)
+
+
+class MemoryPurgeStore:
+    """Walks over the tables batch by batch; `wall_clock` is the process's own, in seconds."""
+
+    def __init__(self, database: Database, *, wall_clock: Callable[[], float]) -> None:
+        self._database = database
+        self._wall_clock = wall_clock
+        self._reached: dict[str, UUID] = {}
+
+    def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Look at the next `limit` outbox rows."""
+        db = self._database
+        return self._purge("outbox", db.outbox, OUTBOX.purgeable, older_than, limit)
+
+    def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Look at the next `limit` inbox rows."""
+        db = self._database
+        return self._purge("inbox", db.inbox, INBOX.purgeable, older_than, limit)
+
+    def _purge(
+        self,
+        table: str,
+        rows: Mapping[Any, OutboxRow] | Mapping[Any, InboxRow],
+        purgeable: Collection[str],
+        older_than: timedelta,
+        limit: int,
+    ) -> Purged:
+        db = self._database
+        after, too_young = self._reached.get(table, FIRST_ID), self._id_made(older_than)
+        upto = too_young if after < too_young else LAST_ID
+        span = sorted(
+            (row.envelope.id, key) for key, row in rows.items() if after < row.envelope.id <= upto
+        )
+        end = span[limit - 1][0] if len(span) >= limit else None
+        removed = 0
+        for event_id, key in span:
+            row = rows[key]
+            if removed == limit or (end is not None and event_id > end):
+                break
+            if (
+                row.status in purgeable
+                and row.settled_at is not None
+                and row.settled_at < db.now - older_than.total_seconds()
+                and key not in db.locks
+            ):
+                db.delete(table, row)
+                removed += 1
+        after_the_span = FIRST_ID if upto == LAST_ID else self._id_made(-CLOCK_SKEW)
+        reached = after_the_span if end is None else end
+        self._reached[table] = reached
+        return Purged(removed=removed, more=reached != FIRST_ID)
+
+    def _id_made(self, ago: timedelta) -> UUID:
+        milliseconds = max(0, int((self._wall_clock() - ago.total_seconds()) * 1000))
+        return UUID(int=milliseconds << 80)
