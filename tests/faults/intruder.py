@@ -72,7 +72,7 @@ class Intruder:
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "linger.ms": 0, "message.max.bytes": LARGEST}
         )
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
 
     def read(self, *topics: str) -> list[Raw]:
         """Read topics whole."""

@@ -1,0 +1,303 @@
+"""F23 to F28: what happens to consumers, and to what they read."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from confluent_kafka import Consumer
+
+from tests.faults.banks import Banks, Side
+from tests.faults.failpoints import Failpoint
+from tests.faults.intruder import Echo, Intruder
+from tests.faults.matrix import Fault
+from tests.faults.workers import Worker
+
+PLACES = (
+    # As many at a time as the topic has partitions, so that all get records.
+    (("receive", "before"), ("receive", "after"), ("offsets", "before")),
+    (("attempt", "before"), ("attempt", "after"), ("handler", "before")),
+    (("effect", "before"), ("effect", "after"), ("offsets", "after")),
+)
+ATTEMPTS = 4
+"""Of a handler downstream."""
+GUST_WITHIN_S = 30.0
+
+
+def killed_on_the_way(banks: Banks) -> None:
+    """Consumers die before, in and after the handler, three at a time; others take over."""
+    banks.open(but="downstream consume")
+    for places in PLACES:
+        dying = launch_dying(banks.downstream, places)
+        await_members(banks, banks.downstream, dying)
+        banks.write(40)
+        await_deaths(banks, dying)
+    banks.downstream.consume()
+    banks.drain()
+    _kill_by_one_event(banks)
+
+
+def _kill_by_one_event(banks: Banks) -> None:
+    """A handler kills its process at every attempt, until there is none left."""
+    side = banks.downstream
+    stop_consumers(side)
+    banks.write(1, refused=0)
+    always = Failpoint(step="handler", when="before", action="exit", nth=0)
+    consumer = Revived(side, BANK_HANDLER_LEASE="1", **side.broken_at(always))
+    given_up = (
+        "SELECT attempts FROM shield_inbox WHERE status = 'MAX_RECONSUMED' "
+        "AND last_error LIKE 'the last attempt ended with its process%'"
+    )
+    banks.until(lambda: consumer.look() or side.rows(given_up), "the event is given up", 90)
+    banks.expect(
+        consumer.deaths == ATTEMPTS, f"it killed {consumer.deaths} processes, not {ATTEMPTS}"
+    )
+    banks.expect(side.rows(given_up)[-1].attempts == ATTEMPTS, "every attempt was counted")
+
+
+class Revived:
+    """A consumer that is started again whenever it dies, as by a supervisor."""
+
+    def __init__(self, side: Side, **environment: str) -> None:
+        self.deaths = 0
+        self._start = partial(side.launch, "consume", side.group, **environment)
+        self._worker = self._start()
+
+    def look(self) -> None:
+        """Count it and start it again, if it has died."""
+        if not self._worker.is_running:
+            self.deaths += 1
+            self._worker = self._start()
+
+
+def too_slow_and_restless(banks: Banks) -> None:
+    """Handlers outlast their lease and the poll interval; then members come and go."""
+    banks.open(but="downstream consume")
+    _outlast_the_lease(banks)
+    _outlast_the_poll_interval(banks)
+    for _ in range(2):
+        banks.downstream.consume()
+    clients = banks.begin_writing(100, pause=0.1)
+    storms = [Storm(banks) for _ in range(2)]
+    for storm in storms:
+        storm.join(120)
+    clients.finish()
+    seen = sum(storm.assigned for storm in storms)
+    banks.expect(seen >= len(storms) * Storm.GUSTS, f"only {seen} rebalances were seen")
+
+
+def _outlast_the_lease(banks: Banks) -> None:
+    """One stands still after its attempt was counted, another in its handler."""
+    side = banks.downstream
+    marks = []
+    for step, when in (("attempt", "after"), ("handler", "before")):
+        point = Failpoint(step=step, when=when, action="freeze")
+        marks.append(banks.folder / f"{step}.struck")
+        still = {**side.broken_at(point), "BANK_MARK": str(marks[-1])}
+        side.launch("consume", side.group, BANK_HANDLER_LEASE="1", **still)
+    side.consume(BANK_HANDLER_LEASE="1")
+    await_members(banks, side, consumers_of(side))
+    banks.write(40)
+    banks.until(lambda: all(mark.exists() for mark in marks), "both stand still")
+    banks.outlive_standstill(side, within=30)
+    banks.until(
+        lambda: banks.logged(r"was taken over before attempt \d began"),
+        "an attempt that began too late finds itself overtaken",
+    )
+    stop_consumers(side)
+
+
+def _outlast_the_poll_interval(banks: Banks) -> None:
+    """The handlers of one pass take so long that their group gives the consumer up."""
+    side = banks.downstream
+    side.consume(BANK_HANDLER_TAKES="0.2", BANK_POLL_INTERVAL="2", SHIELDTX_LOG_LEVEL="debug")
+    banks.write(30)
+    banks.until(
+        lambda: banks.logged("poll timeout has expired"), "a pass outlasts the poll interval", 60
+    )
+    banks.drain()
+    stop_consumers(side)
+
+
+class Storm(threading.Thread):
+    """A member that joins a group and leaves it again, over and over, and handles nothing."""
+
+    GUSTS = 6
+
+    def __init__(self, banks: Banks) -> None:
+        super().__init__(daemon=True)
+        self.assigned = 0
+        self._banks = banks
+        self.start()
+
+    def run(self) -> None:
+        """Join and leave."""
+        for _ in range(self.GUSTS):
+            self._gust()
+
+    def _gust(self) -> None:
+        before = self.assigned
+        member = Consumer(
+            {
+                "bootstrap.servers": self._banks.kafka.bootstrap,
+                "group.id": self._banks.downstream.group,
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+            }
+        )
+        member.subscribe(self._banks.topics[:1], on_assign=self._note)
+        deadline = time.monotonic() + GUST_WITHIN_S
+        try:
+            while self.assigned == before and time.monotonic() < deadline:
+                member.poll(0.1)
+        finally:
+            member.close()
+
+    def _note(self, _member: object, _partitions: object) -> None:
+        self.assigned += 1
+
+
+def delivered_to_two(banks: Banks) -> None:
+    """Every record comes once more in another partition, so that two slow workers get it."""
+    banks.open(but="downstream consume")
+    consumers = [banks.downstream.consume(BANK_HANDLER_TAKES="0.02") for _ in range(3)]
+    intruder = Intruder(banks.kafka.bootstrap)
+    topic = banks.topics[0]
+    banks.until(
+        lambda: [len(m) for m in intruder.members(banks.downstream.group)] == [1] * len(consumers),
+        "each worker has a partition",
+    )
+    with Echo(banks.kafka.bootstrap, topic) as echo:
+        banks.write(120, pause=0.02)
+        banks.drain()
+        written = banks.upstream.one("SELECT count(*) FROM transfer")
+        banks.until(lambda: len(echo.copies) >= written, "every record has its copy")
+    ends = intruder.ends(topic)
+    banks.until(
+        lambda: intruder.offsets(banks.downstream.group, topic) == ends, "all copies are read"
+    )
+    places = {(copy.partition, copy.offset) for copy in echo.copies}
+    came = banks.downstream.rows("SELECT record_partition, record_offset FROM shield_inbox")
+    first = sum(tuple(place) in places for place in came)
+    banks.expect(0 < first < len(came), f"{first} of {len(came)} events came first as a copy")
+
+
+def read_once_more(banks: Banks) -> None:
+    """The offsets of both groups go back to the beginning, with everything already applied."""
+    banks.open()
+    banks.write(100, refused=0.3)
+    banks.drain()
+    intruder = Intruder(banks.kafka.bootstrap)
+    groups = list(zip(reversed(banks.sides), banks.topics, strict=True))
+    attempts = [_attempts(side) for side, _ in groups]
+    for side, topic in groups:
+        stop_consumers(side)
+        banks.expect(sum(intruder.offsets(side.group, topic).values()) > 0, "a group had read")
+        intruder.move(side.group, topic, dict.fromkeys(intruder.ends(topic), 0))
+        side.consume()
+    for side, topic in groups:
+        banks.until(
+            lambda side=side, topic=topic: (
+                intruder.offsets(side.group, topic) == intruder.ends(topic)
+            ),
+            f"{side.group} has read everything once more",
+        )
+    banks.expect([_attempts(side) for side, _ in groups] == attempts, "no event had another turn")
+    banks.write(20, refused=0.3)
+
+
+def _attempts(side: Side) -> int:
+    return int(
+        side.one(
+            "SELECT count(*) FROM bank_history WHERE place = 'shield_inbox' "
+            "AND after = 'PROCESSING'"
+        )
+    )
+
+
+def a_key_that_waits(banks: Banks) -> None:
+    """An event waits an hour for its retry: its key waits, all others go on."""
+    banks.open(but="downstream consume")
+    side = banks.downstream
+    hiccup = Failpoint(step="handler", when="before", action="raise")
+    side.consume(BANK_BACK_OFF="3600", **side.broken_at(hiccup))
+    banks.write(1, refused=0)
+    banks.struck(side)
+    waiting = "SELECT event_id, key FROM shield_inbox WHERE attempts = 1 AND lease_token IS NULL"
+    banks.until(lambda: side.rows(waiting), "the event waits for its retry")
+    [(event, key)] = side.rows(waiting)
+    # At once, since they would wait as long as the first one.
+    banks.write(150, refused=0.2, ways=("at once",))
+    banks.until(lambda: side.one("SELECT count(*) FROM shield_inbox") == 151, "all are received")
+    of_others = "SELECT count(*) FROM shield_inbox WHERE settled_at IS NULL AND key <> :key"
+    banks.until(lambda: not side.one(of_others, key=key), "the other keys go on")
+    behind = side.rows(
+        "SELECT status, attempts FROM shield_inbox WHERE key = :key AND event_id <> :event",
+        key=key,
+        event=event,
+    )
+    banks.expect(behind, "some events wait behind the first of their key")
+    banks.expect(set(map(tuple, behind)) <= {("INIT", 0)}, f"its key does not wait: {behind}")
+    side.execute("UPDATE shield_inbox SET due_at = now() WHERE event_id = :event", event=event)
+
+
+def launch_dying(side: Side, places: Sequence[tuple[str, str]]) -> list[Worker]:
+    """Start consumers, each of which dies at a place of its own."""
+    return [
+        side.launch(
+            "consume",
+            side.group,
+            **side.broken_at(Failpoint(step=step, when=when, action="exit")),
+        )
+        for step, when in places
+    ]
+
+
+def await_deaths(banks: Banks, dying: Sequence[Worker]) -> None:
+    """Wait until all of them have been killed."""
+    banks.until(lambda: not any(worker.is_running for worker in dying), "every one dies", 60)
+    banks.expect(
+        {worker.exit_status for worker in dying} == {-signal.SIGKILL},
+        f"they died otherwise: {[worker.exit_status for worker in dying]}",
+    )
+
+
+def await_members(banks: Banks, side: Side, workers: Sequence[Worker]) -> None:
+    """Wait until consumers are the members of their group, or one has died before."""
+    members = Intruder(banks.kafka.bootstrap).members
+    banks.until(
+        lambda: (
+            len(members(side.group)) == len(workers)
+            or not all(worker.is_running for worker in workers)
+        ),
+        "all have joined",
+        60,
+    )
+
+
+def stop_consumers(side: Side) -> None:
+    """Let the consumers of a bank leave their group, and end."""
+    for worker in consumers_of(side):
+        worker.terminate()
+
+
+def consumers_of(side: Side) -> list[Worker]:
+    """Return the consumers of a bank that run."""
+    return [w for w in side.workers if w.name.startswith("consume") and w.is_running]
+
+
+FAULTS = (
+    Fault(id="F23", name="consumer killed before, in and after the handler", run=killed_on_the_way),
+    Fault(
+        id="F24",
+        name="handlers over lease and poll interval, rebalance storm",
+        run=too_slow_and_restless,
+    ),
+    Fault(id="F25", name="the same event delivered to two workers", run=delivered_to_two),
+    Fault(id="F26", name="offsets reset with everything applied", run=read_once_more),
+    Fault(id="F28", name="the next event of a key that waits for a retry", run=a_key_that_waits),
+)
