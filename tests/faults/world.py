@@ -22,6 +22,7 @@ from tests.faults import history
 from tests.faults.bank import DOWNSTREAM_TABLES, OPENING_BALANCE, UPSTREAM_TABLES
 from tests.faults.banks import Banks, Side
 from tests.faults.proxy import FaultProxy
+from tests.faults.proxy import kafka as kafka_protocol
 
 ACCOUNTS = 12
 PARTITIONS = 3
@@ -64,6 +65,7 @@ class World:
         kafka: EmbeddedKafka | None = None,
         proxy: FaultProxy | None = None,
         settings: Mapping[str, str] = {},
+        accounts: int = ACCOUNTS,
     ) -> Iterator[Banks]:
         """Open two banks; servers of their own stand in for the run's where a fault needs them."""
         run = f"{name.lower()}_{uuid.uuid4().hex[:8]}"
@@ -99,10 +101,10 @@ class World:
                         "SHIELDTX_MAX_PAYLOAD_BYTES": "2000000",
                         "BANK_GROUP": f"{side}-{run}",
                         "BANK_HANDLER_LEASE": "2",
-                        **settings,
                         # The partitions of a killed consumer are given to others after the
                         # shortest time that brokers allow.
                         "BANK_SESSION_TIMEOUT": "6",
+                        **settings,
                     },
                 )
             )
@@ -114,7 +116,7 @@ class World:
             proxy=proxy,
             prefix=f"{run}.",
             folder=folder,
-            accounts=[f"account-{n}" for n in range(ACCOUNTS)],
+            accounts=[f"account-{n}" for n in range(accounts)],
             seed=seed,
             chance=random.Random(seed),
         )
@@ -132,7 +134,7 @@ class World:
 def own_kafka(world: World, open_: ExitStack) -> Mapping[str, Any]:
     """Start a broker behind a proxy, for a fault that breaks either."""
     port = free_port()
-    proxy = open_.enter_context(FaultProxy(port))
+    proxy = open_.enter_context(FaultProxy(port, kafka_protocol))
     kafka = open_.enter_context(EmbeddedKafka(port=port, advertised_port=proxy.port))
     return {"kafka": kafka, "proxy": proxy}
 
