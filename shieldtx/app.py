@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
-from shieldtx.brokers import codec
+from shieldtx.brokers import signature
 from shieldtx.catalog import Catalog, EventType, Limits
 from shieldtx.config import Settings
 from shieldtx.consumer import Consumer, ConsumerSettings
@@ -227,7 +227,7 @@ class ShieldTx:
             store=SqlOutboxStore(self.engine, self.tables, shards=s.shards),
             leases=SqlLeaseStore(self.engine, self.tables),
             publisher=self.broker.publisher(),
-            encode=partial(codec.encode, prefix=s.topic_prefix),
+            encode=partial(signature.encode, prefix=s.topic_prefix, keys=s.signing_keys),
             settings=RelaySettings(
                 name=name or worker_name(),
                 batch_size=s.relay_batch_size,
@@ -250,7 +250,7 @@ class ShieldTx:
             subscriber=self.broker.subscriber(group, self.topics_of(group)),
             store=store,
             inbox=Inbox(group=declared, store=store, outbox=self.outbox),
-            decode=partial(codec.decode, prefix=prefix),
+            decode=partial(signature.decode, prefix=prefix, keys=self.settings.signing_keys),
             settings=ConsumerSettings(batch_size=self.settings.consumer_batch_size),
             stopping=stopping,
         )

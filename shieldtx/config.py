@@ -18,6 +18,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
+from shieldtx.brokers.signature import MIN_KEY_BYTES
 from shieldtx.catalog import checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import dialect_named
@@ -88,6 +89,21 @@ def _url(value: SecretStr) -> SecretStr:
     return value
 
 
+def _signing_keys(value: SecretStr | None) -> SecretStr | None:
+    if value is None:
+        return None
+    for place, key in enumerate(value.get_secret_value().split(","), 1):
+        if not key.isascii():
+            raise ValueError(f"key {place} holds other characters than those of ASCII")
+        size = len(key.strip())
+        if size < MIN_KEY_BYTES:
+            raise ValueError(
+                f"key {place} has {size} bytes, the least is {MIN_KEY_BYTES}; "
+                "make one with `openssl rand -hex 32`"
+            )
+    return value
+
+
 class Settings(BaseSettings):
     """Everything that can be configured, checked once at the start."""
 
@@ -122,6 +138,11 @@ class Settings(BaseSettings):
     kafka_sasl_password: SecretStr | None = Field(default=None, description="never printed")
     kafka_ssl_cafile: str | None = Field(
         default=None, description="file of the certificates to trust; the system's by default"
+    )
+    signing_key: Annotated[SecretStr | None, AfterValidator(_signing_keys)] = Field(
+        default=None,
+        description="rollbacks are signed with it and refused without it; for a change, the new "
+        "key first and the old one after a comma",
     )
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
         default="", description="in front of every topic's name"
@@ -199,6 +220,14 @@ class Settings(BaseSettings):
                 message = problem["msg"].removeprefix("Value error, ")
                 problems.append(f"SHIELDTX_{name}: {message}" if name else message)
             raise ConfigurationError("; ".join(problems)) from None
+
+    @property
+    def signing_keys(self) -> tuple[SecretStr, ...]:
+        """The keys of rollbacks' signatures: the first signs, each is accepted."""
+        if self.signing_key is None:
+            return ()
+        keys = self.signing_key.get_secret_value().split(",")
+        return tuple(SecretStr(key.strip()) for key in keys)
 
     @property
     def url(self) -> URL:

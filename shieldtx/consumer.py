@@ -122,13 +122,16 @@ class Consumer:
         for record in records:
             try:
                 envelope = self._decode(record)
+                handler = self._group.handler_of(envelope.type, envelope.kind)
+                if handler is not None:
+                    handler.check_authority(envelope)
             except UndecodableRecord as error:
                 log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
                     "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
                 )
                 parked.append(Parked(record=record, reason=str(error)))
                 continue
-            if self._group.handler_of(envelope.type, envelope.kind) is None:
+            if handler is None:
                 ignored += 1
             else:
                 arrivals.append(Arrival(envelope=envelope, record=record))

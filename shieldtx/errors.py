@@ -17,6 +17,7 @@
     ├── BrokerError
     │   └── BrokerUnavailable       an outage: pause, burn no attempt
     ├── UndecodableRecord           a record that is no event; parked with its bytes
+    │   └── NotAuthorised           a rollback from a source that may not refuse the event
     └── HandlerError                what a handler raises about its event
         ├── LocalRollbackFailed     the local rollback of a failed event raised; tried again later
         ├── Refused                 a business refusal that no further attempt would change
@@ -90,6 +91,10 @@ class BrokerUnavailable(BrokerError):
 
 class UndecodableRecord(ShieldTxError):
     """A record that is not an event of shieldtx's wire format."""
+
+
+class NotAuthorised(UndecodableRecord):
+    """A rollback from a source that is not among those which may refuse the event."""
 
 
 class HandlerError(ShieldTxError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from shieldtx.catalog import Catalog, checked_name
-from shieldtx.errors import ConfigurationError, HandlerConflict
-from shieldtx.events import Event
+from shieldtx.errors import ConfigurationError, HandlerConflict, NotAuthorised
+from shieldtx.events import Envelope, Event
 from shieldtx.payloads import payload_type
 from shieldtx.retry import RetryPolicy
 from shieldtx.states import TxKind
@@ -36,6 +36,16 @@ class Handler:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     lease: timedelta = timedelta(minutes=1)
     """How long one attempt may take before another worker may take the event over."""
+    authorised: frozenset[str] | None = None
+    """The sources whose events it is given; None: every source's."""
+
+    def check_authority(self, envelope: Envelope) -> None:
+        """Raise NotAuthorised for an event of a source that this handler does not listen to."""
+        if self.authorised is not None and envelope.source not in self.authorised:
+            raise NotAuthorised(
+                f"ce_source: {envelope.source!r} is not authorised to send a {envelope.kind} of "
+                f"{envelope.type!r}, only {', '.join(sorted(self.authorised))}"
+            )
 
 
 class ConsumerGroup:
@@ -76,13 +86,16 @@ class ConsumerGroup:
         topic: str | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
+        authorised: Collection[str] | None = None,
     ) -> Callable[[F], F]:
         """Declare how this group takes an event back that somebody downstream gave up on.
 
         The function is given the original event, from this service's own tables, and called once
-        per original however many rollbacks arrive.
+        per original however many rollbacks arrive. `authorised` names the sources that may refuse
+        the event, by default all; the rollbacks of others are parked.
         """
-        return self._declare(event_type, TxKind.ROLLBACK, payload, topic, retry, lease)
+        may_refuse = _sources(authorised, of=event_type)
+        return self._declare(event_type, TxKind.ROLLBACK, payload, topic, retry, lease, may_refuse)
 
     def intercepts(self, function: I) -> I:
         """Add an interceptor around every handler of the group, inside those added before."""
@@ -115,6 +128,7 @@ class ConsumerGroup:
         topic: str | None,
         retry: RetryPolicy | None,
         lease: timedelta,
+        authorised: frozenset[str] | None = None,
     ) -> Callable[[F], F]:
         checked_name("event type", event_type)
         if lease <= timedelta(0):
@@ -137,7 +151,11 @@ class ConsumerGroup:
                     "put one of them into a group of its own"
                 )
             self._handlers[key] = Handler(
-                function=function, retry=retry or RetryPolicy(), lease=lease, **given
+                function=function,
+                retry=retry or RetryPolicy(),
+                lease=lease,
+                authorised=authorised,
+                **given,
             )
             if left_out:
                 self._completed_by_type[key] = tuple(left_out)
@@ -152,3 +170,14 @@ class ConsumerGroup:
             left_out = self._completed_by_type.pop(key)
             taken_over = {name: getattr(declared, name) for name in left_out}
             self._handlers[key] = replace(self._handlers[key], **taken_over)
+
+
+def _sources(names: Collection[str] | None, *, of: str) -> frozenset[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not names:
+        raise ConfigurationError(
+            f"compensation of {of!r}: authorised must name sources, such as ('stock',), "
+            f"not {names!r}"
+        )
+    return frozenset(checked_name("source", name) for name in names)

@@ -12,6 +12,7 @@ from shieldtx import Settings
 from shieldtx.errors import ConfigurationError
 
 SECRET = "hunter2"
+LONG_SECRET = "hunter2-" * 4
 URL = f"postgresql+psycopg://shop:{SECRET}@127.0.0.1:5432/shop"
 ENOUGH = {"SHIELDTX_SOURCE": "shop", "SHIELDTX_DATABASE_URL": URL}
 
@@ -66,6 +67,10 @@ def test_what_is_missing_is_named_all_at_once(environment):
         ("SHARDS", "many", "valid integer"),
         ("KAFKA_SECURITY_PROTOCOL", "TLS", "'PLAINTEXT', 'SSL'"),
         ("TOPIC_PREFIX", "eu/", "match pattern"),
+        ("SIGNING_KEY", SECRET, "key 1 has 7 bytes, the least is 32"),
+        ("SIGNING_KEY", f"{LONG_SECRET}, {SECRET}", "key 2 has 7 bytes, the least is 32"),
+        ("SIGNING_KEY", f"{LONG_SECRET},", "key 2 has 0 bytes, the least is 32"),
+        ("SIGNING_KEY", f"{LONG_SECRET}ß", "key 1 holds other characters"),
         ("TOPIC_PARTITIONS", "0", "greater than or equal to 1"),
         ("RELAY_BATCH_SIZE", "10001", "less than or equal to 10000"),
         ("RELAY_POLL_INTERVAL", "0", "longer than 0 seconds"),
@@ -131,13 +136,22 @@ def test_the_inbox_remembers_at_least_as_long_as_the_outbox(environment, inbox, 
 
 
 def test_secrets_are_in_no_text_of_the_settings(environment, caplog):
-    environment(SHIELDTX_KAFKA_SASL_PASSWORD=SECRET)
+    environment(SHIELDTX_KAFKA_SASL_PASSWORD=SECRET, SHIELDTX_SIGNING_KEY=LONG_SECRET)
     settings = Settings.from_env()
     with caplog.at_level(logging.INFO):
         logging.getLogger("test").info("%s %r %s", settings, settings, settings.url)
     texts = [repr(settings), str(settings), f"{settings.url!r}", f"{settings.url}", caplog.text]
+    texts += [repr(settings.signing_keys), str(settings.signing_keys)]
     assert all(SECRET not in text for text in texts)
     assert settings.kafka_sasl_password == SecretStr(SECRET)
+
+
+def test_several_signing_keys_are_parted_by_commas(environment):
+    environment()
+    assert Settings.from_env().signing_keys == ()
+    environment(SHIELDTX_SIGNING_KEY=f"{LONG_SECRET} , {LONG_SECRET[::-1]}")
+    keys = Settings.from_env().signing_keys
+    assert [key.get_secret_value() for key in keys] == [LONG_SECRET, LONG_SECRET[::-1]]
 
 
 def test_settings_made_in_code_are_checked_alike_and_keep_their_secrets():

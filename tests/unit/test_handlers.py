@@ -143,3 +143,16 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(group, way, declarati
 def test_a_group_has_a_name_that_can_name_a_group_of_kafka(catalog):
     with pytest.raises(ConfigurationError, match="consumer group 'a b' cannot be used"):
         ConsumerGroup("a b", catalog)
+
+
+def test_a_compensation_listens_to_every_source_unless_some_are_named(group):
+    group.compensates("orders.placed")(handler)
+    group.compensates("orders.paid", authorised=["stock", "billing"])(handler)
+    assert group.handler_of("orders.placed", TxKind.ROLLBACK).authorised is None
+    assert group.handler_of("orders.paid", TxKind.ROLLBACK).authorised == {"stock", "billing"}
+
+
+@pytest.mark.parametrize("nobody", ["stock", [], [""], ["the stock"]])
+def test_who_is_authorised_is_given_by_names(group, nobody):
+    with pytest.raises(ConfigurationError, match=r"authorised must name sources|cannot be used"):
+        group.compensates("orders.placed", authorised=nobody)

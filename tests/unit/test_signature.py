@@ -1,0 +1,202 @@
+"""Signed rollbacks: who does not know the secret can neither write nor change one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from shieldtx.brokers import codec, signature
+from shieldtx.errors import UndecodableRecord
+from shieldtx.events import Envelope
+from shieldtx.ports import ReceivedRecord
+from shieldtx.states import Operation, TxKind
+
+PREFIX = "shop."
+SECRET = "a secret of thirty-two bytes, at least"
+KEY = SecretStr(SECRET)
+OLD_KEY = SecretStr("the secret that was in use until now")
+
+ROLLBACK = Envelope(
+    id=UUID("01990000-0000-7000-8000-000000000002"),
+    type="orders.placed",
+    source="stock",
+    topic="orders",
+    payload='{"reason":"sold out"}',
+    time=datetime(2026, 3, 1, 10, 30, tzinfo=UTC),
+    kind=TxKind.ROLLBACK,
+    key="household-4",
+    biz_key="17",
+    causation_id=UUID("01990000-0000-7000-8000-000000000001"),
+    causation_source="orders",
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+)
+
+
+def sent(envelope: Envelope, *keys: SecretStr, prefix: str = PREFIX) -> ReceivedRecord:
+    """The record of an envelope as a consumer would read it."""
+    record = signature.encode(envelope, prefix, keys)
+    return ReceivedRecord(
+        topic=record.topic,
+        partition=0,
+        offset=0,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+    )
+
+
+def with_headers(record: ReceivedRecord, **changes: bytes | None) -> ReceivedRecord:
+    headers = {**dict(record.headers), **changes}
+    return replace(record, headers=tuple((n, v) for n, v in headers.items() if v is not None))
+
+
+def refusal(record: ReceivedRecord, *keys: SecretStr, prefix: str = PREFIX) -> str:
+    with pytest.raises(UndecodableRecord) as caught:
+        signature.decode(record, prefix, keys)
+    return str(caught.value)
+
+
+def test_a_signed_rollback_comes_back_as_it_was() -> None:
+    assert signature.decode(sent(ROLLBACK, KEY), PREFIX, [KEY]) == ROLLBACK
+
+
+def test_the_signature_is_an_hmac_over_each_field_behind_its_length() -> None:
+    signed = (
+        b"19:shieldtx rollback 1"
+        b"20:shop.orders.rollback"
+        b"36:01990000-0000-7000-8000-000000000002"
+        b"5:stock"
+        b"13:orders.placed"
+        b"8:ROLLBACK"
+        b"6:INSERT"
+        b"25:2026-03-01T10:30:00+00:00"
+        b"11:household-4"
+        b"2:17"
+        b"36:01990000-0000-7000-8000-000000000001"
+        b"6:orders"
+        b'21:{"reason":"sold out"}'
+    )
+    expected = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    headers = dict(sent(ROLLBACK, KEY).headers)
+    assert headers["ce_signature"] == expected.encode()
+    # Nothing else of the record is different.
+    assert sent(ROLLBACK).headers == sent(ROLLBACK, KEY).headers[:-1]
+
+
+def test_without_a_key_rollbacks_are_neither_signed_nor_refused() -> None:
+    assert "ce_signature" not in dict(sent(ROLLBACK).headers)
+    assert signature.decode(sent(ROLLBACK), PREFIX) == ROLLBACK
+    assert signature.decode(sent(ROLLBACK, KEY), PREFIX) == ROLLBACK
+
+
+def test_a_commit_is_neither_signed_nor_asked_for_a_signature() -> None:
+    commit = ROLLBACK.evolve(kind=TxKind.COMMIT)
+    record = sent(commit, KEY)
+    assert "ce_signature" not in dict(record.headers)
+    assert signature.decode(record, PREFIX, [KEY]) == commit
+
+
+def test_a_rollback_without_a_signature_is_refused() -> None:
+    assert refusal(sent(ROLLBACK), KEY) == "ce_signature: the header is missing from a rollback"
+
+
+@pytest.mark.parametrize("forged", [b"", b"0" * 64, "é".encode(), b"0" * 9000])
+def test_a_signature_that_was_made_up_is_refused(forged: bytes) -> None:
+    record = with_headers(sent(ROLLBACK, KEY), ce_signature=forged)
+    assert "is not that of this record" in refusal(record, KEY)
+
+
+def test_a_signature_with_another_key_is_refused() -> None:
+    assert "is not that of this record" in refusal(sent(ROLLBACK, OLD_KEY), KEY)
+
+
+def test_during_a_change_the_first_key_signs_and_both_are_accepted() -> None:
+    assert signature.decode(sent(ROLLBACK, OLD_KEY), PREFIX, [KEY, OLD_KEY]) == ROLLBACK
+    assert signature.decode(sent(ROLLBACK, KEY, OLD_KEY), PREFIX, [KEY]) == ROLLBACK
+    assert refusal(sent(ROLLBACK, KEY, OLD_KEY), OLD_KEY)
+
+
+GENUINE = sent(ROLLBACK, KEY)
+TAMPERED = {
+    "id": with_headers(GENUINE, ce_id=b"01990000-0000-7000-8000-000000000003"),
+    "source": with_headers(GENUINE, ce_source=b"billing"),
+    "type": with_headers(GENUINE, ce_type=b"orders.changed"),
+    "operation": with_headers(GENUINE, ce_operation=b"DELETE"),
+    "time": with_headers(GENUINE, ce_time=b"2026-03-01T10:30:01+00:00"),
+    "key": replace(with_headers(GENUINE, ce_partitionkey=b"household-5"), key=b"household-5"),
+    "no key": replace(with_headers(GENUINE, ce_partitionkey=None), key=None),
+    "business key": with_headers(GENUINE, ce_bizkey=b"18"),
+    "no business key": with_headers(GENUINE, ce_bizkey=None),
+    "cause": with_headers(GENUINE, ce_causationid=b"01990000-0000-7000-8000-000000000009"),
+    "no cause": with_headers(GENUINE, ce_causationid=None),
+    "the cause's source": with_headers(GENUINE, ce_causationsource=b"tills"),
+    "body": replace(GENUINE, value=b'{"reason":"sold  out"}'),
+    "topic": replace(GENUINE, topic="shop.refunds.rollback"),
+    "signature": with_headers(GENUINE, ce_signature=dict(GENUINE.headers)["ce_signature"][:-1]),
+}
+
+
+@pytest.mark.parametrize("part", TAMPERED)
+def test_a_rollback_that_was_changed_on_its_way_is_refused(part: str) -> None:
+    codec.decode(TAMPERED[part], PREFIX)
+    assert "is not that of this record" in refusal(TAMPERED[part], KEY)
+
+
+def test_a_rollback_that_was_turned_into_a_commit_fits_no_topic() -> None:
+    assert "does not fit the kind COMMIT" in refusal(
+        with_headers(GENUINE, ce_txkind=b"COMMIT"), KEY
+    )
+
+
+def test_a_rollback_of_another_system_with_the_same_key_is_refused() -> None:
+    elsewhere = replace(sent(ROLLBACK, KEY, prefix="staging."), topic=GENUINE.topic)
+    assert "is not that of this record" in refusal(elsewhere, KEY)
+
+
+def test_tracing_may_change_what_is_not_signed() -> None:
+    traced = with_headers(GENUINE, ce_traceparent=b"00-1-2-00", tenant=b"north")
+    found = signature.decode(traced, PREFIX, [KEY])
+    assert (found.traceparent, found.headers) == ("00-1-2-00", {"tenant": "north"})
+
+
+texts = st.text(st.sampled_from("a1:-"), max_size=4)
+twisted = st.fixed_dictionaries(
+    {
+        "key": st.none() | texts,
+        "biz_key": st.none() | texts,
+        "causation_source": st.none() | texts,
+        "source": texts,
+        "type": texts,
+        "payload": texts,
+        "operation": st.sampled_from(Operation),
+    }
+)
+
+
+@given(twisted, twisted)
+def test_two_rollbacks_never_have_the_same_bytes_signed(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assume(one != other)
+    first, second = ROLLBACK.evolve(**one), ROLLBACK.evolve(**other)
+    assert signature._signed_part(first, "t") != signature._signed_part(second, "t")
+
+
+def test_the_secret_is_in_no_text() -> None:
+    texts = [
+        refusal(sent(ROLLBACK), KEY),
+        refusal(sent(ROLLBACK, OLD_KEY), KEY),
+        repr(partial(signature.encode, prefix=PREFIX, keys=(KEY,))),
+        repr(sent(ROLLBACK, KEY)),
+    ]
+    assert all(SECRET not in text for text in texts)
