@@ -1,10 +1,18 @@
-"""F9 to F16: what happens to relays."""
+"""F9 to F13: relays die, stand still, race, and disagree about the time."""
 
 from __future__ import annotations
 
-from tests.faults.banks import Banks
+from functools import partial
+from signal import SIGKILL
+from types import MappingProxyType
+
+from tests.faults.banks import Banks, Side
 from tests.faults.failpoints import Failpoint
 from tests.faults.matrix import Fault
+from tests.faults.workers import Worker
+
+HASTY = MappingProxyType({"SHIELDTX_RELAY_LEASE": "1", "SHIELDTX_RELAY_SEND_TIMEOUT": "0.7"})
+"""Of relays that do not live long, and whose shards should not wait for long."""
 
 STEPS_OF_A_PASS = (
     ("claim", "after"),  # claimed
@@ -16,19 +24,94 @@ STEPS_OF_A_PASS = (
 
 
 def killed_at_each_step(banks: Banks) -> None:
-    """A relay dies at each step of its pass; the next one takes its shards over."""
-    banks.downstream.relay()
-    for side in banks.sides:
-        side.consume()
+    """A relay dies at each step of its pass; the next one takes its shards over, and dies, too."""
+    banks.open(but="upstream relay")
     banks.write(100)
     for step, when in STEPS_OF_A_PASS:
-        banks.upstream.mark.unlink(missing_ok=True)
-        point = Failpoint(step=step, when=when, action="exit")
-        relay = banks.upstream.relay(**banks.upstream.broken_at(point))
-        banks.struck(banks.upstream)
-        relay.kill()
-        banks.write(20)
+        relay = _broken(banks, Failpoint(step=step, when=when, action="exit"), **HASTY)
+        ended = relay.join(10) and relay.exit_status == -SIGKILL
+        banks.expect(ended, f"the relay is killed {when} {step}")
     banks.upstream.relay()
 
 
-FAULTS = (Fault(id="F9", name="relay killed at each step of its pass", run=killed_at_each_step),)
+def zombies(banks: Banks) -> None:
+    """Relays are stopped in the middle of a pass; when another has done their work they go on.
+
+    Each takes over from the one before it. When they come back the first has sent nothing yet, the
+    second sends what is on the topic already, and the third has sent it and would settle.
+    """
+    up = banks.upstream
+    banks.open(but="upstream relay")
+    banks.write(80)
+    # In the second pass: then it is connected, and time to send is what it lacks least.
+    stopped = [
+        _broken(
+            banks,
+            Failpoint(step=step, when=when, action="freeze", nth=2),
+            SHIELDTX_RELAY_BATCH_SIZE="10",
+        )
+        for step, when in (("claim", "after"), ("publish", "before"), ("publish", "after"))
+    ]
+    up.relay()
+    banks.drain()
+    records = len(banks.records())
+    up.wake.touch()
+    too_late = r"taken over by another relay before they were settled"
+    for zombie in stopped:
+        banks.until(partial(zombie.has_logged, too_late), "the zombie is fenced")
+    banks.until(lambda: len(banks.records()) > records, "a zombie publishes once more")
+    settled = (
+        "SELECT count(*) - count(DISTINCT id) FROM bank_history "
+        "WHERE place = 'shield_outbox' AND after = 'PROCESSED'"
+    )
+    banks.expect(up.one(settled) == 0, "no zombie settles what another relay has settled")
+    banks.until(lambda: len(owners(up)) == 4, "the zombies take part again")
+    banks.write(40)
+
+
+def race(banks: Banks) -> None:
+    """Four relays race for the same shards, while one after the other dies or leaves."""
+    up = banks.upstream
+    banks.open(but="upstream relay")
+    relays = [up.launch("relay", **HASTY) for _ in range(4)]
+    clients = banks.begin_writing(200, pause=0.15)
+    for n in range(4):
+        goes = relays.pop(banks.chance.randrange(4))
+        banks.until(partial(has_shards, up, goes), "the relay has shards")
+        if n % 2:
+            banks.expect(goes.terminate() == 0, "a relay leaves gracefully")
+        else:
+            goes.kill()
+        relays.append(up.launch("relay", **HASTY))
+    clients.finish()
+    banks.until(lambda: all(has_shards(up, relay) for relay in relays), "all four have shards")
+    banks.write(40)
+    changes = up.one("SELECT sum(epoch) FROM shield_shard")
+    banks.expect(changes > 3 * len(up.rows("SELECT FROM shield_shard")), "shards change hands")
+
+
+def owners(side: Side) -> set[str]:
+    """Return the relays that have shards."""
+    living = "SELECT DISTINCT owner FROM shield_shard WHERE lease_until > now()"
+    return {owner for (owner,) in side.rows(living)}
+
+
+def has_shards(side: Side, relay: Worker) -> bool:
+    """Whether a relay, whose name tells its process, has shards."""
+    return any(f"-{relay.pid}-" in owner for owner in owners(side))
+
+
+def _broken(banks: Banks, point: Failpoint, **environment: str) -> Worker:
+    """Start a relay upstream that a failpoint breaks, and wait until it has."""
+    up = banks.upstream
+    up.mark.unlink(missing_ok=True)
+    relay = up.launch("relay", **environment, **up.broken_at(point))
+    banks.struck(up)
+    return relay
+
+
+FAULTS = (
+    Fault(id="F9", name="relay killed at each step of its pass", run=killed_at_each_step),
+    Fault(id="F10", name="relay stopped past its lease, taken over, back again", run=zombies),
+    Fault(id="F11", name="four relays race while relays come and go", run=race),
+)
