@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,21 +21,22 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def begin(self, operation: UUID) -> None:
-        """Note that an operation is about to be tried."""
-        self._append({"id": str(operation), "what": "begin"})
+    def begin(self, *operations: UUID) -> None:
+        """Note that operations of one transaction are about to be tried."""
+        self._append(operations, "begin")
 
-    def end(self, operation: UUID, answer: Answer) -> None:
-        """Note how it ended."""
-        self._append({"id": str(operation), "what": answer})
+    def end(self, *operations: UUID, answer: Answer) -> None:
+        """Note how they ended."""
+        self._append(operations, answer)
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
 
-    def _append(self, entry: dict[str, str]) -> None:
-        # One write of one line, so that lines of several clients never mix.
-        os.write(self._file, f"{json.dumps(entry)}\n".encode())
+    def _append(self, operations: Sequence[UUID], what: str) -> None:
+        lines = [f"{json.dumps({'id': str(o), 'what': what})}\n" for o in operations]
+        # One write of whole lines, so that those of several clients never mix.
+        os.write(self._file, "".join(lines).encode())
         os.fsync(self._file)
 
 

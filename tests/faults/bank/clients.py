@@ -84,7 +84,8 @@ def _client(orders: Orders, engine: Engine, share: int, number: int, stop: Flag)
             refuse = chance.choice(orders.ways)
         fate = {"refuse": refuse, "undo": orders.undo if refuse else ""}
         journal.begin(operation)
-        journal.end(operation, _try(engine, operation, account, chance.randint(1, 100), fate))
+        answer = _try(engine, operation, account, chance.randint(1, 100), fate)
+        journal.end(operation, answer=answer)
         if orders.pause:
             time.sleep(orders.pause)
     journal.close()
