@@ -16,10 +16,10 @@ from tests.faults import hunts, matrix, sweep
 from tests.faults.matrix import Fault
 from tests.faults.mutants import MUTANTS
 from tests.faults.report import line_of, line_of_trophy, table_of
-from tests.faults.scenarios import consumer, relay, write
+from tests.faults.scenarios import consumer, poison, relay, write
 from tests.faults.world import World
 
-FAULTS: tuple[Fault, ...] = (*write.FAULTS, *relay.FAULTS, *consumer.FAULTS)
+FAULTS: tuple[Fault, ...] = (*write.FAULTS, *relay.FAULTS, *consumer.FAULTS, *poison.FAULTS)
 PARTS = ("matrix", "sweep", "mutants", "simulation", "model")
 
 

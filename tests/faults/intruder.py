@@ -124,6 +124,11 @@ class Intruder:
         answer = self._admin.list_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
         return {p.partition: p.offset for p in answer.topic_partitions if p.offset >= 0}
 
+    def has_read(self, group: str, topic: str, upto: Mapping[int, int]) -> bool:
+        """Whether a group has committed these offsets, or later ones."""
+        committed = self.offsets(group, topic)
+        return all(committed.get(partition, 0) >= offset for partition, offset in upto.items())
+
     def move(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Change the offsets of a group without members."""
         wanted = [TopicPartition(topic, p, offset) for p, offset in offsets.items()]

@@ -118,6 +118,6 @@ def _uuid(value: bytes | None) -> UUID | None:
 def _seq(value: bytes | None) -> int | None:
     try:
         body = json.loads(value or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return body.get("seq") if isinstance(body, dict) else None

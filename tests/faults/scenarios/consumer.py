@@ -178,7 +178,7 @@ def delivered_to_two(banks: Banks) -> None:
         banks.until(lambda: len(echo.copies) >= written, "every record has its copy")
     ends = intruder.ends(topic)
     banks.until(
-        lambda: intruder.offsets(banks.downstream.group, topic) == ends, "all copies are read"
+        lambda: intruder.has_read(banks.downstream.group, topic, ends), "all copies are read"
     )
     places = {(copy.partition, copy.offset) for copy in echo.copies}
     came = banks.downstream.rows("SELECT record_partition, record_offset FROM shield_inbox")
@@ -200,12 +200,8 @@ def read_once_more(banks: Banks) -> None:
         intruder.move(side.group, topic, dict.fromkeys(intruder.ends(topic), 0))
         side.consume()
     for side, topic in groups:
-        banks.until(
-            lambda side=side, topic=topic: (
-                intruder.offsets(side.group, topic) == intruder.ends(topic)
-            ),
-            f"{side.group} has read everything once more",
-        )
+        again = partial(intruder.has_read, side.group, topic, intruder.ends(topic))
+        banks.until(again, f"{side.group} has read everything once more")
     banks.expect([_attempts(side) for side, _ in groups] == attempts, "no event had another turn")
     banks.write(20, refused=0.3)
 
