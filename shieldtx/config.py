@@ -75,6 +75,7 @@ def _url(value: SecretStr) -> SecretStr:
         "with %40 for an @ in the password"
     )
     try:
+        value.get_secret_value().encode()
         url = make_url(value.get_secret_value())
         dialect_named(url.get_backend_name())
     except (ArgumentError, ValueError):
@@ -86,6 +87,10 @@ def _url(value: SecretStr) -> SecretStr:
     # The end of a password with an @ in it would be taken for the host, and told in errors.
     if url.password is not None and "@" in f"{url.host}{url.database}":
         raise malformed
+    try:
+        url.get_dialect()().create_connect_args(url)
+    except ArgumentError:  # hosts and ports that do not go together
+        raise malformed from None
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 import sys
 from typing import Annotated
@@ -24,6 +25,8 @@ commands = typer.Typer(
     help="List, show and replay FAILED events, DEAD compensations and parked records.",
     no_args_is_help=True,
 )
+
+_NUMBER = re.compile("[0-9]{1,18}")
 
 Group = Annotated[
     str | None, typer.Option("--group", help="Only what this consumer group received.")
@@ -158,7 +161,7 @@ def _rows(store: SqlDeadLetters, ref: str) -> list[DeadLetter]:
 
 def _record(store: SqlDeadLetters, ref: str) -> ParkedRecord:
     parts = ref.split("/")
-    if len(parts) != len(letters.RECORD_REF) or not all(p.isdecimal() for p in parts[2:]):
+    if len(parts) != len(letters.RECORD_REF) or not all(map(_NUMBER.fullmatch, parts[2:])):
         raise ConfigurationError(f"{ref!r}: write it as {'/'.join(letters.RECORD_REF)}")
     group, topic, partition, offset = parts
     found = store.find_parked(

@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
 
+from shieldtx.cli.output import printable
 from shieldtx.errors import ConfigurationError, ShieldTxError
 
 FAILED: Final = 1
@@ -22,7 +23,7 @@ class Failure:
     status: int
 
 
-def failure_of(error: BaseException | None) -> Failure | None:
+def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911  one a kind
     """Return how to report an error; None for one that is a defect and needs its traceback."""
     match error:
         case ShieldTxError():
@@ -37,8 +38,11 @@ def failure_of(error: BaseException | None) -> Failure | None:
         case ImportError() if "psycopg" in (error.name or "") or "libpq" in str(error):
             line = f"psycopg cannot be used ({error}): pip install 'shieldtx[binary]'"
             return _failure(line, MISCONFIGURED)
+        case UnicodeEncodeError():
+            # Not shown: it may be part of a secret.
+            return _failure("a text among words or settings is no UTF-8", MISCONFIGURED)
     return None
 
 
 def _failure(line: str, status: int) -> Failure:
-    return Failure(line=" ".join(line.split()), status=status)
+    return Failure(line=printable(" ".join(line.split())), status=status)

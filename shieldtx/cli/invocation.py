@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -64,10 +65,12 @@ def _module(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return import_module(name)
+        # Standard output is for results, not for what a module says while it is imported.
+        with redirect_stdout(sys.stderr):
+            return import_module(name)
     except ShieldTxError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Of the module itself, or of one of the packages around it.
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):
@@ -79,7 +82,7 @@ def _module(name: str) -> ModuleType:
         ) from error
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from shieldtx.cli.failures import failure_of
+from shieldtx.cli.output import printable
 
 # Of others' loggers, what is worth a line; an outage, say, is reported by shieldtx itself, once.
 _QUIET: Final = {
@@ -72,14 +73,16 @@ class _PlainLines(logging.Formatter):
         return _time_of(record)
 
     def _shortened(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Put an error that explains itself into the message, in place of its traceback."""
-        failure = failure_of(record.exc_info[1]) if record.exc_info else None
-        if failure is None or self._tracebacks:
-            return record
+        """Put an error that explains itself into the message, in place of its traceback.
+
+        What a message says may be foreign, and must not look like other entries.
+        """
         record = copy.copy(record)
-        record.msg = f"{record.getMessage()}: {failure.line}"
-        record.args = ()
-        record.exc_info = record.exc_text = None
+        record.msg, record.args = printable(record.getMessage()), ()
+        failure = failure_of(record.exc_info[1]) if record.exc_info else None
+        if failure is not None and not self._tracebacks:
+            record.msg = f"{record.msg}: {failure.line}"
+            record.exc_info = record.exc_text = None
         return record
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,6 +15,8 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from shieldtx.errors import ShieldTxError
 
 AsJson = Annotated[
     bool,
@@ -21,15 +26,38 @@ AsJson = Annotated[
 _PIPED_WIDTH = 200
 
 
+class ResultsLost(ShieldTxError):
+    """Standard output is closed, or does not take what is written to it."""
+
+
+def set_up() -> None:
+    """Have standard output take any text, escaped where its encoding has no letters for it.
+
+    Raises ResultsLost where there is none.
+    """
+    if sys.stdout is None:
+        raise ResultsLost("standard output is closed: send it to /dev/null to do without results")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def flush() -> None:
+    """Write out what was printed; raises ResultsLost."""
+    with _writing():
+        sys.stdout.flush()
+
+
 def print_json(data: Any) -> None:
     """Print data as JSON, alone on standard output."""
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    # Where there are no letters for a text, JSON has its own escapes.
+    has_letters = (sys.stdout.encoding or "").lower().startswith("utf")
+    _write(json.dumps(data, ensure_ascii=not has_letters, indent=2))
 
 
 def print_line(text: str) -> None:
     """Print a line at once, also into a pipe."""
-    sys.stdout.write(f"{printable(text)}\n")
-    sys.stdout.flush()
+    _write(printable(text))
+    flush()
 
 
 def print_table(
@@ -52,7 +80,10 @@ def print_table(
         )
     for row in rows:
         table.add_row(*(printable("" if cell is None else str(cell)) for cell in row))
-    _console().print(table)
+    console = _console()
+    with console.capture() as capture:
+        console.print(table)
+    _write(capture.get().removesuffix("\n"))
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -60,7 +91,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     named = [(name, "" if value is None else printable(str(value))) for name, value in fields]
     width = max((len(name) for name, _ in named), default=0)
     for name, value in named:
-        sys.stdout.write(f"{name:<{width}}  {value}".rstrip() + "\n")
+        _write(f"{name:<{width}}  {value}".rstrip())
 
 
 def printable(text: str) -> str:
@@ -88,6 +119,23 @@ def age(duration: timedelta | None) -> str:
 def moment(time: datetime | None) -> str | None:
     """Return a time by RFC 3339."""
     return None if time is None else time.isoformat()
+
+
+def _write(text: str) -> None:
+    with _writing():
+        sys.stdout.write(f"{text}\n")
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as error:
+        # Python tries once more at its end, and would tell of that too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ResultsLost(f"standard output takes no results: {error.strerror}") from error
 
 
 def _console() -> Console:

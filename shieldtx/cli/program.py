@@ -14,7 +14,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from shieldtx.cli import database, dead, processes, reconciliation, topics
+from shieldtx.cli import database, dead, output, processes, reconciliation, topics
 from shieldtx.cli import status as status_command
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import Invocation
@@ -37,7 +37,8 @@ class Program(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and end with one line where a person can do something about it."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            output.flush()
         except Exception as error:
             failure = failure_of(error)
             if failure is None:
@@ -45,6 +46,7 @@ class Program(TyperGroup):
             log.debug("the command failed", exc_info=True)
             typer.echo(f"error: {failure.line}", err=True)
             raise typer.Exit(failure.status) from error
+        return result
 
 
 def _common_first(args: Sequence[str]) -> list[str]:
@@ -132,6 +134,7 @@ def start(
     after the command.
     """
     set_up(log_level, log_format)
+    output.set_up()
     # A host that swallows packets must not hold a command for minutes; libpq's own variable.
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)
     context.obj = Invocation(app=app)

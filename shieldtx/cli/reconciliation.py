@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from shieldtx.catalog import checked_name
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
 from shieldtx.errors import ConfigurationError, ShieldTxError
@@ -25,6 +26,7 @@ from shieldtx.reconcile.launch import (
     run,
 )
 from shieldtx.states import TxKind
+from shieldtx.store.schema import schema_name
 
 _FOR_EVER: Final = "for-ever"
 _DURATION: Final = TypeAdapter(timedelta)
@@ -155,15 +157,20 @@ def _service(option: str, text: str, schema: str | None, retention: str) -> Serv
         raise ConfigurationError(f"{option}: the environment variable {variable} is not set")
     try:
         make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ConfigurationError(f"{option}: {variable} does not hold a database URL") from None
+    schema = schema_name(schema, setting=f"{option}-schema")
     kept = None if retention == _FOR_EVER else _duration(f"{option}-retention", retention)
     return ServiceDatabase(name=name, url=url, schema=schema, retention=kept)
 
 
 def _groups(receive: list[str], compensate: list[str]) -> tuple[ExpectedGroup, ...] | None:
     groups = [
-        ExpectedGroup(name=name, kind=kind, topics=tuple(t for t in topics.split(",") if t))
+        ExpectedGroup(
+            name=checked_name("group", name),
+            kind=kind,
+            topics=tuple(t for t in topics.split(",") if t),
+        )
         for kind, texts in ((TxKind.COMMIT, receive), (TxKind.ROLLBACK, compensate))
         for name, _, topics in (text.partition(":") for text in texts)
     ]

@@ -59,7 +59,7 @@ def jdbc_address(service: str, url: str) -> JdbcAddress:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ConfigurationError(
             f"the database URL of service {service!r} cannot be read: it should look like "
             "postgresql+psycopg://user:password@host:5432/database"
