@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from signal import SIGKILL
 from types import MappingProxyType
@@ -9,10 +10,16 @@ from types import MappingProxyType
 from tests.faults.banks import Banks, Side
 from tests.faults.failpoints import Failpoint
 from tests.faults.matrix import Fault
+from tests.faults.proxy import TO_CLIENT
 from tests.faults.workers import Worker
+from tests.faults.world import SHARDS, own_kafka
 
 HASTY = MappingProxyType({"SHIELDTX_RELAY_LEASE": "1", "SHIELDTX_RELAY_SEND_TIMEOUT": "0.7"})
 """Of relays that do not live long, and whose shards should not wait for long."""
+
+LEASE_S = 2.0
+POLL_S = 0.1
+UNCONFIRMED = "SELECT count(*) FROM shield_outbox WHERE unconfirmed"
 
 STEPS_OF_A_PASS = (
     ("claim", "after"),  # claimed
@@ -86,8 +93,62 @@ def race(banks: Banks) -> None:
     clients.finish()
     banks.until(lambda: all(has_shards(up, relay) for relay in relays), "all four have shards")
     banks.write(40)
-    changes = up.one("SELECT sum(epoch) FROM shield_shard")
-    banks.expect(changes > 3 * len(up.rows("SELECT FROM shield_shard")), "shards change hands")
+    banks.expect(epochs(up) > 3 * SHARDS, "shards change hands")
+
+
+def late(banks: Banks) -> None:
+    """A relay is late for its polls, then its sends block, for longer than timeout and lease."""
+    up = banks.upstream
+    banks.open(but="upstream relay")
+    relay = up.relay(SHIELDTX_RELAY_LEASE="20")
+    _stop_now_and_then(banks, relay)
+    banks.expect(has_shards(up, relay) and epochs(up) == SHARDS, "no shard changes hands")
+    relay.terminate()
+    relay = up.relay()
+    banks.write(10)
+    banks.until(lambda: not up.unsettled(), "it is connected")
+    with banks.proxy.hold(to={TO_CLIENT}) as hold:
+        banks.write(20)
+        hold.until_struck()
+        # The pass ends at its timeout, before its lease does; the next ones as well.
+        banks.until(lambda: up.one(UNCONFIRMED) > 0, "what is not acknowledged is given back")
+        time.sleep(LEASE_S)
+    banks.until(lambda: not up.unsettled(), "the acknowledgements come")
+    banks.expect(up.one("SELECT max(attempts) FROM shield_outbox") == 1, "no attempt is burnt")
+    relay.terminate()
+    _freeze_alone(banks)
+
+
+def _stop_now_and_then(banks: Banks, relay: Worker) -> None:
+    """Stop a relay for less than a poll, a few times, and once for longer."""
+    up = banks.upstream
+    clients = banks.begin_writing(30, pause=0.05)
+    for _ in range(10):
+        with relay.stopped():
+            time.sleep(POLL_S / 2)
+        time.sleep(POLL_S / 2)
+    clients.finish()
+    banks.until(lambda: not up.unsettled(), "what was written goes out")
+    with relay.stopped():
+        banks.write(20)
+        banks.expect(up.outbox().get("INIT") == 20, "a relay that stands still sends nothing")
+    banks.until(lambda: not up.unsettled(), "what was written meanwhile goes out")
+
+
+def _freeze_alone(banks: Banks) -> None:
+    """Let a relay stand still past its lease, with records sent and nobody to take them over."""
+    up = banks.upstream
+    banks.write(20)
+    relay = _broken(banks, Failpoint(step="publish", when="after", action="freeze"))
+    banks.until(lambda: not owners(up), "the lease runs out")
+    up.wake.touch()
+    banks.until(lambda: not up.unsettled(), "the relay settles what it has sent")
+    banks.expect(not relay.has_logged("taken over"), "nobody else has taken it over")
+
+
+def epochs(side: Side) -> int:
+    """Return how often a shard has found an owner."""
+    return int(side.one("SELECT sum(epoch) FROM shield_shard"))
 
 
 def owners(side: Side) -> set[str]:
@@ -114,4 +175,7 @@ FAULTS = (
     Fault(id="F9", name="relay killed at each step of its pass", run=killed_at_each_step),
     Fault(id="F10", name="relay stopped past its lease, taken over, back again", run=zombies),
     Fault(id="F11", name="four relays race while relays come and go", run=race),
+    Fault(
+        id="F13", name="late ticks of a relay, and sends that block", run=late, setting=own_kafka
+    ),
 )
