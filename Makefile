@@ -7,13 +7,16 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # How many baskets the demo takes through the tills.
 N ?= 5000
+# How long nemesis goes on, and the seed of its schedule (a new one each time by default).
+MINUTES ?= 20
+SEED ?=
 # `make lock UPGRADE=--upgrade` takes the newest versions; without it only what pyproject.toml asks for.
 UPGRADE ?=
 UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 
-.PHONY: help demo test lint format bench lock dist clean kafka
+.PHONY: help demo test lint format bench faults nemesis lock dist clean kafka
 
 help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
@@ -39,6 +42,12 @@ format: .venv/.ready ## bring the code into shape
 
 bench: .venv/.ready kafka ## measure how fast the relay drains an outbox to Kafka
 	@$(BIN)/python -m benchmarks.quick $(ARGS)
+
+faults: .venv/.ready kafka ## break everything on real servers and count: matrix, sweep, mutants, simulation, model
+	@$(BIN)/python -m tests.faults $(ARGS)
+
+nemesis: .venv/.ready kafka ## break everything at once, at random (MINUTES=20 SEED=...)
+	@$(BIN)/python -m tests.faults.nemesis --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 dist: .venv/.ready ## build the wheel and the source archive into dist/
 	@rm -rf dist
