@@ -44,6 +44,8 @@ def add(service: Service, row: OutboxRow) -> Service:
 def relays(state: State, bounds: Bounds) -> Iterator[Step]:
     """The steps of every relay, and the end of the shard's lease under each of them."""
     for s, service in enumerate(state.services):
+        if not service.rows:
+            continue
         yield from _lease_ends(state, s)
         for r, relay in enumerate(service.relays):
             name = f"relay {r + 1} of {service.name}"
