@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -133,6 +134,13 @@ class Side:
                 "(SELECT count(*) FROM shield_inbox WHERE settled_at IS NULL)"
             )
         )
+
+    def stop_all(self) -> None:
+        """Ask all that still runs for a graceful end."""
+        for worker in self.workers:
+            worker.send(signal.SIGTERM)
+        for worker in self.workers:
+            worker.terminate()
 
     def close(self) -> None:
         """Kill what still runs."""
