@@ -21,6 +21,7 @@ from kafka.structs import MemberState, OffsetAndMetadata
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_consumer import Consumer
+from shieldtx.brokers.kafka_identity import Identities
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
 from shieldtx.ports import ReceivedRecord
 
@@ -74,6 +75,7 @@ class KafkaSubscriber:
         """
         self._connection = connection
         self._topics = list(topics)
+        self._identities = Identities(self._topics)
         self._join_timeout = join_timeout
         self._options = {
             "group_id": group,
@@ -100,7 +102,8 @@ class KafkaSubscriber:
         self._check_joining()
         consumer = self._open()
         with self._client_errors("reading"):
-            fetched = self._fetch(consumer, timeout, limit)
+            self._identities.look(self._network.cluster)
+            fetched = self._without_misread(consumer, self._fetch(consumer, timeout, limit))
         if not fetched:
             self._check_reachable()
             return []
@@ -120,6 +123,15 @@ class KafkaSubscriber:
         while not fetched and not _has_joined(consumer) and time.monotonic() < patience:
             fetched = consumer.poll(timeout_ms=_JOIN_LOOK_MS, max_records=limit)
         return fetched
+
+    def _without_misread(self, consumer: Any, fetched: dict[Any, Any]) -> dict[Any, Any]:
+        """Leave out the records of topics that were made anew, and begin with those once more."""
+        anew = self._identities.made_anew(self._network.cluster)
+        places = [place for place in consumer.assignment() or () if place.topic in anew]
+        if places:
+            log.warning("%s made anew: read from the beginning", ", ".join(sorted(anew)))
+            consumer.seek_to_beginning(*places)
+        return {place: found for place, found in fetched.items() if place.topic not in anew}
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
         """Remember these records as taken care of; raises BrokerUnavailable."""

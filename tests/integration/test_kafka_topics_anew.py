@@ -1,0 +1,137 @@
+"""Topics that are deleted and made anew under the same name while a group reads them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from shieldtx.brokers.kafka import (
+    KafkaBroker,
+    KafkaConnection,
+    KafkaPublisher,
+    KafkaSubscriber,
+    KafkaTopics,
+)
+from shieldtx.embedded import EmbeddedKafka
+from shieldtx.ports import Outcome, Record
+
+WITHIN_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[KafkaConnection]:
+    """A broker whose topics come and go."""
+    with EmbeddedKafka() as server:
+        yield KafkaConnection(bootstrap_servers=server.bootstrap)
+
+
+@pytest.fixture
+def publisher(connection: KafkaConnection) -> Iterator[KafkaPublisher]:
+    publisher = KafkaPublisher(connection)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def topics(connection: KafkaConnection) -> list[str]:
+    names = [f"t-{uuid.uuid4().hex}" for _ in range(2)]
+    make(connection, names)
+    return names
+
+
+@pytest.fixture
+def subscriber(connection: KafkaConnection, topics: list[str]) -> Iterator[KafkaSubscriber]:
+    subscriber = KafkaBroker(connection).subscriber(f"g-{topics[0]}", topics)
+    yield subscriber
+    subscriber.close()
+
+
+def make(connection: KafkaConnection, names: Sequence[str]) -> None:
+    admin = KafkaTopics(connection)
+    admin.create(names, partitions=1, replication=1)
+    admin.close()
+
+
+def make_anew(connection: KafkaConnection, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": connection.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(WITHIN_S)
+    make(connection, [topic])
+
+
+def publish(publisher: KafkaPublisher, topic: str, values: Sequence[str]) -> None:
+    records = [Record(topic=topic, key=b"k", value=value.encode()) for value in values]
+    ended = publisher.publish(records, timeout=20)
+    assert {delivery.outcome for delivery in ended} == {Outcome.ACKNOWLEDGED}
+
+
+def read(subscriber: KafkaSubscriber, count: int) -> list[str]:
+    """Read and commit until there are so many."""
+    values: list[str] = []
+    deadline = time.monotonic() + WITHIN_S
+    while len(values) < count:
+        assert time.monotonic() < deadline, values
+        batch = subscriber.poll(timeout=0.2, limit=500)
+        subscriber.commit(batch)
+        values += [r.value.decode() for r in batch if r.value is not None]
+    return values
+
+
+def test_a_topic_made_anew_while_a_handler_was_at_work_is_read_from_its_beginning(
+    connection: KafkaConnection,
+    publisher: KafkaPublisher,
+    subscriber: KafkaSubscriber,
+    topics: list[str],
+) -> None:
+    topic, other = topics
+    old = [f"old-{n}" for n in range(10)]
+    publish(publisher, topic, old)
+    assert read(subscriber, 10) == old
+    make_anew(connection, topic)
+    # The member's place in the old topic lies inside the new one.
+    new = [f"new-{n}" for n in range(30)]
+    publish(publisher, topic, new)
+    publish(publisher, other, ["beside"])
+    # A handler that takes its time: until now nobody has polled.
+    time.sleep(1)
+    came = read(subscriber, 31)
+    assert [value for value in came if value != "beside"] == new
+    assert came.count("beside") == 1
+
+
+def test_a_topic_that_was_away_for_a_while_is_read_from_its_beginning(
+    connection: KafkaConnection,
+    publisher: KafkaPublisher,
+    subscriber: KafkaSubscriber,
+    topics: list[str],
+) -> None:
+    topic, other = topics
+    publish(publisher, topic, ["old"])
+    assert read(subscriber, 1) == ["old"]
+    admin = AdminClient({"bootstrap.servers": connection.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(WITHIN_S)
+    publish(publisher, other, ["meanwhile"])
+    assert read(subscriber, 1) == ["meanwhile"]
+    make(connection, [topic])
+    publish(publisher, topic, ["new-0", "new-1", "new-2"])
+    assert read(subscriber, 3) == ["new-0", "new-1", "new-2"]
+
+
+def test_the_reason_of_records_that_a_broker_did_not_take_is_its_answer(
+    connection: KafkaConnection, publisher: KafkaPublisher, topics: list[str]
+) -> None:
+    topic = topics[0]
+    publish(publisher, topic, ["known"])
+    admin = AdminClient({"bootstrap.servers": connection.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(WITHIN_S)
+    record = Record(topic=topic, key=b"k", value=b"late")
+    [first] = publisher.publish([record], timeout=1.5)
+    assert first.outcome is Outcome.UNCONFIRMED
+    assert "not acknowledged within 1.5 s" in first.reason
+    assert "UnknownTopicOrPartitionError" in first.reason
+    [second] = publisher.publish([record], timeout=10)
+    assert second.outcome is Outcome.REFUSED
+    assert f"topic {topic} does not exist" in second.reason
