@@ -1,4 +1,4 @@
-"""The log of Kafka's client: it shows passwords there, and says there alone why it cannot connect.
+"""The log of Kafka's client: it shows passwords there, and says there alone what holds it up.
 
 How much of it is kept is up to the application.
 """
@@ -16,6 +16,7 @@ _HIDDEN: Final = "********"
 # They write out whole requests at level DEBUG, that with the password included.
 _TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
 _CONNECTING: Final = "kafka.net.manager"
+_SENDING: Final = "kafka.producer.sender"
 
 
 class _Discretion(logging.Filter):
@@ -50,6 +51,20 @@ class _Witness(logging.Filter):
         return True
 
 
+class _Listener(logging.Filter):
+    """Remembers the names of errors that messages are about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        self.names += [a for a in arguments if isinstance(a, str) and a.endswith("Error")]
+        return True
+
+
 _DISCRETION: Final = _Discretion()
 
 
@@ -70,3 +85,15 @@ def connection_errors() -> Iterator[list[KafkaError]]:
         yield witness.errors
     finally:
         logger.removeFilter(witness)
+
+
+@contextmanager
+def sending_errors() -> Iterator[list[str]]:
+    """Gather what brokers answered to batches that the client then tried again and again."""
+    listener = _Listener()
+    logger = logging.getLogger(_SENDING)
+    logger.addFilter(listener)
+    try:
+        yield listener.names
+    finally:
+        logger.removeFilter(listener)

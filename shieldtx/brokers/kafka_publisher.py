@@ -14,6 +14,7 @@ from kafka.errors import KafkaError
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_call import REFUSALS, REJECTIONS, Call
 from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_log import sending_errors
 from shieldtx.brokers.kafka_producer import Producer
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerError
@@ -91,7 +92,10 @@ class KafkaPublisher:
         try:
             self._reject_impossible(call)
             self._assign_partitions(call)
-            self._deliver(call, call.open())
+            with sending_errors() as answers:
+                self._deliver(call, call.open())
+            if call.stopped and answers:
+                call.stopped += f"; the broker's answer was {answers[-1]}"
         except BrokerError as error:
             call.stop(str(error))
         except Exception as error:  # whatever a client raises is no clear answer
