@@ -90,7 +90,7 @@ class ChildProcess:
                         cwd=directory,
                         start_new_session=True,
                         # Run after the change of account, which would clear the death signal.
-                        preexec_fn=_die_with_parent(death_signal),  # noqa: PLW1509 - see there
+                        preexec_fn=die_with_parent(death_signal),  # noqa: PLW1509 - see there
                         user=account.uid if account else None,
                         group=account.gid if account else None,
                         extra_groups=[] if account else None,
@@ -198,7 +198,7 @@ def log_tail(log: Path, lines: int = 30) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
+def die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
     """Make the function that a forked child runs before its exec.
 
     Between fork and exec only one C call and one comparison run, and everything they need is

@@ -14,6 +14,7 @@ import pytest
 
 from shieldtx.embedded import ServerFailed
 from shieldtx.embedded.processes import ChildProcess
+from tests import children
 
 ROOT = Path(__file__).parents[2]
 IGNORE_TERM = """
@@ -27,6 +28,13 @@ import signal, sys
 from pathlib import Path
 from shieldtx.embedded.processes import ChildProcess
 child = ChildProcess.start(["sleep", "600"], name="sleeper", log=Path(sys.argv[1]))
+print(child.pid, flush=True)
+signal.pause()
+"""
+PARENT_WITH_PIPE = """
+import signal, subprocess
+from tests import children
+child = children.start(["sleep", "600"], stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 signal.pause()
 """
@@ -73,11 +81,12 @@ def test_a_process_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None
     born[0].kill()
 
 
+@pytest.mark.parametrize("program", [PARENT, PARENT_WITH_PIPE])
 def test_a_process_dies_with_a_parent_that_is_killed(
-    tmp_path: Path, eventually: Callable[..., None]
+    tmp_path: Path, eventually: Callable[..., None], program: str
 ) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, tmp_path / "log"],
+    parent = children.start(
+        [sys.executable, "-c", program, tmp_path / "log"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -23,6 +23,7 @@ from sqlalchemy import create_engine, text
 from shieldtx.embedded import EmbeddedError, EmbeddedKafka, EmbeddedPostgres, ServerFailed
 from shieldtx.embedded.loopback import HOST, accepts_connections, free_port
 from shieldtx.embedded.requirements import require_package
+from tests import children
 
 ROOT = Path(__file__).parents[2]
 
@@ -283,7 +284,7 @@ class TestKafka:
 def test_the_servers_die_with_a_parent_that_is_killed_and_the_next_run_sweeps_up(
     eventually: Callable[..., None],
 ) -> None:
-    parent = subprocess.Popen(
+    parent = children.start(
         [sys.executable, "-c", START_BOTH_AND_WAIT], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None

@@ -20,6 +20,7 @@ import pytest
 from shieldtx.embedded import DownloadFailed, RequirementMissing
 from shieldtx.embedded.jars import JDBC_VERSION, fetch_jdbc_driver, fetch_kafka
 from shieldtx.embedded.requirements import require_java, require_package
+from tests import children
 
 ROOT = Path(__file__).parents[2]
 JAR = f"postgresql-{JDBC_VERSION}.jar"
@@ -98,7 +99,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
 
 
 def start_fetch(cache: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return children.start(
         [sys.executable, "-c", FETCH, cache],
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -29,6 +29,7 @@ from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
 from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
+from tests import children
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +228,7 @@ print("mine", flush=True)
 while True:
     member.poll(timeout=1, limit=10)
 """
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    child = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == b"mine\n"

@@ -20,6 +20,7 @@ from shieldtx import Event, Settings, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.store import wakeup
 from shieldtx.store.wakeup import Listener, Notifier
+from tests import children
 from tests.conftest import Eventually
 
 
@@ -253,7 +254,7 @@ def test_after_a_fork_each_process_sends_hints_over_a_connection_of_its_own(engi
         connection = stack.enter_context(driver(engine))
         connection.execute('LISTEN "shieldtx_default"')
         process = stack.enter_context(
-            subprocess.Popen(
+            children.start(
                 [sys.executable, "-c", FORKING, database_url],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine, func, inspect, select, text
 
 from shieldtx.store.schema import OWN_TABLES, Schema, upgrade_with
 from shieldtx.store.tables import tables
+from tests import children
 
 UPGRADE = """
 import os
@@ -32,7 +33,7 @@ def start_upgrade(database_url: str) -> Iterator[Callable[[], subprocess.Popen[b
             "DATABASE": database_url,
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        process = subprocess.Popen([sys.executable, "-c", UPGRADE], env=environment)
+        process = children.start([sys.executable, "-c", UPGRADE], env=environment)
         started.append(process)
         return process
 

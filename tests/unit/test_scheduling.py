@@ -18,6 +18,7 @@ import pytest
 
 import shieldtx.scheduling
 from shieldtx.scheduling import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
+from tests import children
 
 NEVER = timedelta(hours=1)
 SOON = timedelta(milliseconds=10)
@@ -299,7 +300,7 @@ sys.exit(worker.run(ready=lambda: say("ready")))
 def process(hung: str, *, stop_timeout: float, watchdog: float = 600) -> Iterator[subprocess.Popen]:
     """A worker process of its own, ready, of which a part hangs."""
     command = [sys.executable, "-c", PROCESS, hung, str(stop_timeout), str(watchdog)]
-    with subprocess.Popen(
+    with children.start(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as started:
         try:

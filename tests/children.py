@@ -1,0 +1,19 @@
+"""Processes with pipes that tests start: the kernel ends them when the tests end, however they do.
+
+Without a pipe to talk through, shieldtx.embedded.processes.ChildProcess does more.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shieldtx.embedded.processes import die_with_parent
+
+
+def start(command: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:
+    """Start a process as subprocess.Popen does; it dies with the thread that asked for it."""
+    return subprocess.Popen(command, preexec_fn=die_with_parent(signal.SIGKILL), **settings)  # noqa: PLW1509 - see there
