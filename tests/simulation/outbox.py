@@ -237,7 +237,7 @@ class MemoryLeaseStore:
         """Free these shards for the other relays."""
         for shard in self._database.shards:
             if shard.owner == relay and shard.number in shards:
-                shard.owner = None
+                shard.owner, shard.lease_until = None, 0.0
 
     def leave(self, *, relay: str) -> None:
         """Free every shard of the relay and forget it."""
