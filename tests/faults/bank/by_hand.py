@@ -36,12 +36,13 @@ def purge() -> None:
         shield.housekeeping().run_once()
 
 
-def transfer_too_much(account: str) -> None:
-    """Write an event that is larger than what the broker takes."""
+def transfer_too_much(*accounts: str, size: int = 1_500_000) -> None:
+    """Write events that are larger than what the broker takes, one for each account."""
     from tests.faults.bank.upstream import shield, transfer
 
-    with Session(shield.engine) as session, session.begin():
-        transfer(session, new_event_id(), account, 1, note="x" * 1_500_000)
+    for account in accounts:
+        with Session(shield.engine) as session, session.begin():
+            transfer(session, new_event_id(), account, 1, note="x" * size)
 
 
 def transfer_slowly(account: str, folder: str) -> None:

@@ -1,0 +1,45 @@
+"""A later release of shieldtx, of which the migrations are what the banks notice."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from shieldtx.bundled import bundled
+from shieldtx.cli import main
+from shieldtx.store import schema
+
+LATER_REVISION = "later"
+
+_MIGRATION = f"""
+import sqlalchemy as sa
+
+revision = "{LATER_REVISION}"
+down_revision = "%s"
+
+
+def upgrade(op, *, schema, shards):
+    for table in ("shield_outbox", "shield_inbox"):
+        op.add_column(table, sa.Column("later", sa.Text(), server_default="x"), schema=schema)
+
+
+def downgrade(op, *, schema, shards):
+    for table in ("shield_outbox", "shield_inbox"):
+        op.drop_column(table, "later", schema=schema)
+"""
+
+
+def make_later_release(folder: Path, head: str) -> Path:
+    """Write the migrations of a release after the one whose last is `head`: a column more."""
+    later = folder / "later_release"
+    shutil.copytree(bundled("migrations"), later, ignore=shutil.ignore_patterns("__pycache__"))
+    (later / "versions" / "later.py").write_text(_MIGRATION % head)
+    return later
+
+
+def run_later_release(migrations: str, *words: str) -> None:
+    """Run `shieldtx` with these words as the later release does."""
+    schema.bundled = lambda _: Path(migrations)
+    sys.argv = ["shieldtx", *words]
+    main()
