@@ -144,7 +144,7 @@ def test_what_is_on_concerns_open_connections_until_it_heals(
         assert late.struck == 2
     began = time.monotonic()
     ask(client, b"healed")
-    assert time.monotonic() - began < 0.3
+    assert time.monotonic() - began < 0.6
 
 
 def test_latency_costs_no_throughput_and_keeps_the_order(
