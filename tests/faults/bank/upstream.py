@@ -13,7 +13,8 @@ from tests.faults.bank import TRANSFERRED, Transfer
 from tests.faults.bank.breakable import QUICK, BreakableShield, lease
 
 shield = BreakableShield.from_env()
-shield.declare(TRANSFERRED, payload=Transfer, retry=RetryPolicy(max_attempts=3, **QUICK))
+sending = RetryPolicy(max_attempts=int(os.environ.get("BANK_SEND_ATTEMPTS", "3")), **QUICK)
+shield.declare(TRANSFERRED, payload=Transfer, retry=sending)
 returns = shield.consumer(os.environ["BANK_GROUP"])
 
 

@@ -1,0 +1,142 @@
+"""F22: what happens to topics while clients write."""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import UUID
+
+from confluent_kafka.admin import NewPartitions
+
+from shieldtx.states import TxKind
+from tests.faults.banks import Banks
+from tests.faults.matrix import Fault
+from tests.faults.replicas import administer, ask_for, in_sync, replicate, second_broker
+from tests.faults.survivors import expect_all_to_end_in_order, expect_no_attempt_burnt
+from tests.faults.topics import Read
+from tests.faults.world import PARTITIONS, own_kafka
+
+MORE_PARTITIONS = 2 * PARTITIONS
+TOO_FEW = "NotEnoughReplicas"
+PATIENT = {"BANK_SEND_ATTEMPTS": "1000"}
+"""A relay that waits for a topic for longer than anybody takes to make it."""
+
+
+def deleted(banks: Banks) -> None:
+    """The topic is deleted when all that is on it has been read, and made anew later."""
+    banks.open(but="upstream relay")
+    relay = banks.upstream.relay(**PATIENT)
+    load = banks.begin_writing(300, pause=0.1)
+    topic = banks.topics[0]
+    _await_published(banks, 60)
+    with relay.stopped():
+        _await_readers(banks)
+        banks.gone.extend(record for record in banks.records() if record.topic == topic)
+        administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
+    missing = f"topic {topic} does not exist; create it with `shieldtx topics create`"
+    banks.until(lambda: banks.logged(missing), "the relay says what is missing")
+    load.finish()
+    banks.expect(banks.upstream.unsettled() > 60, "what is written waits for the topic")
+    banks.upstream.launch("topics", "create", SHIELDTX_TOPIC_PARTITIONS=str(PARTITIONS)).finish()
+
+
+def more_partitions(banks: Banks) -> None:
+    """Partitions are added while clients write: between two relays, when all has been read."""
+    banks.open(but="upstream relay")
+    banks.downstream.consume()
+    relay = banks.upstream.relay()
+    load = banks.begin_writing(300, pause=0.1)
+    _await_published(banks, 60)
+    banks.expect(relay.terminate() == 0, "the relay ends in order")
+    _await_readers(banks)
+    wanted = [NewPartitions(topic, MORE_PARTITIONS) for topic in banks.topics]
+    administer(banks.kafka.bootstrap, lambda admin: admin.create_partitions(wanted))
+    banks.upstream.relay()
+    load.finish()
+
+
+def too_few_replicas(banks: Banks) -> None:
+    """A broker dies whose replicas a topic must have, until somebody asks for fewer of them."""
+    banks.open()
+    first, topic = banks.kafka.bootstrap, banks.topics[0]
+    with second_broker(banks.kafka, banks.folder / "second broker") as second:
+        replicate(first, topic, PARTITIONS)
+        followed = partial(in_sync, first, topic)
+        banks.until(lambda: followed() == {2}, "the second broker has followed")
+        ask_for(first, topic, 2)
+        load = banks.begin_writing(200, pause=0.2)
+        _await_published(banks, 40)
+        second.kill()
+        banks.until(lambda: followed() == {1}, "the second broker is missed")
+        banks.until(lambda: banks.logged(TOO_FEW), "the log says what is wrong")
+        load.finish()
+        banks.until(lambda: banks.logged("broker unavailable"), "the relay tells of an outage")
+        banks.expect(banks.upstream.unsettled() > 20, "what is written waits")
+        ask_for(first, topic, 1)
+
+
+def _await_published(banks: Banks, number: int) -> None:
+    banks.until(
+        lambda: banks.upstream.outbox().get("PROCESSED", 0) >= number, "events are published"
+    )
+
+
+def _commits(banks: Banks) -> list[Read]:
+    return [record for record in banks.records() if record.kind == TxKind.COMMIT]
+
+
+def _await_readers(banks: Banks) -> None:
+    """Wait until the downstream bank has received all that is on the topic."""
+
+    def received() -> set[UUID]:
+        return {row.event_id for row in banks.downstream.rows("SELECT event_id FROM shield_inbox")}
+
+    banks.until(
+        lambda: {record.id for record in _commits(banks)} <= received(), "the topic is read"
+    )
+
+
+def _moved_keys(banks: Banks) -> None:
+    """Expect that keys went to another partition in the middle of their lives."""
+    places: dict[str | None, set[int]] = {}
+    for record in _commits(banks):
+        places.setdefault(record.key, set()).add(record.partition)
+    banks.expect(
+        any(len(partitions) > 1 for partitions in places.values()), "keys change their partition"
+    )
+    expect_all_to_end_in_order(banks)
+
+
+def _first_attempts(banks: Banks) -> None:
+    expect_no_attempt_burnt(banks)
+    expect_all_to_end_in_order(banks)
+
+
+def _none_failed(banks: Banks) -> None:
+    """Expect that every event has waited for its topic."""
+    banks.expect("FAILED" not in banks.upstream.outbox(), "no event has failed")
+    expect_all_to_end_in_order(banks)
+
+
+FAULTS = (
+    Fault(
+        id="F22a",
+        name="topic deleted and made anew",
+        run=deleted,
+        after=_none_failed,
+        setting=own_kafka,
+    ),
+    Fault(
+        id="F22b",
+        name="partitions added",
+        run=more_partitions,
+        after=_moved_keys,
+        setting=own_kafka,
+    ),
+    Fault(
+        id="F22c",
+        name="not enough replicas",
+        run=too_few_replicas,
+        after=_first_attempts,
+        setting=own_kafka,
+    ),
+)
