@@ -281,7 +281,7 @@ def test_slices_arrive_one_by_one(proxy: FaultProxy, connect: Connect, echo: Ech
     info = echo.connections[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (segments,) = struct.unpack_from("I", info, _TCP_INFO_DATA_SEGMENTS_IN)
     # The kernel joins what waits for an acknowledgement; unsliced, all of it is one segment.
-    assert segments > len(sent) // 10
+    assert segments > 10
     assert slices.struck >= 1
 
 
@@ -290,7 +290,8 @@ def test_clients_of_a_server_that_is_away_are_reset_and_a_new_target_takes_them(
 ) -> None:
     with FaultProxy(free_port()) as proxy:
         address = HOST, proxy.port
-        with socket.create_connection(address, 10) as client, pytest.raises(ConnectionResetError):
+        # The reset may come while the client still looks whether it is connected.
+        with pytest.raises(ConnectionResetError), socket.create_connection(address, 10) as client:
             client.recv(1)
         proxy.retarget(echo.port)
         with socket.create_connection(address, 10) as client:
