@@ -39,7 +39,11 @@ def transfer(session: Session, event_id: UUID, account: str, amount: int, **fate
 
 
 @returns.compensates(
-    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+    TRANSFERRED,
+    lease=lease(),
+    retry=RetryPolicy(max_attempts=4, **QUICK),
+    payload=Transfer,
+    authorised=["downstream"] if "BANK_WARY" in os.environ else None,
 )
 def refund(session: Session, event: Event) -> None:
     """Give the money of a refused transfer back."""

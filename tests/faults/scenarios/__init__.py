@@ -1,7 +1,18 @@
 """The scenarios of the matrix, one module for each part of the way of an event."""
 
 from tests.faults.matrix import Fault
-from tests.faults.scenarios import broker, consumer, network, reconciliation, relay, topics, write
+from tests.faults.scenarios import (
+    broker,
+    consumer,
+    forgery,
+    network,
+    poison,
+    reconciliation,
+    relay,
+    rollback,
+    topics,
+    write,
+)
 
 FAULTS: tuple[Fault, ...] = (
     *write.FAULTS,
@@ -10,5 +21,8 @@ FAULTS: tuple[Fault, ...] = (
     *network.FAULTS,
     *topics.FAULTS,
     *consumer.FAULTS,
+    *poison.FAULTS,
+    *rollback.FAULTS,
+    *forgery.FAULTS,
     *reconciliation.FAULTS,
 )

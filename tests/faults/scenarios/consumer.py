@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from confluent_kafka import Consumer
@@ -14,7 +12,13 @@ from tests.faults.banks import Banks, Side
 from tests.faults.failpoints import Failpoint
 from tests.faults.intruder import Echo, Intruder
 from tests.faults.matrix import Fault
-from tests.faults.workers import Worker
+from tests.faults.scenarios.members import (
+    await_deaths,
+    await_members,
+    consumers_of,
+    launch_dying,
+    stop_consumers,
+)
 
 PLACES = (
     # As many at a time as the topic has partitions, so that all get records.
@@ -239,51 +243,6 @@ def a_key_that_waits(banks: Banks) -> None:
     banks.expect(behind, "some events wait behind the first of their key")
     banks.expect(set(map(tuple, behind)) <= {("INIT", 0)}, f"its key does not wait: {behind}")
     side.execute("UPDATE shield_inbox SET due_at = now() WHERE event_id = :event", event=event)
-
-
-def launch_dying(side: Side, places: Sequence[tuple[str, str]]) -> list[Worker]:
-    """Start consumers, each of which dies at a place of its own."""
-    return [
-        side.launch(
-            "consume",
-            side.group,
-            **side.broken_at(Failpoint(step=step, when=when, action="exit")),
-        )
-        for step, when in places
-    ]
-
-
-def await_deaths(banks: Banks, dying: Sequence[Worker]) -> None:
-    """Wait until all of them have been killed."""
-    banks.until(lambda: not any(worker.is_running for worker in dying), "every one dies", 60)
-    banks.expect(
-        {worker.exit_status for worker in dying} == {-signal.SIGKILL},
-        f"they died otherwise: {[worker.exit_status for worker in dying]}",
-    )
-
-
-def await_members(banks: Banks, side: Side, workers: Sequence[Worker]) -> None:
-    """Wait until consumers are the members of their group, or one has died before."""
-    members = Intruder(banks.kafka.bootstrap).members
-    banks.until(
-        lambda: (
-            len(members(side.group)) == len(workers)
-            or not all(worker.is_running for worker in workers)
-        ),
-        "all have joined",
-        60,
-    )
-
-
-def stop_consumers(side: Side) -> None:
-    """Let the consumers of a bank leave their group, and end."""
-    for worker in consumers_of(side):
-        worker.terminate()
-
-
-def consumers_of(side: Side) -> list[Worker]:
-    """Return the consumers of a bank that run."""
-    return [w for w in side.workers if w.name.startswith("consume") and w.is_running]
 
 
 FAULTS = (

@@ -1,0 +1,56 @@
+"""The consumers of a bank: how scenarios let them come, die and go."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from tests.faults.banks import Banks, Side
+from tests.faults.failpoints import Failpoint
+from tests.faults.intruder import Intruder
+from tests.faults.workers import Worker
+
+
+def launch_dying(side: Side, places: Sequence[tuple[str, str]]) -> list[Worker]:
+    """Start consumers, each of which dies at a place of its own."""
+    return [
+        side.launch(
+            "consume",
+            side.group,
+            **side.broken_at(Failpoint(step=step, when=when, action="exit")),
+        )
+        for step, when in places
+    ]
+
+
+def await_deaths(banks: Banks, dying: Sequence[Worker]) -> None:
+    """Wait until all of them have been killed."""
+    banks.until(lambda: not any(worker.is_running for worker in dying), "every one dies", 60)
+    banks.expect(
+        {worker.exit_status for worker in dying} == {-signal.SIGKILL},
+        f"they died otherwise: {[worker.exit_status for worker in dying]}",
+    )
+
+
+def await_members(banks: Banks, side: Side, workers: Sequence[Worker]) -> None:
+    """Wait until consumers are the members of their group, or one has died before."""
+    members = Intruder(banks.kafka.bootstrap).members
+    banks.until(
+        lambda: (
+            len(members(side.group)) == len(workers)
+            or not all(worker.is_running for worker in workers)
+        ),
+        "all have joined",
+        60,
+    )
+
+
+def stop_consumers(side: Side) -> None:
+    """Let the consumers of a bank leave their group, and end."""
+    for worker in consumers_of(side):
+        worker.terminate()
+
+
+def consumers_of(side: Side) -> list[Worker]:
+    """Return the consumers of a bank that run."""
+    return [w for w in side.workers if w.name.startswith("consume") and w.is_running]
