@@ -43,6 +43,20 @@ def environment(off_by: timedelta) -> dict[str, str]:
     return _environment(_library(), off_by)
 
 
+def environment_of(clock: Path) -> dict[str, str]:
+    """Return likewise what makes a clock that can be set while the process runs, with `set_off`."""
+    given = environment(timedelta(0))
+    del given["FAKETIME"]
+    return given | {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_CACHE_DURATION": "1"}
+
+
+def set_off(clock: Path, off_by: timedelta) -> None:
+    """Set the clock of all processes that were started with `environment_of` it."""
+    new = clock.with_suffix(".new")
+    new.write_text(_off(off_by))
+    new.replace(clock)
+
+
 def why_not() -> str | None:
     """Say why no clock can be set off on this machine; None where one can."""
     if _library() is not None:
@@ -92,9 +106,13 @@ def _environment(library: Path | None, off_by: timedelta) -> dict[str, str]:
     path = os.environ.get("PYTHONPATH")
     return {
         "LD_PRELOAD": f"{library} {os.environ.get('LD_PRELOAD', '')}".strip(),
-        "FAKETIME": f"{off_by.total_seconds():+.3f}",
+        "FAKETIME": _off(off_by),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",  # its name in older versions
         "NO_FAKE_STAT": "1",  # or compiled modules would look outdated, and be written anew
         "PYTHONPATH": os.pathsep.join([str(_FAKED), *([path] if path else [])]),
     }
+
+
+def _off(by: timedelta) -> str:
+    return f"{by.total_seconds():+.3f}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shieldtx.cli import main
-from shieldtx.embedded.processes import PR_SET_PDEATHSIG
+from shieldtx.embedded.processes import PR_SET_PDEATHSIG, ChildProcess
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka"])
@@ -35,6 +35,9 @@ class Worker:
     @classmethod
     def command(cls, words: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Worker:
         """Run `shieldtx` with these words."""
+        if "LD_PRELOAD" in environment:
+            # A library is loaded with its program; a fork would be without it.
+            return cls(" ".join(words), log, Executed.start(words, environment, log))
         return cls._start(" ".join(words), _run_command, (tuple(words),), environment, log)
 
     @classmethod
@@ -138,6 +141,33 @@ class Worker:
     def tail(self, lines: int = 15) -> str:
         """Return the last lines of what it printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Executed:
+    """A program of its own with the face of a process of multiprocessing."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+        self.pid = child.pid
+        self.join = child.wait
+
+    @classmethod
+    def start(cls, words: Sequence[str], environment: Mapping[str, str], log: Path) -> Executed:
+        """Start `shieldtx` in a Python that inherits nothing."""
+        command = [sys.executable, "-c", "from shieldtx.cli import main; main()", *words]
+        child = ChildProcess.start(
+            command, name=" ".join(words), log=log, environment=environment, directory=ROOT
+        )
+        return cls(child)
+
+    @property
+    def exitcode(self) -> int | None:
+        """Minus the number of the signal that ended it, None while it runs."""
+        return self._child.exit_status
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._child.is_running
 
 
 def _become(

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from shieldtx.cli.failures import MISCONFIGURED
 from shieldtx.store.schema import Schema
 from tests.faults.bank import by_hand
 from tests.faults.bank.releases import LATER_REVISION, make_later_release, run_later_release
@@ -117,7 +118,9 @@ def upgraded(banks: Banks) -> None:
         banks.expect(Schema(side.engine).current() == LATER_REVISION, f"{side.name} is upgraded")
     banks.expect(all(worker.is_running for worker in old), "the old release works all the time")
     again = banks.upstream.launch("relay")
-    banks.expect(again.join(30) and again.exit_status == 1, "the old release does not start anew")
+    banks.expect(
+        again.join(30) and again.exit_status == MISCONFIGURED, "the old release does not start anew"
+    )
     banks.expect(again.has_logged("a newer one made them; install that one"), "it says why")
     for worker in old:
         banks.expect(worker.terminate() == 0, f"{worker.name} leaves in order")

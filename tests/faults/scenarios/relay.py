@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from signal import SIGKILL
 from types import MappingProxyType
 
+from tests.faults import clocks
 from tests.faults.banks import Banks, Side
+from tests.faults.clocks import HOUR
 from tests.faults.failpoints import Failpoint
 from tests.faults.matrix import Fault
 from tests.faults.proxy import TO_CLIENT
@@ -20,6 +23,9 @@ HASTY = MappingProxyType({"SHIELDTX_RELAY_LEASE": "1", "SHIELDTX_RELAY_SEND_TIME
 LEASE_S = 2.0
 POLL_S = 0.1
 UNCONFIRMED = "SELECT count(*) FROM shield_outbox WHERE unconfirmed"
+
+UNHURRIED = MappingProxyType({"SHIELDTX_RELAY_LEASE": "5", "SHIELDTX_RELAY_SEND_TIMEOUT": "3.5"})
+"""Of relays that have to keep their shards on a slow machine, too."""
 
 STEPS_OF_A_PASS = (
     ("claim", "after"),  # claimed
@@ -94,6 +100,67 @@ def race(banks: Banks) -> None:
     banks.until(lambda: all(has_shards(up, relay) for relay in relays), "all four have shards")
     banks.write(40)
     banks.expect(epochs(up) > 3 * SHARDS, "shards change hands")
+
+
+def wrong_clocks(banks: Banks) -> None:
+    """A relay's clock is an hour ahead, another's an hour behind, a third is set back two hours."""
+    up = banks.upstream
+    banks.open(but="upstream relay")
+    ahead = up.relay(**UNHURRIED, **clocks.environment(HOUR))
+    behind = up.relay(**UNHURRIED, **clocks.environment(-HOUR))
+    for relay, hours in ((ahead, 1), (behind, -1)):
+        banks.until(partial(has_shards, up, relay), "the relay has shards")
+        banks.expect(_clock_is_off(relay, by=hours * HOUR), "its clock is off")
+    changes = epochs(up)
+    banks.write(60)
+    banks.until(lambda: not up.unsettled(), "both publish")
+    banks.expect(epochs(up) == changes, "neither takes the other's shards")
+    ahead.kill()
+    banks.write(20)
+    banks.until(lambda: not up.unsettled(), "the one behind takes over as soon as any other")
+    behind.terminate()
+    _set_back(banks)
+    _too_far_ahead(banks)
+    banks.expect("FAILED" not in up.outbox(), "a clock is no fault of an event")
+    banks.expect(up.one(_TIMES_OFF) == 0, "all times are the database's")
+    up.relay()
+
+
+_TIMES_OFF = """
+SELECT count(*) FROM shield_outbox
+WHERE settled_at NOT BETWEEN now() - interval '30 min' AND now()
+   OR due_at NOT BETWEEN now() - interval '30 min' AND now() + interval '30 min'
+"""
+
+
+def _set_back(banks: Banks) -> None:
+    """Set the clock of a relay back while it works."""
+    up = banks.upstream
+    clock = banks.folder / "clock"
+    clocks.set_off(clock, HOUR)
+    relay = up.relay(**clocks.environment_of(clock))
+    banks.write(10)
+    banks.until(lambda: not up.unsettled(), "it publishes")
+    clocks.set_off(clock, -HOUR)
+    banks.until(partial(relay.has_logged, r"the clock was set back by 7[12]\d\d"), "it notices")
+    banks.write(10)
+    banks.until(lambda: not up.unsettled(), "it goes on")
+    relay.terminate()
+
+
+def _too_far_ahead(banks: Banks) -> None:
+    """Let a relay's clock be further ahead than brokers accept the times of records."""
+    relay = banks.upstream.relay(**clocks.environment(3 * HOUR))
+    banks.write(10)
+    refused = "broker unavailable.*InvalidTimestamp"
+    banks.until(partial(relay.has_logged, refused), "the broker refuses its clock")
+    relay.terminate()
+
+
+def _clock_is_off(relay: Worker, *, by: timedelta) -> bool:
+    """Whether the times of a relay's log are off by about so much."""
+    logged = datetime.fromisoformat(relay.log.read_text().split()[0])
+    return abs(logged - datetime.now(UTC) - by) < HOUR / 2
 
 
 def late(banks: Banks) -> None:
@@ -175,6 +242,7 @@ FAULTS = (
     Fault(id="F9", name="relay killed at each step of its pass", run=killed_at_each_step),
     Fault(id="F10", name="relay stopped past its lease, taken over, back again", run=zombies),
     Fault(id="F11", name="four relays race while relays come and go", run=race),
+    Fault(id="F12", name="wrong clocks of relays", run=wrong_clocks, why_not=clocks.why_not),
     Fault(
         id="F13", name="late ticks of a relay, and sends that block", run=late, setting=own_kafka
     ),
