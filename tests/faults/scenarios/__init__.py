@@ -6,6 +6,7 @@ from tests.faults.scenarios import (
     consumer,
     forgery,
     network,
+    operation,
     poison,
     reconciliation,
     relay,
@@ -17,6 +18,7 @@ from tests.faults.scenarios import (
 FAULTS: tuple[Fault, ...] = (
     *write.FAULTS,
     *relay.FAULTS,
+    *operation.FAULTS,
     *broker.FAULTS,
     *network.FAULTS,
     *topics.FAULTS,
