@@ -22,6 +22,7 @@ from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.faults.bank import TRANSFERRED
 from tests.faults.bank.clients import Orders, work
 from tests.faults.checker import Counts, count, gather
+from tests.faults.disks import SmallDisk
 from tests.faults.failpoints import ENVIRONMENT, Failpoint
 from tests.faults.journal import Operations
 from tests.faults.proxy import FaultProxy
@@ -167,6 +168,9 @@ class Banks:
     kafka: EmbeddedKafka
     postgres: EmbeddedPostgres
     proxy: FaultProxy | None
+    """Between the processes and the broker."""
+    disk: SmallDisk | None
+    """PostgreSQL's, where it has one of its own."""
     prefix: str
     folder: Path
     accounts: Sequence[str]

@@ -21,6 +21,7 @@ from shieldtx.store.schema import Schema
 from tests.faults import history
 from tests.faults.bank import DOWNSTREAM_TABLES, OPENING_BALANCE, UPSTREAM_TABLES
 from tests.faults.banks import Banks, Side
+from tests.faults.disks import SmallDisk
 from tests.faults.proxy import FaultProxy
 from tests.faults.proxy import kafka as kafka_protocol
 
@@ -64,6 +65,7 @@ class World:
         postgres: EmbeddedPostgres | None = None,
         kafka: EmbeddedKafka | None = None,
         proxy: FaultProxy | None = None,
+        disk: SmallDisk | None = None,
         settings: Mapping[str, str] = {},
         accounts: int = ACCOUNTS,
     ) -> Iterator[Banks]:
@@ -114,6 +116,7 @@ class World:
             kafka=kafka,
             postgres=postgres,
             proxy=proxy,
+            disk=disk,
             prefix=f"{run}.",
             folder=folder,
             accounts=[f"account-{n}" for n in range(accounts)],
@@ -139,9 +142,13 @@ def own_kafka(world: World, open_: ExitStack) -> Mapping[str, Any]:
     return {"kafka": kafka, "proxy": proxy}
 
 
-def own_postgres(world: World, open_: ExitStack) -> Mapping[str, Any]:
+def own_postgres(
+    world: World, open_: ExitStack, directory: Path | None = None, **settings: str
+) -> Mapping[str, Any]:
     """Start a PostgreSQL, for a fault that breaks it."""
-    server = open_.enter_context(postgres())
+    # Recovery would look at each of its thousands of files, which takes seconds on a busy disk.
+    settings = {"recovery_init_sync_method": "syncfs", **settings}
+    server = open_.enter_context(postgres(directory, **settings))
     for name, tables in TEMPLATES.items():
         make_template(server, name, tables)
     return {"postgres": server}

@@ -4,6 +4,7 @@ from tests.faults.matrix import Fault
 from tests.faults.scenarios import (
     broker,
     consumer,
+    database,
     forgery,
     network,
     operation,
@@ -17,6 +18,7 @@ from tests.faults.scenarios import (
 
 FAULTS: tuple[Fault, ...] = (
     *write.FAULTS,
+    *database.FAULTS,
     *relay.FAULTS,
     *operation.FAULTS,
     *broker.FAULTS,
