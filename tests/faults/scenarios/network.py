@@ -52,6 +52,7 @@ def black_holes(banks: Banks) -> None:
     proxy = _open(banks)
     for way, to in HOLES.items():
         banks.write(20)
+        banks.drain()
         load = banks.begin_writing(80, pause=0.5)
         with proxy.black_hole(to=to) as hole:
             hole.until_struck()
@@ -59,7 +60,6 @@ def black_holes(banks: Banks) -> None:
             waiting = banks.upstream.unsettled()
             banks.expect(waiting >= 40, f"{way} nothing goes through any more: {waiting} wait")
         load.finish()
-        banks.drain()
 
 
 def _open(banks: Banks) -> FaultProxy:

@@ -13,7 +13,7 @@ from tests.faults.matrix import Fault
 from tests.faults.replicas import administer, ask_for, in_sync, replicate, second_broker
 from tests.faults.survivors import expect_all_to_end_in_order, expect_no_attempt_burnt
 from tests.faults.topics import Read
-from tests.faults.world import PARTITIONS, own_kafka
+from tests.faults.world import PARTITIONS, make_topics, own_kafka
 
 MORE_PARTITIONS = 2 * PARTITIONS
 TOO_FEW = "NotEnoughReplicas"
@@ -37,6 +37,24 @@ def deleted(banks: Banks) -> None:
     load.finish()
     banks.expect(banks.upstream.unsettled() > 60, "what is written waits for the topic")
     banks.upstream.launch("topics", "create", SHIELDTX_TOPIC_PARTITIONS=str(PARTITIONS)).finish()
+
+
+def missing_for_too_long(banks: Banks) -> None:
+    """The topic stays away for longer than the attempts of its events last."""
+    banks.open()
+    banks.write(40)
+    banks.drain()
+    topic = banks.topics[0]
+    banks.gone.extend(record for record in banks.records() if record.topic == topic)
+    administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
+    banks.write(60)
+    banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", 60)
+    failed = banks.upstream.outbox().get("FAILED", 0)
+    banks.expect(failed == 60, f"all 60 events fail that nobody could be told of: {failed}")
+    told = "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
+    banks.expect(banks.upstream.one(told) == failed, "each says what is missing")
+    make_topics(banks.kafka, banks.topics)
+    banks.write(40)
 
 
 def more_partitions(banks: Banks) -> None:
@@ -111,6 +129,19 @@ def _first_attempts(banks: Banks) -> None:
     expect_all_to_end_in_order(banks)
 
 
+def _undone_or_parked(banks: Banks) -> None:
+    """Expect that the money is back, except where an attempt may have reached somebody."""
+    withdrawn = banks.upstream.one("SELECT count(*) FROM withdrawal")
+    in_doubt = banks.upstream.one(
+        "SELECT count(*) FROM shield_outbox WHERE status = 'FAILED' AND unconfirmed"
+    )
+    banks.expect(withdrawn > 0, "local rollbacks have run")
+    banks.expect(
+        withdrawn + in_doubt == 60, f"{withdrawn} events are undone, {in_doubt} wait for a person"
+    )
+    expect_all_to_end_in_order(banks)
+
+
 def _none_failed(banks: Banks) -> None:
     """Expect that every event has waited for its topic."""
     banks.expect("FAILED" not in banks.upstream.outbox(), "no event has failed")
@@ -127,13 +158,20 @@ FAULTS = (
     ),
     Fault(
         id="F22b",
+        name="topic missing for longer than the attempts",
+        run=missing_for_too_long,
+        after=_undone_or_parked,
+        setting=own_kafka,
+    ),
+    Fault(
+        id="F22c",
         name="partitions added",
         run=more_partitions,
         after=_moved_keys,
         setting=own_kafka,
     ),
     Fault(
-        id="F22c",
+        id="F22d",
         name="not enough replicas",
         run=too_few_replicas,
         after=_first_attempts,
