@@ -172,11 +172,8 @@ class _Look:
 
     def left_by_the_purge(self) -> Iterator[Violation]:
         """Rows that housekeeping ought to have taken away."""
-        for service, database in self._world.databases.items():
-            for table, lifecycle in ((database.outbox, OUTBOX), (database.inbox, INBOX)):
-                for row in table.values():
-                    if row.status in lifecycle.purgeable:
-                        yield Violation("I8", f"{service}: a {row.status} row is never purged")
+        for row in self._world.purgeable():
+            yield Violation("I8", f"{_number(row)}: a {row.status} row is never purged")
 
     def _find_parked(self) -> set[int]:
         """Return the transfers that wait for a person, by a trace that a person would find."""

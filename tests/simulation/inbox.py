@@ -71,7 +71,6 @@ class MemoryInboxStore:
     ) -> Attempt | None:
         """Count an attempt, if it is the row's turn and no transaction is at work on it."""
         db = self._database
-        token = db.next_token()
         key = _key(group, envelope)
         row = db.inbox.get(key)
         if (
@@ -85,7 +84,7 @@ class MemoryInboxStore:
             return None
         db.move_inbox(row, InboxStatus.PROCESSING, self._by)
         row.attempts += 1
-        row.token = token
+        row.token = token = db.next_token()
         row.lease_until = db.now + lease.total_seconds()
         return Attempt(
             envelope=envelope,

@@ -17,6 +17,8 @@ _INTO_INIT = OUTBOX.sources_of(OutboxStatus.INIT, among=(OutboxStatus.PROCESSING
 _INTO_PROCESSED = OUTBOX.sources_of(OutboxStatus.PROCESSED, among=(OutboxStatus.PROCESSING,))
 _INTO_FAILED = OUTBOX.sources_of(OutboxStatus.FAILED, among=(OutboxStatus.PROCESSING,))
 
+_NOTHING = Claim(token=UUID(int=0), events=(), lease_left=timedelta(0))
+
 
 class MemoryOutboxStore:
     """Claims and settles rows (the port OutboxStore); `by` is the process that does so."""
@@ -29,15 +31,15 @@ class MemoryOutboxStore:
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Lease the next due rows of the relay's shards to it."""
         db = self._database
-        token = db.next_token()
         shards = len(db.shards)
         self._turn = (self._turn + 1) % shards
         mine = [s for s in db.shards if s.owner == relay and s.lease_until > db.now]
-        if not mine:
-            return Claim(token=token, events=[], lease_left=timedelta(0))
         mine.sort(key=lambda s: (s.number + self._turn) % shards)
+        chosen = self._choose([s.number for s in mine], limit) if mine else []
+        if not chosen:
+            return _NOTHING
+        token = db.next_token()
         lease_until = min(s.lease_until for s in mine)
-        chosen = self._choose([s.number for s in mine], limit)
         for row in chosen:
             db.free(row.envelope.id)
         for row in chosen:
@@ -47,8 +49,8 @@ class MemoryOutboxStore:
             Claimed(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
             for row in chosen
         ]
-        left = lease_until - db.now if events else 0.0
-        return Claim(token=token, events=events, lease_left=timedelta(seconds=left))
+        left = timedelta(seconds=lease_until - db.now)
+        return Claim(token=token, events=events, lease_left=left)
 
     def withdraw(self, *, relay: str) -> int:
         """Give back what is leased in the relay's shards."""
@@ -129,6 +131,8 @@ class MemoryOutboxStore:
         db = self._database
         quota = max(1, limit // 4)
         rows = [row for row in db.outbox.values() if row.settled_at is None and row.shard in shards]
+        if not rows:
+            return []
         rows.sort(key=lambda row: row.seq)
         held = self._held_back(rows)
         ready = [row for row in rows if self._is_claimable(row) and row.envelope.id not in held]

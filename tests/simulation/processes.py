@@ -142,9 +142,11 @@ class Interrupted:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Make the call when it is asked for first."""
         call = getattr(self._port, name)
-        before, after = self._process.before, self._process.after
+        world, before, after = self._process.world, self._process.before, self._process.after
 
         def interrupted(*args: Any, **kwargs: Any) -> Any:
+            if world.is_calm:
+                return call(*args, **kwargs)
             before(name)
             answer = call(*args, **kwargs)
             after(name)

@@ -17,6 +17,7 @@ from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.relay import Relay, RelaySettings
 from shieldtx.retry import RetryPolicy
+from shieldtx.states import INBOX, OUTBOX
 from tests.simulation.banks import TOPIC, Bank, Transfer, groups
 from tests.simulation.broker import (
     Broker,
@@ -26,7 +27,15 @@ from tests.simulation.broker import (
     MemorySubscriber,
     Trouble,
 )
-from tests.simulation.database import START, Clock, Database, DatabaseError, Shard
+from tests.simulation.database import (
+    START,
+    Clock,
+    Database,
+    DatabaseError,
+    InboxRow,
+    OutboxRow,
+    Shard,
+)
 from tests.simulation.fates import Fates, Fault
 from tests.simulation.inbox import MemoryInboxStore
 from tests.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
@@ -269,9 +278,20 @@ class World:
     def keep_house(self) -> None:
         """Let the retention of everything end, and the housekeepers go over the tables."""
         self.pass_time(RETENTION.total_seconds() + 60)
-        for housekeeper in self.housekeepers:
-            for _ in range(20):
+        for _ in range(20):
+            for housekeeper in self.housekeepers:
                 self.work(housekeeper)
+            if not self.purgeable():
+                return
+
+    def purgeable(self) -> list[OutboxRow | InboxRow]:
+        """Return the rows that nobody needs any more once their retention is over."""
+        outbox = [row for db in (self.a, self.b) for row in db.outbox.values()]
+        inbox = [row for db in (self.a, self.b) for row in db.inbox.values()]
+        return [
+            *(row for row in outbox if row.status in OUTBOX.purgeable),
+            *(row for row in inbox if row.status in INBOX.purgeable),
+        ]
 
     # --- what it is made of -----------------------------------------------------------------------
 
