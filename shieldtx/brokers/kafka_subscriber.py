@@ -86,6 +86,9 @@ class KafkaSubscriber:
             "max_poll_interval_ms": int(max_poll_interval * 1000),
             "request_timeout_ms": int(request_timeout * 1000),
             "metadata_max_age_ms": int(metadata_max_age * 1000),
+            # As much as Kafka can send. Its own 100 MB would end the connection before a larger
+            # record, again and again, and polls would come back empty.
+            "receive_message_max_bytes": 2**31 - 1,
             "metrics_enabled": False,
         }
         self._consumer: Any = None

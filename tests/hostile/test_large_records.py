@@ -1,0 +1,117 @@
+"""Records of fifty megabytes and more: parked whole, in bounded memory; the partition goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
+from shieldtx.embedded import EmbeddedKafka
+from tests.hostile.cases import event_of, record_of
+from tests.hostile.conftest import Make
+
+ROOT = Path(__file__).parents[2]
+MB = 1_000_000
+OWN_MB = 150
+"""Of the process without records."""
+
+
+def produce(kafka: EmbeddedKafka, topic: str, *, compression: str, value: bytes | None) -> None:
+    """Send a record: a good one, or one of which the value alone is wrong."""
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "message.max.bytes": 200 * MB,
+            "compression.type": compression,
+        }
+    )
+    record = record_of(event_of(uuid.uuid4().hex), "")
+    producer.produce(topic, value or record.value, record.key, 0, headers=list(record.headers))
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture(scope="module")
+def generous() -> Iterator[EmbeddedKafka]:
+    """A broker that takes records of up to 200 MB."""
+    limits = {"message.max.bytes": str(200 * MB), "socket.request.max.bytes": str(300 * MB)}
+    with EmbeddedKafka(settings=limits) as broker:
+        yield broker
+
+
+def test_a_record_larger_than_the_clients_own_limit_is_parked_whole(
+    generous: EmbeddedKafka, make_service: Make
+) -> None:
+    _assert_parked(generous, make_service, size=110 * MB, copies=6, compression="none")
+
+
+def test_a_record_compressed_below_the_limits_of_any_broker_is_parked_whole(
+    kafka: EmbeddedKafka, make_service: Make
+) -> None:
+    _assert_parked(kafka, make_service, size=50 * MB, copies=18, compression="gzip")
+
+
+def _assert_parked(
+    kafka: EmbeddedKafka, make_service: Make, *, size: int, copies: int, compression: str
+) -> None:
+    """Good records before and behind it have their effects, and memory holds so many copies of it.
+
+    The client by itself has about four at a time, and a dozen of what it decompresses.
+    """
+    prefix = f"{uuid.uuid4().hex[:12]}."
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap)
+    service = make_service("stock", KafkaBroker(connection), topic_prefix=prefix)
+    topic = f"{prefix}orders.placed.commit"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        made.result()
+    large = b'"' + b"x" * size + b'"'
+    for value in (None, large, None):
+        produce(kafka, topic, compression=compression, value=value)
+
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "SHIELDTX_SOURCE": "stock",
+        "SHIELDTX_DATABASE_URL": service.engine.url.render_as_string(hide_password=False),
+        "SHIELDTX_SHARDS": str(service.app.settings.shards),
+        "SHIELDTX_KAFKA_BOOTSTRAP": kafka.bootstrap,
+        "SHIELDTX_TOPIC_PREFIX": prefix,
+        "SHOP_GROUP": f"{prefix}stock",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, "consume", f"{prefix}stock", "--once", "--json"],
+        env=environment | {"SHIELDTX_APP": "tests.hostile.shop:shield"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert (counts["records"], counts["fresh"], counts["applied"], counts["parked"]) == (3, 2, 2, 1)
+    told, memory = done.stderr.splitlines()
+    assert f"parked {topic}[0]@1: value: {len(large)} bytes, the limit is 16777216" in told
+    assert int(memory) * 1024 < OWN_MB * MB + copies * size
+    assert len(service.effects()) == 2
+    [letter] = service.app.dead_letters().parked(limit=9)
+    assert letter.record.value == large
+
+
+MEASURED = """
+import atexit, resource, sys
+from shieldtx.cli import main
+atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr))
+main()
+"""
+"""The program, which tells in the end how much memory it took, in kilobytes."""
