@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from uuid import UUID
 
 from confluent_kafka import (
@@ -23,6 +25,13 @@ from confluent_kafka.admin import AdminClient
 from tests.faults.topics import TIMEOUT_S, Place, messages, reader
 
 Headers = tuple[tuple[str, bytes | None], ...]
+T = TypeVar("T")
+
+_NOT_YET = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 LARGEST = 64_000_000
 """Bytes of a record that the intruder would send; brokers take less."""
@@ -121,7 +130,7 @@ class Intruder:
         asked = ConsumerGroupTopicPartitions(
             group, [TopicPartition(topic, p) for p in range(self.partitions(topic))]
         )
-        answer = self._admin.list_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
+        answer = _answered(lambda: self._admin.list_consumer_group_offsets([asked])[group])
         return {p.partition: p.offset for p in answer.topic_partitions if p.offset >= 0}
 
     def has_read(self, group: str, topic: str, upto: Mapping[int, int]) -> bool:
@@ -132,16 +141,15 @@ class Intruder:
     def move(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Change the offsets of a group without members."""
         wanted = [TopicPartition(topic, p, offset) for p, offset in offsets.items()]
-        moved = self._admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, wanted)]
-        )[group].result(TIMEOUT_S)
+        asked = ConsumerGroupTopicPartitions(group, wanted)
+        moved = _answered(lambda: self._admin.alter_consumer_group_offsets([asked])[group])
         for partition in moved.topic_partitions:
             if partition.error is not None:
                 raise KafkaException(partition.error)
 
     def members(self, group: str) -> list[set[tuple[str, int]]]:
         """Return which partitions each member of a group has; none while they are dealt out."""
-        described = self._admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+        described = _answered(lambda: self._admin.describe_consumer_groups([group])[group])
         if described.state.name != "STABLE":
             return []
         return [
@@ -198,6 +206,18 @@ class Echo:
             for r in records
             if r.place not in echoed
         ]
+
+
+def _answered(ask: Callable[[], Future[T]]) -> T:
+    """Return a coordinator's answer, once there is one: a new broker has to find it first."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return ask().result(TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def _raw(message: Message) -> Raw:
