@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from tests.faults.banks import Banks, NotInTime
+from tests.faults.disks import SmallDisk, why_not
+from tests.faults.journal import Operations
 from tests.faults.matrix import Fault
 from tests.faults.survivors import expect_all_to_end_in_order
 from tests.faults.workers import Worker
-from tests.faults.world import own_postgres
+from tests.faults.world import World, own_postgres
+
+MEGABYTES = 192
+"""Of the small disk."""
 
 STOPS = 10
 RECOVERED = "database system was not properly shut down; automatic recovery in progress"
@@ -65,6 +73,69 @@ def backends_lost(banks: Banks) -> None:
         _server_says(banks, REINITIALIZED) >= len(ROLES),
         "the server took all other backends down with each that was killed",
     )
+
+
+def postgres_on_small_disk(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Start a PostgreSQL on a disk with room for its databases and little more."""
+    disk = open_.enter_context(SmallDisk(MEGABYTES))
+    server = own_postgres(
+        world, open_, disk.path / "postgres", min_wal_size="32MB", max_wal_size="32MB"
+    )
+    return {"disk": disk, **server}
+
+
+def disk_full(banks: Banks) -> None:
+    """PostgreSQL finds no space, first for its tables and then for its write-ahead log."""
+    disk = banks.disk
+    assert disk is not None
+    banks.open()
+    banks.write(20)
+    disk.fill()
+    # There is some space left in the files that tables have.
+    clients = banks.begin_writing(200, pause=0.02)
+    banks.until(
+        lambda: _refused(banks) >= 10 and banks.logged("could not extend file"),
+        "clients and others find no space",
+        within=60,
+    )
+    clients.finish()
+    _give_space_back(banks, disk)
+    banks.drain()
+    disk.fill()
+    clients = banks.begin_writing(40, pause=0.02)
+    _fill_write_ahead_log(banks)
+    clients.finish()
+    _give_space_back(banks, disk)
+    banks.write(20)
+    banks.expect(_server_says(banks, RECOVERED), "PostgreSQL crashed for want of space")
+
+
+def _give_space_back(banks: Banks, disk: SmallDisk) -> None:
+    """Make room; PostgreSQL has to be started again only where it has given up."""
+    disk.free()
+    banks.until(
+        lambda: banks.postgres.pid is None or banks.upstream.one("SELECT true"),
+        "PostgreSQL goes on, recovers or has given up",
+        within=60,
+    )
+    if banks.postgres.pid is None:
+        banks.postgres.start()
+
+
+def _fill_write_ahead_log(banks: Banks) -> None:
+    """Write what no table keeps, until PostgreSQL cannot write that either."""
+    message = "SELECT pg_logical_emit_message(false, 'nobody', repeat('x', 1000000))"
+    for _ in range(MEGABYTES):
+        try:
+            banks.upstream.one(message)
+        except DBAPIError:
+            return
+    raise AssertionError("there is no end to the write-ahead log")
+
+
+def _refused(banks: Banks) -> int:
+    """How many operations were surely not committed."""
+    return Operations.read(banks.journal).counts()["fail"]
 
 
 def _named_clients(banks: Banks) -> Worker:
@@ -154,5 +225,13 @@ FAULTS = (
         run=backends_lost,
         after=expect_all_to_end_in_order,
         setting=own_postgres,
+    ),
+    Fault(
+        id="F6",
+        name="PostgreSQL's disk full",
+        run=disk_full,
+        after=expect_all_to_end_in_order,
+        setting=postgres_on_small_disk,
+        why_not=why_not,
     ),
 )
