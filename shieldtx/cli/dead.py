@@ -57,9 +57,10 @@ def list_(
     prefix = app.settings.topic_prefix
     topics = None if topic is None else [physical_topic(prefix, topic, kind) for kind in TxKind]
     store = app.dead_letters()
+    parked = store.parked(limit=limit, group=group, topics=topics, values=False)
     found = [
         *map(letters.summary_of_letter, store.latest(limit=limit, group=group, topic=topic)),
-        *map(letters.summary_of_record, store.parked(limit=limit, group=group, topics=topics)),
+        *map(letters.summary_of_record, parked),
     ]
     if as_json:
         print_json(found)

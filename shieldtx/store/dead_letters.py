@@ -100,10 +100,20 @@ class SqlDeadLetters:
             return [_letter(row) for s in statements for row in connection.execute(s)]
 
     def parked(
-        self, *, limit: int, group: str | None = None, topics: Sequence[str] | None = None
+        self,
+        *,
+        limit: int,
+        group: str | None = None,
+        topics: Sequence[str] | None = None,
+        values: bool = True,
     ) -> Sequence[ParkedRecord]:
-        """Return up to `limit` parked records, the latest first; `topics` in the broker's names."""
-        statement = sql.parked_records(self._tables, group=group, topics=topics, limit=limit)
+        """Return up to `limit` parked records, the latest first; `topics` in the broker's names.
+
+        Without their `values`, which may be megabytes each, these are None.
+        """
+        statement = sql.parked_records(
+            self._tables, group=group, topics=topics, limit=limit, values=values
+        )
         with self._engine.connect() as connection:
             return [_parked(row) for row in connection.execute(statement)]
 

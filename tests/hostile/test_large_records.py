@@ -15,9 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
+from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedKafka
 from tests.hostile.cases import event_of, record_of
 from tests.hostile.conftest import Make
+from tests.services import Service
 
 ROOT = Path(__file__).parents[2]
 MB = 1_000_000
@@ -77,35 +79,64 @@ def _assert_parked(
     for value in (None, large, None):
         produce(kafka, topic, compression=compression, value=value)
 
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "SHIELDTX_SOURCE": "stock",
-        "SHIELDTX_DATABASE_URL": service.engine.url.render_as_string(hide_password=False),
-        "SHIELDTX_SHARDS": str(service.app.settings.shards),
-        "SHIELDTX_KAFKA_BOOTSTRAP": kafka.bootstrap,
-        "SHIELDTX_TOPIC_PREFIX": prefix,
-        "SHOP_GROUP": f"{prefix}stock",
-    }
+    done, memory = measured(
+        service,
+        "consume",
+        f"{prefix}stock",
+        "--once",
+        SHIELDTX_KAFKA_BOOTSTRAP=kafka.bootstrap,
+        SHIELDTX_APP="tests.hostile.shop:shield",
+        SHOP_GROUP=f"{prefix}stock",
+    )
+
+    counts = json.loads(done.stdout)
+    assert (counts["records"], counts["fresh"], counts["applied"], counts["parked"]) == (3, 2, 2, 1)
+    told = f"parked {topic}[0]@1: value: {len(large)} bytes, the limit is 16777216"
+    assert told in done.stderr
+    assert memory < OWN_MB * MB + copies * size
+    assert len(service.effects()) == 2
+    [letter] = service.app.dead_letters().parked(limit=9)
+    assert letter.record.value == large
+
+
+def test_a_list_of_large_parked_records_takes_no_more_memory_than_their_names(
+    make_service: Make,
+) -> None:
+    service = make_service("stock", MemoryBroker())
+    service.execute(
+        "INSERT INTO shield_parked SELECT 'stock', 't.commit', 0, n, 'too large', 'key', "
+        "decode(repeat('00', 20000000), 'hex'), '[]', now() FROM generate_series(1, 15) n"
+    )
+    done, memory = measured(service, "dead", "list")
+    entries = json.loads(done.stdout)
+    assert [(e["key"], e["reason"]) for e in entries] == [("key", "too large")] * 15
+    assert memory < (OWN_MB + 50) * MB
+
+
+def measured(
+    service: Service, *words: str, **environment: str
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run a command that has to succeed; return what it said, and how many bytes it took."""
+    settings = service.app.settings
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, "consume", f"{prefix}stock", "--once", "--json"],
-        env=environment | {"SHIELDTX_APP": "tests.hostile.shop:shield"},
+        [sys.executable, "-c", MEASURED, *words, "--json"],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "SHIELDTX_SOURCE": settings.source,
+            "SHIELDTX_DATABASE_URL": settings.url.render_as_string(hide_password=False),
+            "SHIELDTX_SHARDS": str(settings.shards),
+            "SHIELDTX_TOPIC_PREFIX": settings.topic_prefix,
+        }
+        | environment,
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
-    assert (counts["records"], counts["fresh"], counts["applied"], counts["parked"]) == (3, 2, 2, 1)
-    told, memory = done.stderr.splitlines()
-    assert f"parked {topic}[0]@1: value: {len(large)} bytes, the limit is 16777216" in told
-    assert int(memory) * 1024 < OWN_MB * MB + copies * size
-    assert len(service.effects()) == 2
-    [letter] = service.app.dead_letters().parked(limit=9)
-    assert letter.record.value == large
+    return done, int(done.stderr.splitlines()[-1]) * 1024
 
 
 MEASURED = """

@@ -53,11 +53,13 @@ def locked_inbox_status(t: Tables, *, group: str, event_id: UUID, source: str) -
 
 
 def parked_records(
-    t: Tables, *, group: str | None, topics: Sequence[str] | None, limit: int
+    t: Tables, *, group: str | None, topics: Sequence[str] | None, limit: int, values: bool
 ) -> Select[Any]:
-    """Select the latest parked records."""
+    """Select the latest parked records, or all about them but their values."""
     p = t.parked
-    statement = select(p).order_by(p.c.parked_at.desc()).limit(limit)
+    value = p.c.record_value if values else null().label("record_value")
+    others = [column for column in p.c if column is not p.c.record_value]
+    statement = select(*others, value).order_by(p.c.parked_at.desc()).limit(limit)
     if group is not None:
         statement = statement.where(p.c.consumer_group == group)
     return statement if topics is None else statement.where(p.c.topic.in_(topics))
