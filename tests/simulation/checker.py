@@ -79,6 +79,12 @@ class _Look:
             for database in world.databases.values()
             for entry in database.ledger
         )
+        self._failed = {
+            change.event_id
+            for database in world.databases.values()
+            for change in database.history
+            if change.target == OutboxStatus.FAILED
+        }
         self._parked = self._find_parked()
 
     def ghosts(self) -> Iterator[Violation]:
@@ -90,9 +96,9 @@ class _Look:
         """Committed rows that are neither on their topic nor failed for a reason."""
         for event_id, (service, row) in self._written.items():
             name = f"event {_number(row)} {row.envelope.kind} of {service}"
-            if row.status is OutboxStatus.FAILED:
+            if row.envelope.id in self._failed:
                 if not row.last_error or not self._world.broker.refusals[event_id]:
-                    yield Violation("I2", f"{name} is FAILED, and no broker had refused it")
+                    yield Violation("I2", f"{name} has failed, and no broker had refused it")
             elif event_id not in self._published:
                 yield Violation("I2", f"{name} is {row.status} and on no topic")
 
@@ -117,10 +123,10 @@ class _Look:
             rows = [self._written[i] for i in dict.fromkeys(ids) if i in self._written]
             for service in self._world.databases:
                 ordered = [row for s, row in rows if s == service]
-                yield from _inversions(ordered, f"records of {topic}[{partition}]")
+                yield from self._inversions(ordered, f"records of {topic}[{partition}]")
         credited = dict.fromkeys(e.transfer for e in self._world.b.ledger if e.what == "credit")
         effects = [self._sent[number] for number in credited if number in self._sent]
-        yield from _inversions(effects, "credits")
+        yield from self._inversions(effects, "credits")
 
     def outcomes(self) -> Iterator[Violation]:
         """Transfers with two ends, or with none, and money that came or went."""
@@ -175,13 +181,24 @@ class _Look:
         for row in self._world.purgeable():
             yield Violation("I8", f"{_number(row)}: a {row.status} row is never purged")
 
+    def _inversions(self, rows: Sequence[OutboxRow], what: str) -> Iterator[Violation]:
+        latest: dict[str, int] = defaultdict(int)
+        for row in rows:
+            key = row.envelope.key
+            # A chosen delay is out of line by its own wish, and who FAILED holds back nobody.
+            if key is None or row.envelope.id in self._failed or row.is_delayed:
+                continue
+            if row.seq < latest[key]:
+                yield Violation("I4", f"{what}: {_number(row)} of key {key} came too late")
+            latest[key] = max(latest[key], row.seq)
+
     def _find_parked(self) -> set[int]:
         """Return the transfers that wait for a person, by a trace that a person would find."""
         number_of = {row.envelope.id: number for number, row in self._sent.items()}
         parked: set[UUID | None] = set()
         for database in self._world.databases.values():
             for row in database.written.values():
-                if row.status is not OutboxStatus.FAILED:
+                if row.envelope.id not in self._failed:
                     continue
                 if row.envelope.kind is TxKind.ROLLBACK:
                     parked.add(row.envelope.causation_id)
@@ -191,18 +208,6 @@ class _Look:
                 if change.target == InboxStatus.DEAD:
                     parked.add(_taken_back(database, change))
         return {number_of[i] for i in parked if i in number_of}
-
-
-def _inversions(rows: Sequence[OutboxRow], what: str) -> Iterator[Violation]:
-    latest: dict[str, int] = defaultdict(int)
-    for row in rows:
-        key = row.envelope.key
-        # A chosen delay is out of line by its own wish, and who FAILED holds back nobody.
-        if key is None or row.status is OutboxStatus.FAILED or row.is_delayed:
-            continue
-        if row.seq < latest[key]:
-            yield Violation("I4", f"{what}: {_number(row)} of key {key} came too late")
-        latest[key] = max(latest[key], row.seq)
 
 
 def _problem_of(change: Change) -> str:

@@ -50,14 +50,14 @@ class SeededFates:
     of them at once would hide what needs several of one kind in a row.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, sleepy: bool = False) -> None:
         r = self._random = random.Random(seed)
         bounds: list[tuple[float, Fault]] = []
         level = 0.0
         for fault, rates in (
             (Fault.ERROR, (0.0, 0.0, 0.02, 0.05)),
             (Fault.KILL, (0.0, 0.0, 0.01, 0.04)),
-            (Fault.STOP, (0.0, 0.02, 0.05, 0.1)),
+            (Fault.STOP, (0.05, 0.1, 0.2) if sleepy else (0.0, 0.02, 0.05, 0.1)),
         ):
             level += r.choice(rates)
             bounds.append((level, fault))

@@ -45,7 +45,8 @@ class Process(Generic[S]):
         self._skew = skew
         self._life = 0
         self._service: S | None = None
-        self.busy = False
+        self.threads = 0
+        """How many are at work, or asleep in the middle of it."""
         self.is_doomed = False
         self.member: Member | None = None
 
@@ -53,6 +54,10 @@ class Process(Generic[S]):
     def name(self) -> str:
         """The name, which no other life of this process has."""
         return f"{self._name}.{self._life}"
+
+    @property
+    def busy(self) -> bool:
+        return self.threads > 0
 
     @property
     def service(self) -> S:
@@ -73,6 +78,7 @@ class Process(Generic[S]):
     def bury(self) -> None:
         """Throw the process's objects away; a dead member's partitions are its own for a while."""
         self._service = None
+        self.is_doomed = False
         if self.member is not None:
             self.world.dead.append(self.member)
             self.member = None
@@ -80,15 +86,15 @@ class Process(Generic[S]):
     def do(self, what: str, call: Callable[[], Any]) -> Any:
         """Let the process do something; what comes out of it ends its pass, or its life."""
         world = self.world
-        was_busy, self.busy = self.busy, True
+        self.threads += 1
         world.running.append(self)
         try:
             done = call()
         except Killed:
             world.say("{} is killed", self)
             # Where another of its threads is suspended, the process ends with that one.
-            self.is_doomed = was_busy
-            if not was_busy:
+            self.is_doomed = self.threads > 1
+            if not self.is_doomed:
                 self.bury()
         except (DatabaseError, BrokerUnavailable) as error:
             world.say("{} {}: {!r}", self, what, error)
@@ -97,7 +103,7 @@ class Process(Generic[S]):
             return done
         finally:
             world.running.pop()
-            self.busy = was_busy
+            self.threads -= 1
         return None
 
     # --- what may happen to it --------------------------------------------------------------------
@@ -117,16 +123,16 @@ class Process(Generic[S]):
     def stopped_before_the_check(self) -> bool:
         return self.world.fates.chance(0.5)
 
-    def fault(self, fault: Fault, place: str, *, answered: bool) -> None:
-        """Raise what the process gets to know of a fault."""
+    def error_of(self, fault: Fault, place: str, *, answered: bool) -> BaseException | None:
+        """Return what the process gets to know of a fault; None: nothing."""
         if fault is Fault.KILL:
-            raise Killed
+            return Killed()
         # A publisher never raises, and what a poll returns has come already.
         if place == "publish" or (place == "poll" and answered):
-            return
+            return None
         if place in _SUBSCRIBER:
-            raise BrokerUnavailable("no answer from the broker")
-        raise DatabaseError("server closed the connection unexpectedly")
+            return BrokerUnavailable("no answer from the broker")
+        return DatabaseError("server closed the connection unexpectedly")
 
 
 _SUBSCRIBER = ("poll", "commit")
@@ -164,7 +170,7 @@ class InterruptedLeases(Interrupted):
         process.before("renew")
         holding: Holding = self._port.renew(relay=relay, lease=lease)
         process.after("renew")
-        if process.world.running.count(process) > 1:
+        if process.threads > 1:
             # Nothing is given back before the pass ends, for which the thread would wait here.
             return Holding(shards=holding.shards, relays=holding.relays, surplus=frozenset())
         return holding

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tests.simulation.banks import Transfer
 from tests.simulation.checker import Violation, violations
 from tests.simulation.fates import SeededFates
-from tests.simulation.world import Shape, World
+from tests.simulation.shapes import shape_of
+from tests.simulation.world import World
 
 _HASTE = 9_973
 """Keeps the numbers that draw the shape apart from those that draw the faults."""
@@ -18,7 +18,9 @@ _HASTE = 9_973
 def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     """Run the schedule of a seed to its end, and return what it violated."""
     draw = random.Random(seed * _HASTE + 1)
-    world = World(shape_of(draw), SeededFates(seed), trace=trace)
+    shape = shape_of(draw)
+    fates = SeededFates(seed, sleepy=shape.has_strands)
+    world = World(shape, fates, trace=trace)
     steps = _steps(world, draw)
     count = len(steps)
 
@@ -36,49 +38,14 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
 def finish(world: World, *, keep_house: bool) -> Sequence[Violation]:
     """Heal and drain a world, and return what it violated."""
     world.heal()
+    if world.strands is not None:
+        world.strands.close()
     is_drained = world.drain()
     found = violations(world, is_drained=is_drained)
     if keep_house and not found:
         world.keep_house()
         found = violations(world, is_drained=is_drained, is_purged=True)
     return found
-
-
-def shape_of(draw: random.Random) -> Shape:
-    """Draw the size of a world."""
-    r = draw.random
-    keys = ("k", "l", None) if r() < 0.2 else ("k", "l") if r() < 0.5 else ("k",)
-    has_fraud_group = r() < 0.2
-    refusals = draw.choice((0.0, 0.3, 0.6))
-    failures = draw.choice((0.0, 0.0, 0.5))
-    transfers = tuple(
-        Transfer(
-            number=n,
-            key=draw.choice(keys),
-            amount=2**n,
-            is_committed=r() > 0.1,
-            delay=3.0 if r() < 0.05 else 0.0,
-            failures=draw.randint(1, 3) if r() < failures else 0,
-            is_refused=r() < refusals,
-            is_fraud=has_fraud_group and r() < 0.5,
-            refund_failures=draw.randint(1, 3) if r() < failures * 0.5 else 0,
-        )
-        for n in range(draw.randint(2, 6))
-    )
-    clocks_are_wrong = r() < 0.3
-    return Shape(
-        transfers=transfers,
-        relays=2 if r() < 0.8 else 3,
-        consumers=2,
-        shards=draw.randint(1, 3),
-        partitions=draw.randint(1, 2),
-        relay_batch=draw.choice((1, 4, 8, 40)),
-        consumer_batch=draw.choice((1, 2, 10)),
-        attempts=draw.randint(1, 3),
-        has_fraud_group=has_fraud_group,
-        rates=(1.0, 0.7, 1.4) if clocks_are_wrong else (1.0,),
-        skews=(0.0, 3600.0, -3600.0) if clocks_are_wrong else (0.0,),
-    )
 
 
 def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
@@ -100,4 +67,7 @@ def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
     if draw.random() < 0.3:
         steps += [world.switch_broker] * 2
     steps.append(world.land)
+    if world.strands is not None:
+        steps += [world.let_leases_lapse] * 4
+        steps += [world.wake] * (len(steps) // 8)
     return steps

@@ -23,7 +23,8 @@ from tests.simulation.campaign import silence
 from tests.simulation.fates import TROUBLES, Fault
 from tests.simulation.mutants import applied
 from tests.simulation.scheduler import finish
-from tests.simulation.world import Shape, World
+from tests.simulation.shapes import Shape
+from tests.simulation.world import World
 
 SECONDS = st.sampled_from([0.5, 2.0, 11.0])
 ANY = st.integers(0, 11)

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from shieldtx.brokers import codec
-from shieldtx.catalog import Catalog
-from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.events import physical_topic
-from shieldtx.housekeeping import Housekeeping, Retention
-from shieldtx.inbox import Inbox
-from shieldtx.relay import Relay, RelaySettings
-from shieldtx.retry import RetryPolicy
-from shieldtx.states import INBOX, OUTBOX
-from tests.simulation.banks import TOPIC, Bank, Transfer, groups
-from tests.simulation.broker import (
-    Broker,
-    Group,
-    Member,
-    MemoryPublisher,
-    MemorySubscriber,
-    Trouble,
-)
+from shieldtx.relay import Relay
+from shieldtx.states import INBOX, OUTBOX, TxKind
+from tests.simulation import assembly
+from tests.simulation.assembly import RELAY_LEASE, RETENTION
+from tests.simulation.banks import TOPIC, Bank, Transfer
+from tests.simulation.broker import Broker, Member, Trouble
 from tests.simulation.database import (
     START,
     Clock,
@@ -37,50 +24,12 @@ from tests.simulation.database import (
     Shard,
 )
 from tests.simulation.fates import Fates, Fault
-from tests.simulation.inbox import MemoryInboxStore
-from tests.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
-from tests.simulation.processes import (
-    Interrupted,
-    InterruptedInbox,
-    InterruptedLeases,
-    InterruptedSubscriber,
-    Killed,
-    Process,
-)
-from tests.simulation.purge import MemoryPurgeStore
+from tests.simulation.processes import Killed, Process
+from tests.simulation.shapes import Shape
+from tests.simulation.strands import Strand, Strands
 
-RELAY_LEASE = timedelta(seconds=10)
-RETENTION = timedelta(hours=2)
 DEEPEST = 3
 """How many processes may be suspended inside each other."""
-
-_PAUSE = RetryPolicy(
-    first=timedelta(seconds=0.5), longest=timedelta(seconds=4), jitter=0, max_attempts=5
-)
-_ENCODE = partial(codec.encode, prefix="")
-_DECODE = partial(codec.decode, prefix="")
-_CATALOG = Catalog()
-_RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """The size of a world."""
-
-    transfers: tuple[Transfer, ...]
-    relays: int
-    consumers: int
-    shards: int
-    partitions: int
-    relay_batch: int
-    consumer_batch: int
-    attempts: int
-    """Of relays and of handlers."""
-    has_fraud_group: bool
-    rates: tuple[float, ...] = (1.0,)
-    """How fast the processes' own clocks run, in turn."""
-    skews: tuple[float, ...] = (0.0,)
-    """How many seconds their wall clocks are wrong, in turn."""
 
 
 class World:
@@ -100,20 +49,24 @@ class World:
         self._ids = 0
         self._unwritten = list(shape.transfers)
         self._writing: set[str | None] = set()
-        topics = [physical_topic("", TOPIC, kind) for kind in codec.TxKind]
+        topics = [physical_topic("", TOPIC, kind) for kind in TxKind]
         self.broker = Broker(topics, shape.partitions)
         self.a, self.b = self._database(), self._database()
         self.databases = {"A": self.a, "B": self.b}
         self.relays = [
-            self._relay(service, n) for service in self.databases for n in range(shape.relays)
+            assembly.relay(self, service, n)
+            for service in self.databases
+            for n in range(shape.relays)
         ]
-        self.consumers = self._consumers()
-        self.housekeepers = [self._housekeeper(service) for service in self.databases]
+        self.consumers = assembly.consumers(self)
+        self.housekeepers = [assembly.housekeeper(self, service) for service in self.databases]
         self.processes: list[Process[Any]] = [
             *self.relays,
             *self.consumers,
             *self.housekeepers,
         ]
+        self.strands = Strands() if shape.has_strands else None
+        self.sleeping: list[Strand] = []
         self.next_step: Callable[[], None] = lambda: None
         """What happens while a process is suspended."""
 
@@ -134,33 +87,34 @@ class World:
         self._unwritten.remove(transfer)
         self._writing.add(transfer.key)
         client: Process[None] = Process(self, "client", lambda _: None)
-        client.do(f"writes {_described(transfer)}", partial(self._write, client, transfer))
-        self._writing.discard(transfer.key)
+        self._act(client, _described(transfer), partial(self._write, client, transfer))
 
     def renew(self, relay: Process[Relay]) -> None:
         """Let a relay renew its leases, beside a pass if it is suspended in one."""
-        if self.running.count(relay) < 2:
-            relay.do("renews", lambda: sorted(relay.service.renew().shards))
+        if relay.threads < 2 and not relay.is_doomed:
+            self._act(relay, "renews", lambda: sorted(relay.service.renew().shards))
 
     def work(self, process: Process[Any]) -> bool:
         """Let a process make a pass, unless it is suspended; return whether to go on at once."""
         if process.busy:
             return False
-        done = process.do("works", process.service.run_once)
+        done = self._act(process, "works", process.service.run_once)
         return bool(done is not None and done.more)
 
     def stop(self, process: Process[Any]) -> None:
         """End a process in good order."""
         if process.busy or not hasattr(process.service, "close"):
             return
-        process.do("stops", process.service.close)
-        process.bury()
+        self._act(process, "stops", partial(_close, process))
 
     def kill(self, process: Process[Any]) -> None:
-        """End a process between two passes."""
+        """End a process between two passes, or one that sleeps when it wakes up."""
         if not process.busy:
             self.say("{} is killed between its passes", process)
             process.bury()
+        elif self.sleeping:
+            self.say("{} is killed in its sleep", process)
+            process.is_doomed = True
 
     def pass_time(self, seconds: float) -> None:
         """Let time go by; what is locked for too long is freed by the server."""
@@ -168,6 +122,13 @@ class World:
         self.say("+{} s", seconds)
         for database in self.databases.values():
             database.end_idle_transactions(RELAY_LEASE.total_seconds())
+
+    def let_leases_lapse(self) -> None:
+        """Let a lease run out, so that relays that are awake take over from those asleep."""
+        self.pass_time(RELAY_LEASE.total_seconds() + 1)
+        for relay in self.relays:
+            if not relay.busy:
+                self.renew(relay)
 
     def evict(self) -> None:
         """Take a member out of its group, a dead one if there is one."""
@@ -205,6 +166,14 @@ class World:
             self.say("{} late records arrive", len(self.broker.in_flight))
             self.broker.land()
 
+    def wake(self) -> None:
+        """Let one of the processes go on that sleep side by side."""
+        if self.sleeping:
+            strand = self.sleeping.pop(self.fates.between(0, len(self.sleeping) - 1))
+            strand.resume()
+            if not strand.is_done:
+                self.sleeping.append(strand)
+
     # --- what goes wrong --------------------------------------------------------------------------
 
     def visit(self, process: Process[Any], place: str, *, answered: bool) -> None:
@@ -216,18 +185,16 @@ class World:
             return
         when = "after" if answered else "before"
         if fault is Fault.STOP:
-            if len(self.running) <= DEEPEST:
-                self.say("{} is suspended {} {!r}", process, when, place)
-                if self.fates.chance(0.3):
-                    self.pass_time(RELAY_LEASE.total_seconds() + 1)
-                for _ in range(self.fates.between(1, 10)):
-                    self.next_step()
-                if process.is_doomed:
-                    raise Killed
-                self.say("{} wakes up {} {!r}", process, when, place)
+            self.say("{} is suspended {} {!r}", process, when, place)
+            self._suspend()
+            if process.is_doomed:
+                raise Killed
+            self.say("{} wakes up {} {!r}", process, when, place)
             return
-        self.say("{}: {} {} {!r}", process, fault.name, when, place)
-        process.fault(fault, place, answered=answered)
+        error = process.error_of(fault, place, answered=answered)
+        if error is not None:
+            self.say("{}: {} {} {!r}", process, fault.name, when, place)
+            raise error
 
     def visit_running(self, place: str, *, answered: bool) -> None:
         """The process at work, somewhere in a handler, comes to such a place."""
@@ -242,12 +209,26 @@ class World:
             self.say("{} publishes {} into {}", process, records, trouble)
         return trouble
 
+    def _suspend(self) -> None:
+        """Let others have their turns: beside the process, or inside the call that it makes."""
+        if self.strands is not None and self.strands.running is not None:
+            asleep, self.running = self.running, []
+            self.strands.running.pause()
+            self.running = asleep
+        elif len(self.running) <= DEEPEST:
+            if self.fates.chance(0.3):
+                self.let_leases_lapse()
+            for _ in range(self.fates.between(1, 10)):
+                self.next_step()
+
     # --- its end ----------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """End all faults; what was lost, killed or late by then stays so."""
         self.say("everything heals")
         self.is_calm = True
+        while self.sleeping:
+            self.wake()
         self.broker.is_down = False
         self.land()
         for member in self.dead:
@@ -300,13 +281,25 @@ class World:
         self._ids += 1
         return UUID(int=(int(self.clock.now * 1000) << 80) + self._ids)
 
+    def _act(self, process: Process[Any], what: str, call: Callable[[], Any]) -> Any:
+        """Let a process do something, in a strand of its own where there are any."""
+        if self.strands is None or self.is_calm or self.running:
+            return process.do(what, call)
+        strand = self.strands.start(partial(process.do, what, call))
+        if not strand.is_done:
+            self.sleeping.append(strand)
+        return None
+
     def _write(self, client: Process[None], transfer: Transfer) -> bool:
         event_id = self.events[transfer.number] = self.next_id()
-        with self.a.transaction() as session:
-            self.a.business.send(session, transfer, event_id)
-            client.before("commit of the transfer")
-            if not transfer.is_committed:
-                raise DatabaseError("the client rolls back")
+        try:
+            with self.a.transaction() as session:
+                self.a.business.send(session, transfer, event_id)
+                client.before("commit of the transfer")
+                if not transfer.is_committed:
+                    raise DatabaseError("the client rolls back")
+        finally:
+            self._writing.discard(transfer.key)
         client.after("commit of the transfer")
         return True
 
@@ -314,88 +307,14 @@ class World:
         shards = [Shard(n) for n in range(self.shape.shards)]
         return Database(clock=self.clock, shards=shards, business=Bank(self))
 
-    def _relay(self, service: str, n: int) -> Process[Relay]:
-        database, shape = self.databases[service], self.shape
-        retry = RetryPolicy(
-            max_attempts=shape.attempts,
-            first=timedelta(seconds=1),
-            longest=timedelta(seconds=4),
-            jitter=0,
-        )
 
-        def build(process: Process[Relay]) -> Relay:
-            store = MemoryOutboxStore(database, by=process.name)
-            return Relay(
-                store=Interrupted(process, store),  # type: ignore[arg-type]
-                leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
-                publisher=MemoryPublisher(self.broker, process),
-                encode=_ENCODE,
-                settings=RelaySettings(
-                    name=process.name,
-                    batch_size=shape.relay_batch,
-                    lease=RELAY_LEASE,
-                    send_timeout=timedelta(seconds=3),
-                    outage_pause=_PAUSE,
-                ),
-                retry_of=lambda _: retry,
-                local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
-                clock=process.clock,
-            )
-
-        number = n + (0 if service == "A" else shape.relays)
-        return Process(self, f"relay {service}{n}", build, **self._clocks(number))
-
-    def _consumers(self) -> list[Process[Consumer]]:
-        declared = groups(self.shape.attempts, fraud=self.shape.has_fraud_group)
-        of_service = [("A", "refunds"), ("B", "bank"), ("B", "fraud")]
-        consumers = []
-        for service, name in of_service:
-            if name not in declared:
-                continue
-            topics = [physical_topic("", t, kind) for t, kind in declared[name].subscriptions()]
-            self.broker.groups[name] = Group(topics)
-            members = 1 if name == "fraud" else self.shape.consumers
-            consumers += [self._consumer(service, name, n) for n in range(members)]
-        return consumers
-
-    def _consumer(self, service: str, name: str, n: int) -> Process[Consumer]:
-        database, shape = self.databases[service], self.shape
-        group = groups(shape.attempts, fraud=shape.has_fraud_group)[name]
-        outbox = MemoryOutbox(source=service, new_id=self.next_id, catalog=_CATALOG, writer=None)
-
-        def build(process: Process[Consumer]) -> Consumer:
-            store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
-            member = Member(name, process.name)
-            subscriber = MemorySubscriber(self.broker, member)
-            return Consumer(
-                group=group,
-                subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
-                store=store,  # type: ignore[arg-type]
-                inbox=Inbox(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
-                decode=_DECODE,
-                settings=ConsumerSettings(
-                    batch_size=shape.consumer_batch, poll_timeout=timedelta(0)
-                ),
-            )
-
-        return Process(self, f"{name} {n}", build)
-
-    def _housekeeper(self, service: str) -> Process[Housekeeping]:
-        def build(process: Process[Housekeeping]) -> Housekeeping:
-            store = MemoryPurgeStore(self.databases[service], wall_clock=process.wall_clock)
-            return Housekeeping(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
-
-        number = 0 if service == "A" else 1
-        return Process(self, f"housekeeper {service}", build, **self._clocks(number))
-
-    def _clocks(self, number: int) -> dict[str, float]:
-        rates, skews = self.shape.rates, self.shape.skews
-        return {"rate": rates[number % len(rates)], "skew": skews[number % len(skews)]}
+def _close(process: Process[Any]) -> None:
+    try:
+        process.service.close()
+    finally:
+        process.bury()
 
 
 def _described(transfer: Transfer) -> str:
     how = "" if transfer.is_committed else ", rolled back"
-    return f"transfer {transfer.number} of key {transfer.key}{how}"
-
-
-__all__ = ["DEEPEST", "RELAY_LEASE", "Killed", "Shape", "World"]
+    return f"writes transfer {transfer.number} of key {transfer.key}{how}"

@@ -1,0 +1,127 @@
+"""The processes of a world: the real services on ports that can be interrupted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shieldtx.brokers import codec
+from shieldtx.catalog import Catalog
+from shieldtx.consumer import Consumer, ConsumerSettings
+from shieldtx.events import physical_topic
+from shieldtx.housekeeping import Housekeeping, Retention
+from shieldtx.inbox import Inbox
+from shieldtx.relay import Relay, RelaySettings
+from shieldtx.retry import RetryPolicy
+from tests.simulation.banks import groups
+from tests.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
+from tests.simulation.inbox import MemoryInboxStore
+from tests.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
+from tests.simulation.processes import (
+    Interrupted,
+    InterruptedInbox,
+    InterruptedLeases,
+    InterruptedSubscriber,
+    Process,
+)
+from tests.simulation.purge import MemoryPurgeStore
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RELAY_LEASE = timedelta(seconds=10)
+RETENTION = timedelta(hours=2)
+
+_PAUSE = RetryPolicy(
+    first=timedelta(seconds=0.5), longest=timedelta(seconds=4), jitter=0, max_attempts=5
+)
+_ENCODE = partial(codec.encode, prefix="")
+_DECODE = partial(codec.decode, prefix="")
+_CATALOG = Catalog()
+_RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
+
+
+def relay(world: World, service: str, n: int) -> Process[Relay]:
+    """Make the n-th relay of a service."""
+    database, shape = world.databases[service], world.shape
+    retry = RetryPolicy(
+        max_attempts=shape.attempts,
+        first=timedelta(seconds=1),
+        longest=timedelta(seconds=4),
+        jitter=0,
+    )
+
+    def build(process: Process[Relay]) -> Relay:
+        store = MemoryOutboxStore(database, by=process.name)
+        return Relay(
+            store=Interrupted(process, store),  # type: ignore[arg-type]
+            leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
+            publisher=MemoryPublisher(world.broker, process),
+            encode=_ENCODE,
+            settings=RelaySettings(
+                name=process.name,
+                batch_size=shape.relay_batch,
+                lease=RELAY_LEASE,
+                send_timeout=timedelta(seconds=3),
+                outage_pause=_PAUSE,
+            ),
+            retry_of=lambda _: retry,
+            local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
+            clock=process.clock,
+        )
+
+    number = n + (0 if service == "A" else shape.relays)
+    return Process(world, f"relay {service}{n}", build, **_clocks(world, number))
+
+
+def consumers(world: World) -> list[Process[Consumer]]:
+    """Make all members of all groups."""
+    declared = groups(world.shape.attempts, fraud=world.shape.has_fraud_group)
+    of_service = [("A", "refunds"), ("B", "bank"), ("B", "fraud")]
+    consumers = []
+    for service, name in of_service:
+        if name not in declared:
+            continue
+        topics = [physical_topic("", t, kind) for t, kind in declared[name].subscriptions()]
+        world.broker.groups[name] = Group(topics)
+        members = 1 if name == "fraud" else world.shape.consumers
+        consumers += [_consumer(world, service, name, n) for n in range(members)]
+    return consumers
+
+
+def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
+    database, shape = world.databases[service], world.shape
+    group = groups(shape.attempts, fraud=shape.has_fraud_group)[name]
+    outbox = MemoryOutbox(source=service, new_id=world.next_id, catalog=_CATALOG, writer=None)
+
+    def build(process: Process[Consumer]) -> Consumer:
+        store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
+        member = Member(name, process.name)
+        subscriber = MemorySubscriber(world.broker, member)
+        return Consumer(
+            group=group,
+            subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
+            store=store,  # type: ignore[arg-type]
+            inbox=Inbox(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
+            decode=_DECODE,
+            settings=ConsumerSettings(batch_size=shape.consumer_batch, poll_timeout=timedelta(0)),
+        )
+
+    return Process(world, f"{name} {n}", build)
+
+
+def housekeeper(world: World, service: str) -> Process[Housekeeping]:
+    """Make the housekeeper of a service."""
+
+    def build(process: Process[Housekeeping]) -> Housekeeping:
+        store = MemoryPurgeStore(world.databases[service], wall_clock=process.wall_clock)
+        return Housekeeping(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
+
+    number = 0 if service == "A" else 1
+    return Process(world, f"housekeeper {service}", build, **_clocks(world, number))
+
+
+def _clocks(world: World, number: int) -> dict[str, float]:
+    rates, skews = world.shape.rates, world.shape.skews
+    return {"rate": rates[number % len(rates)], "skew": skews[number % len(skews)]}

@@ -1,0 +1,80 @@
+"""Strands: threads of which one runs at a time, and only while whoever let it run waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock, Thread
+from typing import Any
+
+
+class Strand:
+    """What one thread is doing; between its start and its end it may pause any number of times."""
+
+    def __init__(self, strands: Strands) -> None:
+        self._strands = strands
+        self._may_run = _closed()
+        self._has_stopped = _closed()
+        self._call: Callable[[], Any] | None = None
+        self._error: BaseException | None = None
+        self.is_done = True
+        Thread(target=self._run, daemon=True).start()
+
+    def begin(self, call: Callable[[], Any] | None) -> None:
+        """Run `call` until it pauses or ends; None ends the thread."""
+        self._call, self.is_done = call, False
+        self.resume()
+
+    def resume(self) -> None:
+        """Let it go on until it pauses again, or ends; raises what comes out of it."""
+        before, self._strands.running = self._strands.running, self
+        self._may_run.release()
+        self._has_stopped.acquire()
+        self._strands.running = before
+        if self.is_done and self._call is not None:
+            self._strands.idle.append(self)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def pause(self) -> None:
+        """Give way to whoever let this strand run; to be called from inside it."""
+        self._has_stopped.release()
+        self._may_run.acquire()
+
+    def _run(self) -> None:
+        while True:
+            self._may_run.acquire()
+            if self._call is not None:
+                try:
+                    self._call()
+                except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+                    self._error = error
+            self.is_done = True
+            self._has_stopped.release()
+            if self._call is None:
+                return
+
+
+class Strands:
+    """The strands of one world; their threads are used again."""
+
+    def __init__(self) -> None:
+        self.running: Strand | None = None
+        self.idle: list[Strand] = []
+
+    def start(self, call: Callable[[], Any]) -> Strand:
+        """Run `call` in a strand until it pauses or ends."""
+        strand = self.idle.pop() if self.idle else Strand(self)
+        strand.begin(call)
+        return strand
+
+    def close(self) -> None:
+        """End all threads; none of them is paused."""
+        while self.idle:
+            self.idle.pop().begin(None)
+
+
+def _closed() -> Lock:
+    lock = Lock()
+    lock.acquire()
+    return lock
