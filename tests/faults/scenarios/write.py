@@ -26,7 +26,8 @@ ENDS_OF_CLIENTS = (
 LOST = 6
 """Of the COMMITs, or of the answers to them."""
 
-BULKS, TRANSFERS_IN_BULK = 10, 120
+BULKS, TRANSFERS_IN_BULK = 8, 125
+ALL_WITHIN_S = 180.0
 
 
 def killed_before_commit(banks: Banks) -> None:
@@ -96,11 +97,11 @@ def long_transaction(banks: Banks) -> None:
     # Of the same key: they wait for the lock on the account's row.
     followers = banks.begin_writing(4, accounts=[account], refused=0)
     bulk = _client(banks, long_transactions.write_in_bulk, others, BULKS, TRANSFERS_IN_BULK)
-    bulk.finish()
+    bulk.finish(ALL_WITHIN_S)
     banks.until(
         lambda: banks.downstream.one("SELECT count(*) FROM credit") == BULKS * TRANSFERS_IN_BULK,
         "all later events have their effect",
-        within=90,
+        within=ALL_WITHIN_S,
     )
     banks.expect(_is_held(banks), "the long transaction was open all the time")
     banks.expect(followers.is_running, "the key's later transfers wait for it")
