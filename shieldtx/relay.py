@@ -218,7 +218,8 @@ class Relay:
             retries=retries,
             reason=back[0][1] if back else "",
         )
-        outage = self._note_outage(away)
+        heard = bool(ended[Outcome.ACKNOWLEDGED] or ended[Outcome.REFUSED])
+        outage = self._note_outage(away, heard=heard)
         self._write_backs.append(partial(self._settle, claim.token, settlement, outage))
         self._write_backs.extend(
             partial(self._fail, claim.token, claimed, reason) for claimed, reason in hopeless
@@ -281,10 +282,11 @@ class Relay:
         log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
         return RelayPass(claimed=1, failed=int(kept), lost=int(not kept))
 
-    def _note_outage(self, unsent: Sequence[tuple[Claimed, str]]) -> str:
-        """Pause after an outage, longer each time; go on at once when the broker answers again."""
+    def _note_outage(self, unsent: Sequence[tuple[Claimed, str]], *, heard: bool) -> str:
+        """Pause after an outage, longer each time; go on at once when the broker is heard again."""
         if not unsent:
-            self._failures_in_a_row = 0
+            if heard:
+                self._failures_in_a_row = 0
             return ""
         self._failures_in_a_row += 1
         policy = self._settings.outage_pause

@@ -170,6 +170,18 @@ def test_after_an_outage_the_relay_pauses_and_then_tries_a_single_event(
     assert [claimed for claimed in passes if claimed] == [1, 2]
 
 
+def test_a_batch_held_for_want_of_time_does_not_end_an_outage(
+    service: Service, wire: Wire, eventually: Callable[..., None]
+) -> None:
+    write(service, "a", "b", "c")
+    relay = service.relay()
+    claimed: list[int] = []
+    for outcome in (Outcome.UNSENT, Outcome.HELD, Outcome.UNSENT):
+        wire.fate = lambda record, outcome=outcome: answer(outcome)
+        eventually(lambda: claimed.append(relay.run_once().claimed) or claimed[-1], "a claim")
+    assert [number for number in claimed if number] == [3, 1, 1]
+
+
 def test_an_ambiguous_send_is_repeated_and_marked(service: Service, wire: Wire) -> None:
     write(service, "a")
     relay = service.relay()
