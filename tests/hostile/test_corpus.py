@@ -31,14 +31,14 @@ def test_a_record_of_the_corpus_is_taken_or_refused_with_a_telling_reason(case: 
     record = ReceivedRecord(
         topic=TOPIC, partition=0, offset=0, key=case.key, value=case.value, headers=case.headers
     )
-    began = time.monotonic()
+    began = time.thread_time()
     if case.expect == "parked":
         assert case.reason, "what is parked says why"
         with pytest.raises(UndecodableRecord, match=case.reason):
             codec.decode(record, "")
     else:
         assert codec.decode(record, "").payload.encode() == case.value
-    assert time.monotonic() - began < LONGEST_S
+    assert time.thread_time() - began < LONGEST_S
 
 
 def test_the_corpus_has_all_kinds_of_records() -> None:
