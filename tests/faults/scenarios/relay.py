@@ -56,14 +56,16 @@ def zombies(banks: Banks) -> None:
     up = banks.upstream
     banks.open(but="upstream relay")
     banks.write(80)
-    # In the second pass: then it is connected, and time to send is what it lacks least.
+    # In the second pass, when it is connected; and the one that is still to send has time to.
+    places = (("claim", "after", {}), ("publish", "before", UNHURRIED), ("publish", "after", {}))
     stopped = [
         _broken(
             banks,
             Failpoint(step=step, when=when, action="freeze", nth=2),
             SHIELDTX_RELAY_BATCH_SIZE="10",
+            **settings,
         )
-        for step, when in (("claim", "after"), ("publish", "before"), ("publish", "after"))
+        for step, when, settings in places
     ]
     up.relay()
     banks.drain()
