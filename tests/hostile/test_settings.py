@@ -91,7 +91,7 @@ def _assert_without_secrets(
 ) -> None:
     """None of the secret variables' values is told; other variables may be told of."""
     told = {name for name, value in variables.items() if SECRET in value}
-    hidden = {"SHIELDTX_DATABASE_URL", "SHIELDTX_KAFKA_SASL_PASSWORD"}
+    hidden = {f"SHIELDTX_{name}" for name in ("DATABASE_URL", "KAFKA_SASL_PASSWORD", "SIGNING_KEY")}
     if told <= hidden and not (but_query and f"={SECRET}" in str(variables)):
         assert SECRET not in text
 
