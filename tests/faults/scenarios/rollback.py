@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import partial
 from uuid import UUID
 
 from tests.faults.bank import auditors_of, by_hand
@@ -49,9 +50,7 @@ def success_races_rollback(banks: Banks) -> None:
         banks.drain()
         written = banks.downstream.one("SELECT count(*) FROM shield_outbox")
         banks.until(lambda: len(echo.copies) >= written, "every rollback comes twice")
-    intruder = Intruder(banks.kafka.bootstrap)
-    ends, group = intruder.ends(banks.topics[0]), auditors_of(banks.downstream.group)
-    banks.until(lambda: intruder.has_read(group, banks.topics[0], ends), "all is audited")
+    _await_auditors(banks)
     auditors.terminate()
     _let_rollbacks_overtake(banks)
     _let_rollbacks_come_late(banks)
@@ -60,6 +59,15 @@ def success_races_rollback(banks: Banks) -> None:
 
 def _open_auditors(banks: Banks) -> Worker:
     return banks.downstream.launch("consume", auditors_of(banks.downstream.group)).await_ready()
+
+
+def _await_auditors(banks: Banks) -> None:
+    """Wait until the auditors have dealt with all that is on the topics."""
+    intruder, group = Intruder(banks.kafka.bootstrap), auditors_of(banks.downstream.group)
+    for topic in banks.topics:
+        read = partial(intruder.has_read, group, topic, intruder.ends(topic))
+        banks.until(read, "the auditors have read everything", 60)
+    banks.drain()
 
 
 def _let_rollbacks_overtake(banks: Banks) -> None:
@@ -83,9 +91,7 @@ def _let_rollbacks_overtake(banks: Banks) -> None:
     auditors.terminate()
     intruder.move(group, commits, before)
     _open_auditors(banks)
-    ends = intruder.ends(commits)
-    banks.until(lambda: intruder.has_read(group, commits, ends), "the transfers come at last")
-    banks.drain()
+    _await_auditors(banks)
     banks.expect(side.one(_FENCED) == fenced + refused, "a tombstone gave way")
 
 
