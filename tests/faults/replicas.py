@@ -59,14 +59,10 @@ def replicate(bootstrap: str, topic: str, partitions: int) -> None:
         raise RuntimeError(f"{topic} gets no replicas: {problems}")
 
 
-def in_sync(bootstrap: str, topic: str) -> set[int]:
+def in_sync(admin: AdminClient, topic: str) -> set[int]:
     """Return how many replicas are in sync: of every partition, so it is one number or several."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        [found] = admin.describe_topics([topic])
-    finally:
-        admin.close()
-    return {len(partition["isr_nodes"]) for partition in found["partitions"]}
+    partitions = admin.list_topics(topic, ADMIN_S).topics[topic].partitions
+    return {len(partition.isrs) for partition in partitions.values()}
 
 
 def ask_for(bootstrap: str, topic: str, replicas: int) -> None:
@@ -78,9 +74,14 @@ def ask_for(bootstrap: str, topic: str, replicas: int) -> None:
     administer(bootstrap, lambda admin: admin.incremental_alter_configs([resource]))
 
 
+def client(bootstrap: str) -> AdminClient:
+    """Make a client that finds a broker for itself, and is silent about those that are away."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
 def administer(bootstrap: str, ask: Callable[[AdminClient], Mapping[Any, Any]]) -> None:
     """Have something done at the broker and wait for its end; raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = client(bootstrap)
     for future in ask(admin).values():
         future.result(ADMIN_S)
 

@@ -7,6 +7,9 @@ import signal
 from tests.faults.banks import Banks
 
 SERVICES = {"relay", "consume"}
+PATIENCE_S = 90.0
+"""How long to wait, on a machine that is busy, for what comes soon on any other."""
+
 END_WITHIN_S = 30.0
 """More than their own SHIELDTX_STOP_TIMEOUT, after which they end with a failure."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tests.faults.banks import Banks, Side
 from tests.faults.matrix import Fault
-from tests.faults.survivors import expect_all_to_end_in_order, expect_no_attempt_burnt
+from tests.faults.survivors import PATIENCE_S, expect_all_to_end_in_order, expect_no_attempt_burnt
 from tests.faults.topics import read_whole
 from tests.faults.world import make_topics, own_kafka
 
@@ -29,7 +29,7 @@ def away_for_a_minute(banks: Banks) -> None:
     banks.write(40)
     banks.kafka.kill()
     back_at = time.monotonic() + OUTAGE_S
-    banks.begin_writing(120, pause=1.0).finish()
+    banks.begin_writing(120, pause=1.0).finish(2 * PATIENCE_S)
     backlog = banks.upstream.unsettled()
     banks.expect(backlog >= 120, f"what is written during the outage waits: {backlog} events")
     # The length of the outage is what this fault is about.
@@ -45,15 +45,19 @@ def frozen(banks: Banks) -> None:
     """The broker stands still for longer than a send may take, and goes on where it was."""
     _open(banks)
     load = banks.begin_writing(200, pause=0.2)
-    banks.until(lambda: banks.upstream.outbox().get("PROCESSED", 0) >= 20, "events are published")
+    banks.until(
+        lambda: banks.upstream.outbox().get("PROCESSED", 0) >= 20,
+        "events are published",
+        PATIENCE_S,
+    )
     with _standing_still(banks):
         thaw_at = time.monotonic() + FREEZE_S
-        banks.until(lambda: _unconfirmed(banks), "a send ends without an answer")
+        banks.until(lambda: _unconfirmed(banks), "a send ends without an answer", PATIENCE_S)
         time.sleep(max(0.0, thaw_at - time.monotonic()))
         banks.expect(
             _logged(banks.upstream, "not acknowledged within"), "the relay says what it waited for"
         )
-    load.finish()
+    load.finish(PATIENCE_S)
 
 
 def back_without_its_data(banks: Banks) -> None:

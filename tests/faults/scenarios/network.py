@@ -7,7 +7,7 @@ import time
 from tests.faults.banks import Banks
 from tests.faults.matrix import Fault
 from tests.faults.proxy import BOTH, TO_CLIENT, TO_SERVER, Api, FaultProxy, Then
-from tests.faults.survivors import expect_all_to_end_in_order, expect_no_attempt_burnt
+from tests.faults.survivors import PATIENCE_S, expect_all_to_end_in_order, expect_no_attempt_burnt
 from tests.faults.world import own_kafka
 
 HOLE_S = 12.0
@@ -27,8 +27,10 @@ def torn_messages(banks: Banks) -> None:
     proxy = _open(banks)
     with proxy.lose_answer(Api.PRODUCE, nth=2, then=Then.HANG) as lost:
         banks.write(40)
-        lost.until_struck()
-        banks.until(lambda: banks.logged("not acknowledged within"), "the relay waits in vain")
+        lost.until_struck(PATIENCE_S)
+        banks.until(
+            lambda: banks.logged("not acknowledged within"), "the relay waits in vain", PATIENCE_S
+        )
     banks.drain()
     ids = [record.id for record in banks.records()]
     banks.expect(len(ids) > len(set(ids)), "what was in the log without an answer is sent again")
@@ -40,10 +42,15 @@ def torn_messages(banks: Banks) -> None:
     ):
         with fault:
             banks.write(24)
-            fault.until_struck()
+            fault.until_struck(PATIENCE_S)
+    before = banks.upstream.outbox()["PROCESSED"]
     with proxy.slices(1) as slices:
-        banks.write(40)
-        banks.drain()
+        banks.write(24)
+        banks.until(
+            lambda: banks.upstream.outbox()["PROCESSED"] > before,
+            "single bytes arrive, too",
+            PATIENCE_S,
+        )
         banks.expect(slices.struck > 0, "bytes come one by one")
 
 
@@ -55,11 +62,11 @@ def black_holes(banks: Banks) -> None:
         banks.drain()
         load = banks.begin_writing(80, pause=0.5)
         with proxy.black_hole(to=to) as hole:
-            hole.until_struck()
+            hole.until_struck(PATIENCE_S)
             time.sleep(HOLE_S)
             waiting = banks.upstream.unsettled()
             banks.expect(waiting >= 40, f"{way} nothing goes through any more: {waiting} wait")
-        load.finish()
+        load.finish(2 * PATIENCE_S)
 
 
 def _open(banks: Banks) -> FaultProxy:

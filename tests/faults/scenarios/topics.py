@@ -10,8 +10,8 @@ from confluent_kafka.admin import NewPartitions
 from shieldtx.states import TxKind
 from tests.faults.banks import Banks
 from tests.faults.matrix import Fault
-from tests.faults.replicas import administer, ask_for, in_sync, replicate, second_broker
-from tests.faults.survivors import expect_all_to_end_in_order, expect_no_attempt_burnt
+from tests.faults.replicas import administer, ask_for, client, in_sync, replicate, second_broker
+from tests.faults.survivors import PATIENCE_S, expect_all_to_end_in_order, expect_no_attempt_burnt
 from tests.faults.topics import Read
 from tests.faults.world import PARTITIONS, make_topics, own_kafka
 
@@ -33,8 +33,8 @@ def deleted(banks: Banks) -> None:
         banks.gone.extend(record for record in banks.records() if record.topic == topic)
         administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
     missing = f"topic {topic} does not exist; create it with `shieldtx topics create`"
-    banks.until(lambda: banks.logged(missing), "the relay says what is missing")
-    load.finish()
+    banks.until(lambda: banks.logged(missing), "the relay says what is missing", PATIENCE_S)
+    load.finish(PATIENCE_S)
     banks.expect(banks.upstream.unsettled() > 60, "what is written waits for the topic")
     banks.upstream.launch("topics", "create", SHIELDTX_TOPIC_PARTITIONS=str(PARTITIONS)).finish()
 
@@ -48,7 +48,7 @@ def missing_for_too_long(banks: Banks) -> None:
     banks.gone.extend(record for record in banks.records() if record.topic == topic)
     administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
     banks.write(60)
-    banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", 60)
+    banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", PATIENCE_S)
     failed = banks.upstream.outbox().get("FAILED", 0)
     banks.expect(failed == 60, f"all 60 events fail that nobody could be told of: {failed}")
     told = "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
@@ -69,7 +69,7 @@ def more_partitions(banks: Banks) -> None:
     wanted = [NewPartitions(topic, MORE_PARTITIONS) for topic in banks.topics]
     administer(banks.kafka.bootstrap, lambda admin: admin.create_partitions(wanted))
     banks.upstream.relay()
-    load.finish()
+    load.finish(PATIENCE_S)
 
 
 def too_few_replicas(banks: Banks) -> None:
@@ -78,23 +78,27 @@ def too_few_replicas(banks: Banks) -> None:
     first, topic = banks.kafka.bootstrap, banks.topics[0]
     with second_broker(banks.kafka, banks.folder / "second broker") as second:
         replicate(first, topic, PARTITIONS)
-        followed = partial(in_sync, first, topic)
-        banks.until(lambda: followed() == {2}, "the second broker has followed")
+        followed = partial(in_sync, client(first), topic)
+        banks.until(lambda: followed() == {2}, "the second broker has followed", PATIENCE_S)
         ask_for(first, topic, 2)
         load = banks.begin_writing(200, pause=0.2)
         _await_published(banks, 40)
         second.kill()
-        banks.until(lambda: followed() == {1}, "the second broker is missed")
-        banks.until(lambda: banks.logged(TOO_FEW), "the log says what is wrong")
-        load.finish()
-        banks.until(lambda: banks.logged("broker unavailable"), "the relay tells of an outage")
+        banks.until(lambda: followed() == {1}, "the second broker is missed", PATIENCE_S)
+        banks.until(lambda: banks.logged(TOO_FEW), "the log says what is wrong", PATIENCE_S)
+        load.finish(PATIENCE_S)
+        banks.until(
+            lambda: banks.logged("broker unavailable"), "the relay tells of an outage", PATIENCE_S
+        )
         banks.expect(banks.upstream.unsettled() > 20, "what is written waits")
         ask_for(first, topic, 1)
 
 
 def _await_published(banks: Banks, number: int) -> None:
     banks.until(
-        lambda: banks.upstream.outbox().get("PROCESSED", 0) >= number, "events are published"
+        lambda: banks.upstream.outbox().get("PROCESSED", 0) >= number,
+        f"{number} events are published",
+        PATIENCE_S,
     )
 
 
@@ -109,7 +113,9 @@ def _await_readers(banks: Banks) -> None:
         return {row.event_id for row in banks.downstream.rows("SELECT event_id FROM shield_inbox")}
 
     banks.until(
-        lambda: {record.id for record in _commits(banks)} <= received(), "the topic is read"
+        lambda: {record.id for record in _commits(banks)} <= received(),
+        "the topic is read",
+        PATIENCE_S,
     )
 
 
