@@ -239,15 +239,26 @@ class World:
         """Let the services work until nothing is left to do; False if they do not come to that."""
         self.pass_time(RELAY_LEASE.total_seconds() + 1)
         for _ in range(rounds):
-            for relay in self.relays:
+            busy = self.relays_with_work()
+            for relay in busy:
                 self.renew(relay)
-            for process in (*self.relays, *self.consumers):
+            for process in (*busy, *self.consumers):
                 while self.work(process):
                     continue
             if self.is_drained():
                 return True
             self.pass_time(3.0)
         return False
+
+    def relays_with_work(self) -> list[Process[Relay]]:
+        """Return the relays of the services whose outbox has open rows."""
+        half = self.shape.relays
+        return [
+            relay
+            for database, relays in ((self.a, self.relays[:half]), (self.b, self.relays[half:]))
+            if any(row.settled_at is None for row in database.outbox.values())
+            for relay in relays
+        ]
 
     def is_drained(self) -> bool:
         """Whether no row is open, and no record unread."""
