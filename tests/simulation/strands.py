@@ -44,14 +44,16 @@ class Strand:
     def _run(self) -> None:
         while True:
             self._may_run.acquire()
-            if self._call is not None:
+            # Looked at once: when it has stopped, the next call may be here already.
+            call = self._call
+            if call is not None:
                 try:
-                    self._call()
+                    call()
                 except BaseException as error:  # noqa: BLE001  raised again where it is waited for
                     self._error = error
             self.is_done = True
             self._has_stopped.release()
-            if self._call is None:
+            if call is None:
                 return
 
 
