@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.simulation.strands import Strands
@@ -39,7 +41,7 @@ def test_threads_are_used_again_and_end_whatever_is_quicker() -> None:
     for _ in range(300):
         strands, done = Strands(), []
         for number in range(4):
-            strands.start(lambda number=number: done.append(number))
+            strands.start(partial(done.append, number))
         assert done == [0, 1, 2, 3]
         assert len(strands.idle) == 1
         strands.close()

@@ -28,6 +28,9 @@ from tests.simulation.processes import Killed, Process
 from tests.simulation.shapes import Shape
 from tests.simulation.strands import Strand, Strands
 
+MOST_PASSES = 100
+"""After so many passes in a row, a worker that still finds work will never find its end."""
+
 DEEPEST = 3
 """How many processes may be suspended inside each other."""
 
@@ -243,8 +246,9 @@ class World:
             for relay in busy:
                 self.renew(relay)
             for process in (*busy, *self.consumers):
-                while self.work(process):
-                    continue
+                for _ in range(MOST_PASSES):
+                    if not self.work(process):
+                        break
             if self.is_drained():
                 return True
             self.pass_time(3.0)
