@@ -58,7 +58,7 @@ def _replay(console: Console, seed: int, mutant: str | None) -> int:
         console.print(line, markup=False)
     for violation in found:
         console.print(f"{violation.invariant}: {violation.statement}", markup=False)
-    console.print(f"1 schedules, {1 if found else 0} violations")
+    console.print(f"1 schedule, {1 if found else 0} violations")
     return 1 if found else 0
 
 

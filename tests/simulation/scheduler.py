@@ -11,13 +11,13 @@ from tests.simulation.fates import SeededFates
 from tests.simulation.shapes import shape_of
 from tests.simulation.world import World
 
-_HASTE = 9_973
+_APART = 9_973
 """Keeps the numbers that draw the shape apart from those that draw the faults."""
 
 
 def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     """Run the schedule of a seed to its end, and return what it violated."""
-    draw = random.Random(seed * _HASTE + 1)
+    draw = random.Random(seed * _APART + 1)
     shape = shape_of(draw)
     fates = SeededFates(seed, sleepy=shape.has_strands)
     world = World(shape, fates, trace=trace)
