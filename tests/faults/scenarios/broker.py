@@ -36,7 +36,10 @@ def away_for_a_minute(banks: Banks) -> None:
     time.sleep(max(0.0, back_at - time.monotonic()))
     banks.expect(_logged(banks.upstream, "broker unavailable"), "the relay tells of the outage")
     for side in banks.sides:
-        banks.expect(_logged(side, "has not been reachable"), f"{side.name}'s consumer tells, too")
+        banks.expect(
+            _logged(side, "poll failed, it runs again later: Kafka"),
+            f"{side.name}'s consumer tells, too",
+        )
     expect_no_attempt_burnt(banks)
     banks.kafka.start()
 
@@ -98,7 +101,7 @@ def _standing_still(banks: Banks) -> Iterator[None]:
 
 
 def _logged(side: Side, words: str) -> bool:
-    return any(words in worker.log.read_text(errors="replace") for worker in side.workers)
+    return any(worker.has_logged(words) for worker in side.workers)
 
 
 def _unconfirmed(banks: Banks) -> int:
