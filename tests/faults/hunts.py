@@ -11,8 +11,9 @@ from tests.faults import matrix
 from tests.faults.bank import by_hand
 from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
-from tests.faults.matrix import Fault, Row
+from tests.faults.matrix import Fault, Row, Setting, the_runs_servers
 from tests.faults.mutants import MUTANTS, Mutant
+from tests.faults.scenarios import forgery
 from tests.faults.sweep import in_a_consumer, in_a_relay, in_the_clients
 from tests.faults.world import World
 
@@ -29,6 +30,7 @@ class Hunt:
 
     invariant: str
     run: Callable[[Banks], None]
+    setting: Setting = the_runs_servers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,7 @@ class Trophy:
 def run(mutant: str, world: World, *, seed: int) -> Trophy:
     """Let a mutant loose on two banks."""
     hunt = HUNTS[mutant]
-    fault = Fault(id=mutant, name=MUTANTS[mutant].defect, run=hunt.run)
+    fault = Fault(id=mutant, name=MUTANTS[mutant].defect, run=hunt.run, setting=hunt.setting)
     row = matrix.run(
         fault,
         world,
@@ -167,4 +169,5 @@ HUNTS: dict[str, Hunt] = {
         run=_on_one_account(_broken(in_a_consumer, "handler", "before", "raise")),
     ),
     "M17": Hunt(invariant="ghost", run=_broken(in_the_clients, "write", "after", "exit")),
+    "M18": Hunt(invariant="both", run=forgery.forged_among_genuine, setting=forgery.signed),
 }

@@ -81,7 +81,8 @@ def run(
     began = time.monotonic()
     counts, drain_s, problems = None, 0.0, []
     with ExitStack() as own:
-        given = {"settings": settings, **fault.setting(world, own)}
+        given = dict(fault.setting(world, own))
+        given["settings"] = {**given.get("settings", {}), **settings}
         banks = own.enter_context(world.banks(fault.id, seed=seed, **given))
         try:
             fault.run(banks)

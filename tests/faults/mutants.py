@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
+from shieldtx.brokers import codec, signature
 from shieldtx.consumer import Consumer
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.ports import Claim, Delivery, Outcome
@@ -244,6 +245,13 @@ def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
     Inbox._after_failure = mutant
 
 
+def _whoever_asks_is_believed(breaker: Breaker) -> None:
+    def mutant(record: Any, prefix: str, keys: Sequence[Any] = ()) -> Any:
+        return codec.decode(record, prefix)
+
+    signature.decode = mutant
+
+
 def _named(*mutants: tuple[str, str, Callable[[Breaker], None]]) -> dict[str, Mutant]:
     return {name: Mutant(id=name, defect=defect, apply=apply) for name, defect, apply in mutants}
 
@@ -270,4 +278,5 @@ MUTANTS = _named(
     ("M15", "attempts counted when they end", _an_attempt_that_counts_when_it_ends),
     ("M16", "a retry holds back nothing of its key", _a_retry_that_holds_nothing_back),
     ("M17", "the event written outside of the business transaction", _published_before_the_commit),
+    ("M18", "rollbacks believed without their signature", _whoever_asks_is_believed),
 )
