@@ -16,7 +16,6 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.events import new_event_id
 from shieldtx.ports import Parked, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema
@@ -27,6 +26,7 @@ from tests.hostile.strategies import INJECTIONS
 ROOT = Path(__file__).parents[2]
 SECRET = "s3cr3tw0rd"
 NOBODY = "127.0.0.1:1"
+UNHEARD_OF = "01a1ff3e-6fbd-72c3-aad7-21c0b0ab8860"
 RAW = "\udcff\udcfe"
 """Bytes that are no UTF-8, as Python has them in arguments and variables."""
 
@@ -181,7 +181,7 @@ def test_no_text_is_a_group_that_can_be_consumed(run: Run, group: str) -> None:
         ("dead", "show", "stock/t.commit/\u0660/\u00b2"),
         ("dead", "show", "stock/'; DROP TABLE shield_parked; --/0/0"),
         ("dead", "replay", "--yes", "x'; DROP TABLE shield_outbox; --"),
-        ("dead", "replay", "--yes", str(new_event_id()), "--who", RAW),
+        ("dead", "replay", "--yes", UNHEARD_OF, "--who", RAW),
         ("dead", "list", "--group", RAW),
         ("dead", "list", "--topic", RAW),
         ("db", "upgrade", "x'; DROP TABLE shield_outbox; --"),
@@ -232,7 +232,7 @@ def test_text_that_is_sql_finds_nothing_and_drops_nothing(run: Run, database: st
         ("SHIELDTX_DATABASE_URL", f"postgresql://shop:{SECRET}%00@127.0.0.1:1/d"),
         ("SHIELDTX_DATABASE_URL", f"postgresql://shop:{SECRET}@nowhere.invalid/d"),
         ("SHIELDTX_DATABASE_URL", f"postgresql+asyncpg://shop:{SECRET}@127.0.0.1/d"),
-        ("SHIELDTX_DATABASE_URL", f"sqlite:////nowhere/at/all/{uuid4().hex}.db"),
+        ("SHIELDTX_DATABASE_URL", "sqlite:////nowhere/at/all/shop.db"),
         ("SHIELDTX_SOURCE", RAW),
         ("SHIELDTX_SOURCE", 'x"; DROP TABLE shield_outbox; --'),
         ("SHIELDTX_DATABASE_SCHEMA", 'x"; DROP TABLE shield_outbox; --'),
