@@ -188,6 +188,8 @@ class ShieldTx:
         return create_engine(
             url,
             connect_args=dialect_of(url.get_dialect()()).connect_args(url, idle),
+            # Errors of handlers' statements go into logs and tables, what they were given does not.
+            hide_parameters=True,
         )
 
     @cached_property

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from shieldtx import Event, Refused
+from shieldtx import Event, Refused, Settings, ShieldTx
 from shieldtx.ports import Delivery, Outcome
 from tests.services import QUICK, Service, Wire, drain, make_topics
 
@@ -96,3 +99,12 @@ def test_a_local_rollback_whose_own_event_is_refused_lets_its_event_wait(
     (reason,) = [r for r in reasons(orders, "shield_outbox") if r]
     assert "local rollback failed: EventRefused" in reason
     assert orders.outbox() == {"INIT": 1, "PROCESSED": 1}
+
+
+def test_what_a_handlers_statement_was_given_is_in_no_reason(database_url: str):
+    shield = ShieldTx(Settings(source="stock", database_url=database_url))
+    with Session(shield.engine) as session, pytest.raises(DBAPIError) as failed:
+        session.execute(text("INSERT INTO nowhere VALUES (:card)"), {"card": "4000-1234"})
+    shield.close()
+    assert "nowhere" in str(failed.value)
+    assert "4000-1234" not in str(failed.value)
