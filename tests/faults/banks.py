@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from tests.faults.bank import TRANSFERRED
+from tests.faults.bank import MARKER, TRANSFERRED
 from tests.faults.bank.clients import Orders, work
 from tests.faults.checker import Counts, count, gather
 from tests.faults.disks import SmallDisk
@@ -298,6 +298,18 @@ class Banks:
             Operations.read(self.journal),
         )
         return count(evidence)
+
+    def leaks(self) -> list[str]:
+        """Say which logs hold a secret, or what a transfer says to the other bank alone."""
+        secrets = {"a payload": MARKER, "the database's password": self.postgres.password}
+        if key := self.upstream.environment.get("SHIELDTX_SIGNING_KEY"):
+            secrets["the signing key"] = key
+        return [
+            f"{what} is in {log.name}"
+            for log in sorted(self.folder.glob("*.log"))
+            for what, secret in secrets.items()
+            if secret in log.read_text(errors="replace")
+        ]
 
     def logged(self, pattern: str) -> bool:
         """Whether any process of the banks has logged this."""

@@ -96,7 +96,7 @@ def run(
             problems.append(_told(error))
         else:
             problems += [f"{name}: {found}" for name, found in counts.violations.items()]
-        problems = [*banks.problems, *problems]
+        problems = [*banks.problems, *banks.leaks(), *problems]
         if problems:
             problems += _last_words(banks)
     return Row(

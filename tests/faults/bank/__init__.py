@@ -9,6 +9,10 @@ OPENING_BALANCE = 1_000_000
 """Of each account, upstream; downstream accounts are opened with 0."""
 
 
+MARKER = "for-your-eyes-only-7c1e"
+"""In the note of every transfer: it belongs into no log."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
     """What the downstream bank is told."""
@@ -23,6 +27,7 @@ class Transfer:
     undo: str = ""
     """How the upstream bank's compensation fares: "" or "never" (until the bank is mended)."""
     note: str = ""
+    """Nobody's business but the two banks'."""
 
 
 def auditors_of(group: str) -> str:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.errors import ShieldTxError
 from shieldtx.events import new_event_id
+from tests.faults.bank import MARKER
 from tests.faults.failpoints import Struck
 from tests.faults.journal import Journal
 
@@ -82,7 +83,8 @@ def _client(orders: Orders, engine: Engine, share: int, number: int, stop: Flag)
         refuse = ""
         if chance.random() < orders.refused:
             refuse = chance.choice(orders.ways)
-        fate = {"refuse": refuse, "undo": orders.undo if refuse else ""}
+        undo = orders.undo if refuse else ""
+        fate = {"refuse": refuse, "undo": undo, "note": MARKER}
         journal.begin(operation)
         answer = _try(engine, operation, account, chance.randint(1, 100), fate)
         journal.end(operation, answer=answer)
