@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
+from tests.faults.side import Side
 from tests.faults.workers import Worker
 
 RELAYS = 2

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.faults.bank import by_hand
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.failpoints import STANDSTILLS, STEPS, Failpoint
 from tests.faults.matrix import Fault
+from tests.faults.side import Side
 
 TRANSFERS = 24
 REFUSED = 0.4

@@ -20,10 +20,11 @@ from shieldtx.embedded.loopback import free_port
 from shieldtx.store.schema import Schema
 from tests.faults import history
 from tests.faults.bank import DOWNSTREAM_TABLES, OPENING_BALANCE, UPSTREAM_TABLES
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.disks import SmallDisk
 from tests.faults.proxy import FaultProxy
 from tests.faults.proxy import kafka as kafka_protocol
+from tests.faults.side import Side
 
 ACCOUNTS = 12
 PARTITIONS = 3

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.matrix import Fault
+from tests.faults.side import Side
 from tests.faults.survivors import PATIENCE_S, expect_all_to_end_in_order, expect_no_attempt_burnt
 from tests.faults.topics import read_whole
 from tests.faults.world import make_topics, own_kafka

@@ -8,7 +8,7 @@ from functools import partial
 
 from confluent_kafka import Consumer
 
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
 from tests.faults.intruder import Echo, Intruder
 from tests.faults.matrix import Fault
@@ -18,6 +18,7 @@ from tests.faults.scenarios.members import (
     launch_dying,
     stop_consumers,
 )
+from tests.faults.side import Side
 
 PLACES = (
     # As many as the topic has partitions, so that all get records.

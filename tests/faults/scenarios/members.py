@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
 from tests.faults.intruder import Intruder
+from tests.faults.side import Side
 from tests.faults.workers import Worker
 
 

@@ -9,11 +9,12 @@ from signal import SIGKILL
 from types import MappingProxyType
 
 from tests.faults import clocks
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.clocks import HOUR
 from tests.faults.failpoints import Failpoint
 from tests.faults.matrix import Fault
 from tests.faults.proxy import TO_CLIENT
+from tests.faults.side import Side
 from tests.faults.workers import Worker
 from tests.faults.world import SHARDS, own_kafka
 

@@ -10,11 +10,12 @@ from uuid import UUID
 from sqlalchemy import make_url
 
 from tests.faults.bank import bad_events, conflicts, long_transactions
-from tests.faults.banks import Banks, Side
+from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
 from tests.faults.journal import Operations
 from tests.faults.matrix import Fault
 from tests.faults.proxy import FaultProxy, postgres
+from tests.faults.side import Side
 from tests.faults.workers import Worker
 
 ENDS_OF_CLIENTS = (
