@@ -98,6 +98,12 @@ class Side:
         with self.engine.begin() as connection:
             connection.execute(text(statement), parameters)
 
+    def tamper(self, statement: str, **parameters: Any) -> None:
+        """Change something behind the back of the history, which would call it illegal."""
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+            connection.execute(text(statement), parameters)
+
     def outbox(self) -> dict[str, int]:
         """How many outbox rows are in each state."""
         return dict(map(tuple, self.rows("SELECT status, count(*) FROM shield_outbox GROUP BY 1")))
@@ -120,7 +126,8 @@ class Side:
         for worker in self.workers:
             worker.send(signal.SIGTERM)
         for worker in self.workers:
-            worker.terminate()
+            worker.join(30)
+            worker.kill()
 
     def close(self) -> None:
         """Kill what still runs."""

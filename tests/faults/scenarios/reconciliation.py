@@ -25,12 +25,12 @@ def discrepancies_found(banks: Banks) -> None:
     banks.write(IN_FLIGHT)
     _keep(banks)
     expected = _found(banks, margin="0")["totals"]
-    banks.downstream.execute(
+    banks.downstream.tamper(
         "DELETE FROM shield_inbox WHERE event_id IN (SELECT event_id FROM shield_inbox "
         "WHERE status = 'PROCESSED' ORDER BY seq LIMIT :planted)",
         planted=PLANTED,
     )
-    banks.upstream.execute(
+    banks.upstream.tamper(
         "DELETE FROM shield_outbox WHERE event_id = (SELECT event_id FROM shield_outbox "
         "WHERE status = 'PROCESSED' ORDER BY seq DESC LIMIT 1)"
     )
@@ -94,7 +94,7 @@ def _keep(banks: Banks) -> None:
 def _put_back(banks: Banks) -> None:
     """Undo what was planted, so that the banks can be counted."""
     for side, table in ((banks.downstream, "shield_inbox"), (banks.upstream, "shield_outbox")):
-        side.execute(
+        side.tamper(
             f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM kept k "
             f"WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.event_id = k.event_id)"
         )
