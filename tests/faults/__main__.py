@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -126,14 +127,18 @@ class Run:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _wants(self, name: str) -> bool:
-        return not self._only or name in self._only
+        # F22 means F22a, F22b, ..., and `settle` each of its failpoints.
+        parts = rf"({'|'.join(map(re.escape, self._only))})([a-z]|\..*)?"
+        return not self._only or re.fullmatch(parts, name) is not None
 
 
 def main() -> int:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--only", default="", help="ids of faults or mutants: F9,F10,M3")
+    parser.add_argument(
+        "--only", default="", help="ids of faults, failpoints, mutants: F9,settle,M3"
+    )
     parser.add_argument("--subset", action="store_true", help="what CI runs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=2, help="pairs of banks at a time")
