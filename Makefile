@@ -26,7 +26,7 @@ demo: .venv/.ready ## see it work: two services, real PostgreSQL and Kafka, real
 	@$(BIN)/python -m examples.retail --baskets $(N)
 
 test: .venv/.ready kafka ## run all tests on real PostgreSQL and real Kafka
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 lint: .venv/.ready ## check style, types, the layers of imports, the compose file and the scripts
 	$(BIN)/ruff check
