@@ -10,6 +10,7 @@ from tests.faults.banks import Banks
 from tests.faults.failpoints import STANDSTILLS, STEPS, Failpoint
 from tests.faults.matrix import Fault
 from tests.faults.side import Side
+from tests.faults.workers import Worker
 
 TRANSFERS = 24
 REFUSED = 0.4
@@ -48,21 +49,21 @@ def in_the_clients(banks: Banks, point: Failpoint) -> None:
 def in_a_relay(banks: Banks, point: Failpoint, *, side: str = "upstream") -> None:
     broken: Side = getattr(banks, side)
     banks.open(but=f"{side} relay")
-    broken.launch("relay", **broken.broken_at(point))
+    zombie = broken.launch("relay", **broken.broken_at(point))
     banks.write(TRANSFERS, refused=REFUSED)
     banks.struck(broken)
     broken.relay()
-    _outlive(banks, broken, point)
+    _outlive(banks, broken, point, zombie)
 
 
 def _where_it_fails_for_good(banks: Banks, point: Failpoint) -> None:
     banks.open(but="upstream relay")
-    banks.upstream.launch("relay", **banks.upstream.broken_at(point))
+    zombie = banks.upstream.launch("relay", **banks.upstream.broken_at(point))
     banks.write(TRANSFERS, refused=REFUSED)
     banks.upstream.call("oversize", by_hand.transfer_too_much, banks.accounts[0]).finish()
     banks.struck(banks.upstream)
     banks.upstream.relay()
-    _outlive(banks, banks.upstream, point)
+    _outlive(banks, banks.upstream, point, zombie)
 
 
 def in_a_consumer(
@@ -70,11 +71,11 @@ def in_a_consumer(
 ) -> None:
     broken: Side = getattr(banks, side)
     banks.open(but=f"{side} consume")
-    broken.launch("consume", broken.group, **broken.broken_at(point))
+    zombie = broken.launch("consume", broken.group, **broken.broken_at(point))
     banks.write(TRANSFERS, refused=refused)
     banks.struck(broken)
     broken.consume()
-    _outlive(banks, broken, point)
+    _outlive(banks, broken, point, zombie)
 
 
 def _in_a_replay(banks: Banks, point: Failpoint) -> None:
@@ -104,10 +105,15 @@ def _in_the_purge(banks: Banks, point: Failpoint) -> None:
     banks.expect(not banks.upstream.outbox(), "settled rows are purged")
 
 
-def _outlive(banks: Banks, side: Side, point: Failpoint) -> None:
-    """Where the failpoint only stopped a process, let it come back when others did its work."""
+def _outlive(banks: Banks, side: Side, point: Failpoint, zombie: Worker | None = None) -> None:
+    """Where the failpoint only stopped a process, let it come back when others did its work.
+
+    A worker is then asked to end: it first does what it had in hand, and that is to be counted.
+    """
     if point.action in STANDSTILLS:
         banks.outlive_standstill(side)
+        if zombie is not None:
+            zombie.terminate()
 
 
 _SCENARIOS: dict[str, Callable[..., None]] = {
