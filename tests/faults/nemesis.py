@@ -65,7 +65,7 @@ class Nemesis:
             self.crew.look()
             if not clients.is_running:
                 clients = self._clients()
-            self._rest(self.banks.chance.uniform(0.2, 2.0))
+            self.rest(0.2, 2.0)
             if time.monotonic() > told + 60:
                 told = time.monotonic()
                 self._tell(end - told)
@@ -82,11 +82,8 @@ class Nemesis:
         )
 
     def rest(self, least: float, most: float) -> None:
-        """Let a fault last for a random while."""
-        self._rest(self.banks.chance.uniform(least, most))
-
-    def _rest(self, seconds: float) -> None:
-        time.sleep(seconds)
+        """Let things be as they are for a random while, in seconds."""
+        time.sleep(self.banks.chance.uniform(least, most))
         self.crew.measure()
 
     def _tell(self, left: float) -> None:

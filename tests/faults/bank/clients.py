@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event as Flag
 from uuid import UUID
 
 from sqlalchemy import Engine, create_engine
@@ -56,14 +55,13 @@ def work(orders: Orders) -> None:
     engine = create_engine(
         orders.url, pool_size=orders.clients, connect_args={"connect_timeout": 5}
     )
-    stop = Flag()
     with ThreadPoolExecutor(orders.clients) as pool:
         shares = [
             orders.transfers // orders.clients + (n < orders.transfers % orders.clients)
             for n in range(orders.clients)
         ]
         clients = [
-            pool.submit(_client, orders, engine, share, number, stop)
+            pool.submit(_client, orders, engine, share, number)
             for number, share in enumerate(shares)
         ]
         for client in clients:
@@ -72,12 +70,10 @@ def work(orders: Orders) -> None:
     shield.close()
 
 
-def _client(orders: Orders, engine: Engine, share: int, number: int, stop: Flag) -> None:
+def _client(orders: Orders, engine: Engine, share: int, number: int) -> None:
     chance = random.Random(orders.seed * 1000 + number)
     journal = Journal(Path(orders.journal))
     for _ in range(share):
-        if stop.is_set():
-            break
         operation = new_event_id()
         account = chance.choice(orders.accounts)
         refuse = ""

@@ -24,7 +24,7 @@ def discrepancies_found(banks: Banks) -> None:
         side.stop_all()
     banks.write(IN_FLIGHT)
     _keep(banks)
-    expected = _found(banks, margin="0")["totals"]
+    expected = _found(banks)["totals"]
     banks.downstream.tamper(
         "DELETE FROM shield_inbox WHERE event_id IN (SELECT event_id FROM shield_inbox "
         "WHERE status = 'PROCESSED' ORDER BY seq LIMIT :planted)",
@@ -34,11 +34,11 @@ def discrepancies_found(banks: Banks) -> None:
         "DELETE FROM shield_outbox WHERE event_id = (SELECT event_id FROM shield_outbox "
         "WHERE status = 'PROCESSED' ORDER BY seq DESC LIMIT 1)"
     )
-    found = _found(banks, margin="0")["totals"]
+    found = _found(banks)["totals"]
     banks.expect(found.get("MISSING_DOWNSTREAM") == PLANTED, f"all that was planted: {found}")
     banks.expect(found.get("UNKNOWN_UPSTREAM") == 1, f"and the unknown one: {found}")
     banks.expect("MISSING_DOWNSTREAM" not in expected, f"nothing before: {expected}")
-    again = _found(banks, margin="0")["totals"]
+    again = _found(banks)["totals"]
     banks.expect(again == found, f"a second run finds the same: {again}, {found}")
     _put_back(banks)
     banks.open()
@@ -61,19 +61,19 @@ def killed_and_twice_at_once(banks: Banks) -> None:
     banks.expect(matched >= 60, f"everything is in order: {totals[0]}")
 
 
-def _start(banks: Banks, name: str, *, margin: str = "0") -> Worker:
+def _start(banks: Banks, name: str) -> Worker:
     return banks.upstream.launch(
         "reconcile",
         *("--upstream", "upstream=UPSTREAM_URL", "--downstream", "downstream=DOWNSTREAM_URL"),
-        *("--margin", margin, "--out", str(banks.folder / name), "--json"),
+        *("--margin", "0", "--out", str(banks.folder / name), "--json"),
         UPSTREAM_URL=banks.upstream.url,
         DOWNSTREAM_URL=banks.downstream.url,
         SHIELDTX_JDBC_JAR=str(fetch_jdbc_driver()),
     )
 
 
-def _found(banks: Banks, *, margin: str) -> dict[str, Any]:
-    run = _start(banks, f"reconciliation-{len(banks.upstream.workers)}", margin=margin)
+def _found(banks: Banks) -> dict[str, Any]:
+    run = _start(banks, f"reconciliation-{len(banks.upstream.workers)}")
     if not run.join(WITHIN_S):
         raise AssertionError(f"the reconciliation takes longer than {WITHIN_S} s\n{run.tail()}")
     return _read(run)
