@@ -28,32 +28,41 @@ class Echo:
         self.got = b""
         self.ends: list[str] = []
         self.connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self._listener = socket.create_server((HOST, 0))
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        # A connection is closed by its own thread alone: recv() must not meet a number of nobody
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(10)
+        self._listener.close()
+        for connection in self.connections:
+            with suppress(OSError):  # this one has ended already
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
+                thread.start()
+                self._threads.append(thread)
                 self.connections.append(connection)
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        try:
-            while data := connection.recv(65_536):
-                self.got += data
-                connection.sendall(data)
-            self.ends.append("closed")
-            connection.close()
-        except ConnectionResetError:
-            self.ends.append("reset")
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self.connections:
-            connection.close()
+        with connection:
+            try:
+                while data := connection.recv(65_536):
+                    self.got += data
+                    connection.sendall(data)
+                self.ends.append("closed")
+            except (ConnectionResetError, BrokenPipeError):
+                self.ends.append("reset")
 
 
 @pytest.fixture
