@@ -112,6 +112,8 @@ class Relay:
         self._retry_of = retry_of
         self._local_rollbacks = local_rollbacks
         self._clock = clock
+        self._name = settings.name
+        self._renamed = 0
         self._holding = Holding(shards=frozenset(), relays=0, surplus=frozenset())
         # What is to be written down of the last claim; a step that fails is tried again by the next
         # pass.
@@ -128,9 +130,12 @@ class Relay:
 
     def renew(self) -> Holding:
         """Extend the leases and share the shards out anew; to be called a few times per lease."""
-        name, lease = self._settings.name, self._settings.lease
+        name, lease = self._name, self._settings.lease
         before = self._holding
         self._holding = self._leases.renew(relay=name, lease=lease)
+        if name != self._name:
+            # A pass has renamed it meanwhile.
+            self._leases.leave(relay=name)
         if self._holding.surplus:
             with self._passing:
                 # A claim that could not be settled still hangs on its shards.
@@ -156,7 +161,7 @@ class Relay:
             # After an outage a single event finds out whether the broker is back.
             limit = 1 if self._failures_in_a_row else self._settings.batch_size
             try:
-                claim = self._store.claim(relay=self._settings.name, limit=limit)
+                claim = self._store.claim(relay=self._name, limit=limit)
             except Exception:
                 # Its answer may be all that was lost: the later rows of its keys would overtake it.
                 self._write_backs.append(self._withdraw)
@@ -170,7 +175,7 @@ class Relay:
         """Free the shards for the other relays and let go of the broker."""
         with self._passing:
             self._write_down()
-            self._leases.leave(relay=self._settings.name)
+            self._leases.leave(relay=self._name)
         self._publisher.close()
 
     def _publish(self, claim: Claim, started: float) -> Sequence[Delivery]:
@@ -238,7 +243,11 @@ class Relay:
         return done
 
     def _withdraw(self) -> RelayPass:
-        self._store.withdraw(relay=self._settings.name)
+        """Undo a claim whose answer was lost; if it is still on its way, it shall find nothing."""
+        renamed = f"{self._settings.name}+{self._renamed + 1}"
+        self._store.withdraw(relay=self._name, renamed=renamed)
+        self._name = renamed
+        self._renamed += 1
         return RelayPass()
 
     def _settle(self, token: UUID, settlement: Settlement, outage: str) -> RelayPass:

@@ -74,11 +74,11 @@ class OutboxStore(Protocol):
         """
         ...
 
-    def withdraw(self, *, relay: str) -> int:
+    def withdraw(self, *, relay: str, renamed: str) -> int:
         """Give back what is leased in the relay's shards, its attempt not counted; return how much.
 
         For a claim whose answer was lost, when all earlier ones are settled: so none of it was
-        sent.
+        sent. The shards go on under another name: a claim that is still on its way finds none.
         """
         ...
 

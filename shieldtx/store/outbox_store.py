@@ -119,13 +119,17 @@ class SqlOutboxStore:
         left = min((row[-1] for row in rows), default=0.0)
         return Claim(token=token, events=events, lease_left=timedelta(seconds=left))
 
-    def withdraw(self, *, relay: str) -> int:
-        """Give back what is leased in the relay's shards, in one transaction."""
+    def withdraw(self, *, relay: str, renamed: str) -> int:
+        """Give back what is leased in the relay's shards, and rename it, in one transaction."""
         t, d = self._tables, self._dialect
         with self._engine.begin() as connection:
             # Apart, so that the second statement sees what a claim did that the first waited for.
             shards = connection.scalars(leases.held(t, relay=relay)).all()
-            return connection.execute(sql.withdraw(t, d, shards)).rowcount
+            withdrawn = connection.execute(sql.withdraw(t, d, shards)).rowcount
+            connection.execute(leases.hand_over(t, relay=relay, to=renamed))
+            # Under its new name it announces itself with the next renewal.
+            connection.execute(leases.forget(t, relay=relay))
+        return withdrawn
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
         """Write down how a batch ended, in one transaction."""

@@ -200,13 +200,25 @@ def test_a_claim_that_is_withdrawn_leaves_its_rows_as_they_were(stores: Stores) 
     settled, *written = write(stores, *(envelope("same") for _ in range(3)))
     stores.outbox.settle(claim(stores, limit=1).token, Settlement(processed=[settled]))
     lost = claim(stores)
-    assert stores.outbox.withdraw(relay="somebody else") == 0
-    assert stores.outbox.withdraw(relay="me") == 2
-    assert stores.outbox.withdraw(relay="me") == 0
+    assert stores.outbox.withdraw(relay="somebody else", renamed="nobody") == 0
+    assert stores.outbox.withdraw(relay="me", renamed="me again") == 2
+    assert stores.outbox.withdraw(relay="me", renamed="me again") == 0
     assert stores.outbox.settle(lost.token, Settlement(processed=written)) == 0
-    again = claim(stores)
+    again = stores.outbox.claim(relay="me again", limit=100)
     assert ids(again) == written
     assert {(event.attempts, event.unconfirmed) for event in again.events} == {(1, False)}
+
+
+def test_a_claim_that_comes_after_its_withdrawal_finds_nothing(stores: Stores) -> None:
+    written = write(stores, envelope())
+    held = stores.leases.renew(relay="me", lease=LEASE)
+    stores.outbox.withdraw(relay="me", renamed="me again")
+    assert ids(claim(stores)) == []
+    assert ids(stores.outbox.claim(relay="me again", limit=100)) == written
+    # It is the same relay still: it keeps its place and its shards.
+    stores.leases.leave(relay="me")
+    renewed = stores.leases.renew(relay="me again", lease=LEASE)
+    assert (renewed.shards, renewed.relays) == (held.shards, 1)
 
 
 def test_failing_with_a_stale_token_does_nothing(stores: Stores) -> None:

@@ -52,8 +52,9 @@ print(time.monotonic())
 """
 
 HOLD_A_DISK = """
-import time
+import signal, time
 from tests.faults.disks import SmallDisk
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it
 with SmallDisk(1) as disk:
     print(disk.path, flush=True)
     time.sleep(600)

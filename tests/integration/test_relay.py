@@ -416,6 +416,42 @@ def test_nothing_overtakes_an_event_whose_claim_had_its_answer_lost(
     assert service.rows("SELECT attempts, unconfirmed FROM shield_outbox") == [(1, False)] * 2
 
 
+def test_a_claim_that_was_given_up_and_comes_late_after_all_leases_nothing_to_nobody(
+    service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = service.relay()
+    write(service, "a")
+    with monkeypatch.context() as cut:
+        late = _DelaysClaims(relay._store)
+        cut.setattr(relay, "_store", late)
+        with pytest.raises(OperationalError):
+            relay.run_once()
+    assert relay.run_once().published == 1
+    write(service, "a")
+    late.arrive()
+    write(service, "a")
+    drain(relay)
+    assert service.outbox() == {"PROCESSED": 3}
+    written = service.rows("SELECT event_id FROM shield_outbox ORDER BY seq")
+    sent = [dict(record.headers)["ce_id"].decode() for record in wire.published]
+    assert sent == [str(event_id) for (event_id,) in written]
+
+
+def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(service: Service) -> None:
+    relay = service.relay("one")
+    renew = relay._leases.renew
+
+    def overtaken(**asked: Any) -> Any:
+        relay._withdraw()
+        return renew(**asked)
+
+    with pytest.MonkeyPatch.context() as race:
+        race.setattr(relay._leases, "renew", overtaken)
+        relay.renew()
+    assert len(relay.renew().shards) == 8
+    assert service.rows("SELECT relay FROM shield_relay") == [("one+1",)]
+
+
 def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +503,22 @@ def test_a_record_that_cannot_be_encoded_fails_alone(service: Service, wire: Wir
     service.execute("UPDATE shield_outbox SET headers = '{\"ce_id\": \"forged\"}' WHERE key = 'a'")
     done = service.relay().run_once()
     assert (done.published, done.failed) == (1, 1)
+
+
+class _DelaysClaims:
+    """An outbox store whose claim is on its way when its caller has given it up."""
+
+    def __init__(self, store: OutboxStore) -> None:
+        self._store = store
+        self._late: list[dict[str, Any]] = []
+
+    def claim(self, **asked: Any) -> Claim:
+        self._late.append(asked)
+        raise OperationalError("claim", {}, ConnectionError("timed out"))
+
+    def arrive(self) -> None:
+        for asked in self._late:
+            self._store.claim(**asked)
 
 
 class _LosesAnswers:

@@ -101,7 +101,7 @@ def claim(row: Row) -> None:
 
 def withdraw(row: Row) -> None:
     SqlLeaseStore(row.shop.engine, row.shop.tables).renew(relay=RELAY, lease=HOUR)
-    outbox(row).withdraw(relay=RELAY)
+    outbox(row).withdraw(relay=RELAY, renamed=f"{RELAY} again")
 
 
 def cancel(row: Row) -> None:

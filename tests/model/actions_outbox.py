@@ -47,6 +47,7 @@ def relays(state: State, bounds: Bounds) -> Iterator[Step]:
         if not service.rows:
             continue
         yield from _lease_ends(state, s)
+        yield from _overdue_claim_arrives(state, bounds, s)
         for r, relay in enumerate(service.relays):
             name = f"relay {r + 1} of {service.name}"
             yield from _takes_shard(state, s, r, name)
@@ -123,6 +124,26 @@ def _claims(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator
             if bounds.mutant is Mutant.FORGETS_LOST_CLAIM:
                 lost = _orphaned(_remembering(leased, s, r, Relay()), s, r)
             yield f"{name} claims {events}, and the answer is lost", lost.after_fault()
+            doubtful = _remembering(state, s, r, Relay(in_doubt=True))
+            overdue = doubtful.with_service(s, doubtful.services[s]._replace(overdue=r))
+            yield f"the claim of {name} is held up on its way", overdue.after_fault()
+
+
+def _overdue_claim_arrives(state: State, bounds: Bounds, s: int) -> Iterator[Step]:
+    """Lease rows to whoever has the name that the claim was made under, if anybody has."""
+    service = state.services[s]
+    r = service.overdue
+    if r is None or service.owner != r or not service.leased:
+        return
+    rows = _claimed(service.rows, r, bounds, is_due=True)
+    if not service.relays[r].in_doubt:
+        # Its token is in no relay's memory.
+        rows = tuple(
+            row if row is before else row._replace(token=GONE)
+            for before, row in zip(service.rows, rows, strict=True)
+        )
+    arrived = state.with_service(s, service._replace(rows=rows, overdue=None))
+    yield f"the claim of relay {r + 1} of {service.name} arrives", arrived
 
 
 def _claimed(
@@ -153,10 +174,13 @@ def _claimed(
 
 
 def _withdraws(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator[Step]:
-    """Give everything back that carries the token of a claim in doubt."""
+    """Give everything back that carries the token of a claim in doubt, and go on renamed."""
     service = state.services[s]
     rows = tuple(_released(row, r, bounds) for row in service.rows)
-    given_back = state.with_service(s, service._replace(rows=rows))
+    overdue = service.overdue
+    if overdue == r and bounds.mutant is not Mutant.KEEPS_ITS_NAME:
+        overdue = None  # it finds no shards
+    given_back = state.with_service(s, service._replace(rows=rows, overdue=overdue))
     yield f"{name} withdraws its claim", _remembering(given_back, s, r, Relay())
 
 
@@ -288,6 +312,9 @@ def _without(state: State, bounds: Bounds, s: int, r: int) -> State:
     """Kill a relay and start it again: it has another name now, and an empty memory."""
     after = _orphaned(_remembering(state, s, r, Relay()), s, r)
     service = after.services[s]
+    if service.overdue == r:
+        service = service._replace(overdue=None)
+        after = after.with_service(s, service)
     if service.owner != r or bounds.mutant is Mutant.RESTARTS_UNDER_ITS_NAME:
         return after
     return after.with_service(s, service._replace(owner=GONE))

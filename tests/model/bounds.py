@@ -13,6 +13,7 @@ class Mutant(StrEnum):
     SETTLES_WITHOUT_TOKEN = "a write-back does not ask whether the row still carries its token"
     FORGETS_WRITE_BACKS = "a relay claims again although its last claim is not settled"
     FORGETS_LOST_CLAIM = "a relay claims again although the answer of its last claim was lost"
+    KEEPS_ITS_NAME = "a relay keeps its name, so that a claim it gave up still finds its shards"
     RESTARTS_UNDER_ITS_NAME = "a relay that starts again goes on with its leases"
     PROCESSED_WHEN_AMBIGUOUS = "a record whose acknowledgement was lost counts as sent"
     TAKES_OVER_WITHOUT_DOUBT = "a row taken from a dead relay is not marked as possibly sent"

@@ -98,6 +98,8 @@ class Service(NamedTuple):
     relays: tuple[Relay, ...]
     owner: int | None = None
     leased: bool = False
+    overdue: int | None = None
+    """The relay whose claim is still on its way, though it has given it up."""
 
 
 class InboxRow(NamedTuple):

@@ -31,6 +31,7 @@ MUTANTS: Final = {
     _broken(_M.SETTLES_WITHOUT_TOKEN, relays=2, faults=2): invariants.ONE_OUTCOME,
     _broken(_M.FORGETS_WRITE_BACKS, events=2, faults=2): invariants.ORDER,
     _broken(_M.FORGETS_LOST_CLAIM, events=2): invariants.ORDER,
+    _broken(_M.KEEPS_ITS_NAME, events=2): invariants.ORDER,
     _broken(_M.RESTARTS_UNDER_ITS_NAME, events=2): invariants.ORDER,
     _broken(_M.PROCESSED_WHEN_AMBIGUOUS): invariants.NO_LOSS,
     _broken(_M.TAKES_OVER_WITHOUT_DOUBT, faults=2): invariants.ONE_OUTCOME,

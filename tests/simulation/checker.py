@@ -23,6 +23,7 @@ EXPECTED_ERRORS = (
     "Failure:",
     "Refused:",
     "DatabaseError:",
+    "Overdue:",
     "Blocked:",
     "HandlerError:",
     "the last attempt ended",

@@ -83,6 +83,14 @@ def never_withdraws(_: Any) -> Callable[..., RelayPass]:
     return lambda self: RelayPass()
 
 
+def keeps_its_name(_: Any) -> Callable[..., RelayPass]:
+    def withdraw(self: Relay) -> RelayPass:
+        self._store.withdraw(relay=self._name, renamed=self._name)
+        return RelayPass()
+
+    return withdraw
+
+
 def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..., RelayPass]:
     def fail(self: Relay, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
         return sound(self, token, replace(claimed, unconfirmed=False), reason)

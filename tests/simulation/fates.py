@@ -17,6 +17,8 @@ class Fault(Enum):
     NONE = auto()
     ERROR = auto()
     """The call fails: before it nothing was done, after it the answer is lost."""
+    LATE = auto()
+    """The call fails, and if it is a single statement, the server carries it out some day."""
     KILL = auto()
     """The process is gone, and another one begins in its place."""
     STOP = auto()
@@ -56,6 +58,7 @@ class SeededFates:
         level = 0.0
         for fault, rates in (
             (Fault.ERROR, (0.0, 0.0, 0.02, 0.05)),
+            (Fault.LATE, (0.0, 0.0, 0.0, 0.1)),
             (Fault.KILL, (0.0, 0.0, 0.01, 0.04)),
             (Fault.STOP, (0.05, 0.1, 0.2) if sleepy else (0.0, 0.02, 0.05, 0.1)),
         ):

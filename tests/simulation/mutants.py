@@ -73,6 +73,7 @@ MUTANTS = {
         ("retry-holds-nothing", "I4", MemoryOutboxStore, "_let_wait", defects.holds_no_key),
         ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", defects.forgets_the_one_before),
         ("lost-claim-is-forgotten", "I4", Relay, "_withdraw", defects.never_withdraws),
+        ("withdraws-under-its-name", "I4", Relay, "_withdraw", defects.keeps_its_name),
         ("undoes-the-unconfirmed", "I5", Relay, "_fail", defects.undoes_what_may_be_delivered),
         # The consumer and its table.
         ("offset-before-receive", "I3", Consumer, "_receive", defects.commits_offsets_first),

@@ -52,8 +52,8 @@ class MemoryOutboxStore:
         left = timedelta(seconds=lease_until - db.now)
         return Claim(token=token, events=events, lease_left=left)
 
-    def withdraw(self, *, relay: str) -> int:
-        """Give back what is leased in the relay's shards."""
+    def withdraw(self, *, relay: str, renamed: str) -> int:
+        """Give back what is leased in the relay's shards, and rename it."""
         db = self._database
         mine = {shard.number for shard in db.shards if shard.owner == relay}
         rows = [
@@ -70,6 +70,11 @@ class MemoryOutboxStore:
         for row in rows:
             self._leave(row, OutboxStatus.INIT)
             row.attempts -= 1
+        for shard in db.shards:
+            if shard.owner == relay:
+                shard.owner = renamed
+                shard.epoch += 1
+        db.relays.pop(relay, None)
         return len(rows)
 
     def settle(self, token: UUID, settlement: Settlement) -> int:

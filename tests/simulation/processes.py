@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shieldtx.errors import BrokerUnavailable
@@ -21,6 +22,10 @@ S = TypeVar("S")
 
 class Killed(BaseException):
     """kill -9: nothing in the process may catch it."""
+
+
+class Overdue(DatabaseError):
+    """No answer in time; the statement may still be on its way to the server."""
 
 
 class Process(Generic[S]):
@@ -132,10 +137,18 @@ class Process(Generic[S]):
             return None
         if place in _SUBSCRIBER:
             return BrokerUnavailable("no answer from the broker")
+        if fault is Fault.LATE and not answered:
+            return Overdue("could not receive data from server: connection timed out")
         return DatabaseError("server closed the connection unexpectedly")
 
 
 _SUBSCRIBER = ("poll", "commit")
+
+_SINGLE_STATEMENTS = ("claim", "start_attempt")
+"""Calls that the server can carry out when the process has given them up.
+
+Of a transaction in several steps it lacks the rest, and rolls back.
+"""
 
 
 class Interrupted:
@@ -153,7 +166,12 @@ class Interrupted:
         def interrupted(*args: Any, **kwargs: Any) -> Any:
             if world.is_calm:
                 return call(*args, **kwargs)
-            before(name)
+            try:
+                before(name)
+            except Overdue:
+                if name in _SINGLE_STATEMENTS:
+                    world.overdue.append(partial(call, *args, **kwargs))
+                raise
             answer = call(*args, **kwargs)
             after(name)
             return answer

@@ -60,6 +60,7 @@ class Calls:
         self.draw = draw
         self.events: list[Envelope] = []
         self.claims: list[tuple[Any, Any]] = []
+        self.relays = ["one", "two"]
         self.attempts: list[tuple[Any, Any]] = []
 
     def make(self, calls: int) -> None:
@@ -145,7 +146,9 @@ class Calls:
 
     def withdraw(self) -> None:
         relay = self.relay()
-        self.twins.same(lambda side: side.outbox.withdraw(relay=relay))
+        renamed = f"{relay}+"
+        self.relays[self.relays.index(relay)] = renamed
+        self.twins.same(lambda side: side.outbox.withdraw(relay=relay, renamed=renamed))
 
     def settle(self) -> None:
         if not self.claims:
@@ -264,7 +267,7 @@ class Calls:
         return self.draw.choice([0.5, 2.0, 6.0])
 
     def relay(self) -> str:
-        return self.draw.choice(["one", "two"])
+        return self.draw.choice(self.relays)
 
     def group(self) -> str:
         return self.draw.choice(["g", "g", "h"])

@@ -10,7 +10,7 @@ from tests.simulation import MUTANTS, replay, run
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_defect_shows_through_its_invariant(name: str) -> None:
     invariant = MUTANTS[name].invariant
-    result = run(4_000, seed=1, processes=1, mutant=name, until=invariant)
+    result = run(10_000, seed=1, processes=1, mutant=name, until=invariant)
     assert result.invariants.get(invariant), f"{result} does not name {invariant}"
 
 

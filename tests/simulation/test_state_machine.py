@@ -143,12 +143,15 @@ class Banks(RuleBasedStateMachine):
         else:
             self.world.kill(process)
 
-    @rule(what=st.sampled_from(["reset_offsets", "evict", "switch_broker", "land"]), which=ANY)
-    def disturb_the_broker(self, what: str, which: int) -> None:
+    @rule(
+        what=st.sampled_from(["reset_offsets", "evict", "switch_broker", "land", "arrive"]),
+        which=ANY,
+    )
+    def disturb_the_servers(self, what: str, which: int) -> None:
         self.fates.suspended_for = which
         getattr(self.world, what)()
 
-    @rule(places=st.integers(0, 9), fault=st.sampled_from([Fault.ERROR, Fault.KILL]))
+    @rule(places=st.integers(0, 9), fault=st.sampled_from([Fault.ERROR, Fault.LATE, Fault.KILL]))
     def order_a_fault(self, places: int, fault: Fault) -> None:
         self.fates.arm(places, fault)
 

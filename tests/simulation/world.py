@@ -49,6 +49,8 @@ class World:
         """The event of each transfer whose writing was begun."""
         self.running: list[Process[Any]] = []
         self.dead: list[Member] = []
+        self.overdue: list[Callable[[], object]] = []
+        """Statements that nobody waits for any more, on their way to a database."""
         self._ids = 0
         self._unwritten = list(shape.transfers)
         self._writing: set[str | None] = set()
@@ -169,6 +171,18 @@ class World:
             self.say("{} late records arrive", len(self.broker.in_flight))
             self.broker.land()
 
+    def arrive(self) -> None:
+        """Let a database carry out a statement whose sender has given it up."""
+        if self.overdue:
+            late = self.overdue.pop(self.fates.between(0, len(self.overdue) - 1))
+            try:
+                self.say("an overdue statement arrives: {}", late())
+            except DatabaseError as error:
+                self.say("an overdue statement arrives: {!r}", error)
+            # It is the later events that show whether it did harm.
+            if self.fates.chance(0.7):
+                self.write()
+
     def wake(self) -> None:
         """Let one of the processes go on that sleep side by side."""
         if self.sleeping:
@@ -183,6 +197,8 @@ class World:
         """A process comes to a place where something may happen to it."""
         if self.is_calm:
             return
+        if self.overdue and self.fates.chance(0.2):
+            self.arrive()
         fault = self.fates.fault()
         if fault is Fault.NONE:
             return
@@ -234,6 +250,8 @@ class World:
             self.wake()
         self.broker.is_down = False
         self.land()
+        while self.overdue:
+            self.arrive()
         for member in self.dead:
             self.broker.leave(member)
         self.dead.clear()

@@ -84,6 +84,12 @@ def held(t: Tables, *, relay: str) -> Select[Any]:
     return select(s.c.shard).where(s.c.owner == relay).order_by(s.c.shard).with_for_update()
 
 
+def hand_over(t: Tables, *, relay: str, to: str) -> Update:
+    """Let another relay own the relay's shards."""
+    s = t.shard
+    return update(s).where(s.c.owner == relay).values(owner=to, epoch=s.c.epoch + 1)
+
+
 def give_back(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
     """Free some shards of the relay, or all of them (None)."""
     s = t.shard
