@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -31,11 +32,15 @@ from shieldtx.ports import (
     Settlement,
 )
 from shieldtx.retry import RetryPolicy
+from shieldtx.settlement import Ending, ending_of
 
 log = logging.getLogger(__name__)
 
 LocalRollback: TypeAlias = Callable[[Session, Envelope], None]
 
+
+PART_OF_A_SHARD = 1 / 4
+"""The part of a batch that one shard may fill; from there on a claim tells of a backlog."""
 
 OUTAGE_PAUSE = RetryPolicy(first=timedelta(seconds=0.2), longest=timedelta(seconds=10))
 """How long a relay leaves a broker alone that does not answer; the attempts are without end."""
@@ -66,6 +71,8 @@ class RelayPass:
     lost: int = 0
     """Write-backs that came too late: another relay had taken the rows over."""
     outage: str = ""
+    ahead: int = 0
+    """Claimed already, for the next pass."""
 
     def plus(self, other: RelayPass) -> RelayPass:
         """Add two parts of a pass up."""
@@ -77,19 +84,30 @@ class RelayPass:
             released=self.released + other.released,
             lost=self.lost + other.lost,
             outage=self.outage or other.outage,
+            ahead=other.ahead,
         )
 
     @property
     def more(self) -> bool:
         """Whether there was work, so that the next pass should follow at once."""
-        return self.claimed > 0 and not self.outage
+        return (self.claimed > 0 or self.ahead > 0) and not self.outage
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Claimed events that are not settled yet."""
+
+    claim: Claim
+    since: float
+    """Before the claim, by the process's clock."""
 
 
 class Relay:
     """Moves events from the outbox to the broker, in order per key.
 
-    No transaction is open while it publishes, and no batch is claimed while an earlier one is not
-    settled: so nothing of a key can overtake an event of it whose end is not known.
+    No transaction is open while it publishes. Of a backlog, the next batch is claimed while one is
+    being published, but it is sent only when every event of the one before is acknowledged, and
+    given back otherwise: so nothing of a key can overtake an event of it whose end is not known.
     """
 
     def __init__(
@@ -103,7 +121,13 @@ class Relay:
         retry_of: Callable[[str], RetryPolicy],
         local_rollbacks: Mapping[str, LocalRollback],
         clock: Callable[[], float] = time.monotonic,
+        beside: Executor | None = None,
     ) -> None:
+        """Begin nothing yet.
+
+        `beside` runs the publishing of a batch while the database is at work on its neighbours; a
+        thread of the relay's own by default.
+        """
         self._store = store
         self._leases = leases
         self._publisher = publisher
@@ -112,12 +136,18 @@ class Relay:
         self._retry_of = retry_of
         self._local_rollbacks = local_rollbacks
         self._clock = clock
+        self._beside = beside or ThreadPoolExecutor(1, thread_name_prefix="shieldtx-publish")
         self._name = settings.name
         self._renamed = 0
         self._holding = Holding(shards=frozenset(), relays=0, surplus=frozenset())
-        # What is to be written down of the last claim; a step that fails is tried again by the next
-        # pass.
-        self._write_backs: deque[Callable[[], RelayPass]] = deque()
+        # What is to be written down of the claims that were sent; a step that fails is tried again
+        # by the next pass.
+        self._owed: deque[Callable[[], RelayPass]] = deque()
+        self._in_doubt = False
+        """The answer to a claim was lost."""
+        self._ahead: _Batch | None = None
+        """Claimed while the one before was published, all of which has been acknowledged."""
+        self._unreported = RelayPass()
         self._failures_in_a_row = 0
         self._paused_until = 0.0
         # Held during a pass: shards are given back only between passes, when nothing is in flight.
@@ -138,8 +168,10 @@ class Relay:
             self._leases.leave(relay=name)
         if self._holding.surplus:
             with self._passing:
+                if self._ahead is not None:
+                    self._let_go_ahead()
                 # A claim that could not be settled still hangs on its shards.
-                if not self._write_backs:
+                if not self._owed and not self._in_doubt:
                     self._leases.give_back(relay=name, shards=self._holding.surplus)
         lost = before.shards - before.surplus - self._holding.shards
         if lost:
@@ -147,42 +179,73 @@ class Relay:
         return self._holding
 
     def run_once(self) -> RelayPass:
-        """Make one pass: claim, publish, settle.
+        """Make one pass: claim, publish, settle; of a backlog, the end is left to the next pass.
 
         Errors of the database are raised; what had been sent by then is settled by the next pass
         before it claims anything.
         """
         with self._passing:
-            if self._write_backs and (done := self._write_down()).claimed:
+            batch, self._ahead = self._ahead, None
+            done, self._unreported = self._unreported, RelayPass()
+            if batch is None:
+                if (self._owed or self._in_doubt) and (late := self._write_down()).claimed:
+                    return done.plus(late)
+                if self._clock() < self._paused_until:
+                    return done.plus(RelayPass(outage="paused"))
+                # After an outage a single event finds out whether the broker is back.
+                batch = self._claim(1 if self._failures_in_a_row else self._settings.batch_size)
+            if not batch.claim.events:
                 return done
-            if self._clock() < self._paused_until:
-                return RelayPass(outage="paused")
-            started = self._clock()
-            # After an outage a single event finds out whether the broker is back.
-            limit = 1 if self._failures_in_a_row else self._settings.batch_size
-            try:
-                claim = self._store.claim(relay=self._name, limit=limit)
-            except Exception:
-                # Its answer may be all that was lost: the later rows of its keys would overtake it.
-                self._write_backs.append(self._withdraw)
-                raise
-            if not claim.events:
-                return RelayPass()
-            self._plan_settlement(claim, self._publish(claim, started))
-            return self._write_down()
+            return done.plus(self._pass(batch))
 
     def close(self) -> None:
         """Free the shards for the other relays and let go of the broker."""
         with self._passing:
-            self._write_down()
+            self._let_go_ahead()
             self._leases.leave(relay=self._name)
+        self._beside.shutdown(wait=False)
         self._publisher.close()
 
-    def _publish(self, claim: Claim, started: float) -> Sequence[Delivery]:
+    def _pass(self, batch: _Batch) -> RelayPass:
+        """Publish a batch; beside that, settle the one before and claim the next of a backlog."""
+        backlog = len(batch.claim.events) >= self._settings.batch_size * PART_OF_A_SHARD
+        if not backlog and not self._owed:
+            self._end(batch, self._publish(batch))
+            return self._write_down()
+        sending = self._beside.submit(self._publish, batch)
+        done, ahead, failure = RelayPass(), None, None
+        try:
+            done = self._write_down()
+            if backlog and not self._holding.surplus:
+                ahead = self._claim(self._settings.batch_size)
+        except Exception as error:  # noqa: BLE001  raised again when the batch's end is known
+            failure = error
+        clean = self._end(batch, sending.result())
+        if failure is not None:
+            raise failure
+        if ahead is not None and not clean:
+            # Its keys may be those of the events that were not acknowledged.
+            self._hold_back(ahead)
+        if ahead is None or not clean or not ahead.claim.events:
+            return done.plus(self._write_down())
+        self._ahead = ahead
+        return done.plus(RelayPass(ahead=len(ahead.claim.events)))
+
+    def _claim(self, limit: int) -> _Batch:
+        since = self._clock()
+        try:
+            return _Batch(self._store.claim(relay=self._name, limit=limit), since)
+        except Exception:
+            # Its answer may be all that was lost: the later rows of its keys would overtake it.
+            self._in_doubt = True
+            raise
+
+    def _publish(self, batch: _Batch) -> Sequence[Delivery]:
         """Send a claim's events while the lease lasts; without a lease nothing is sent."""
+        claim = batch.claim
         # A tenth of the lease is kept for writing the end down.
         left = claim.lease_left - self._settings.lease / 10
-        left_seconds = left.total_seconds() - (self._clock() - started)
+        left_seconds = left.total_seconds() - (self._clock() - batch.since)
         timeout = min(left_seconds, self._settings.send_timeout.total_seconds())
         if timeout <= 0:
             held = Delivery(outcome=Outcome.HELD, reason="the lease was about to run out")
@@ -197,58 +260,51 @@ class Relay:
         sent = iter(self._publisher.publish(records, timeout=timeout))
         return [unsendable.get(place) or next(sent) for place in range(len(claim.events))]
 
-    def _plan_settlement(self, claim: Claim, deliveries: Sequence[Delivery]) -> None:
-        """Decide how each event of a claim ends; `_write_down` carries it out step by step."""
-        ended: dict[Outcome, list[tuple[Claimed, str]]] = defaultdict(list)
-        for claimed, delivery in zip(claim.events, deliveries, strict=True):
-            ended[delivery.outcome].append((claimed, delivery.reason))
-        retries: list[Retry] = []
-        hopeless = ended[Outcome.REJECTED]
-        for claimed, reason in ended[Outcome.REFUSED]:
-            delay = self._retry_of(claimed.envelope.type).delay_after(claimed.attempts)
-            if delay is None:
-                hopeless.append((claimed, f"{reason} (all {claimed.attempts} attempts used up)"))
-            else:
-                retries.append(Retry(event_id=claimed.envelope.id, delay=delay, reason=reason))
-        if retries:
-            log.warning(
-                "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
-            )
-        away = [*ended[Outcome.UNCONFIRMED], *ended[Outcome.UNSENT]]
-        back = [*away, *ended[Outcome.HELD]]
-        settlement = Settlement(
-            processed=_ids(ended[Outcome.ACKNOWLEDGED]),
-            unsent=_ids([*ended[Outcome.UNSENT], *ended[Outcome.HELD]]),
-            unconfirmed=_ids(ended[Outcome.UNCONFIRMED]),
-            retries=retries,
-            reason=back[0][1] if back else "",
+    def _end(self, batch: _Batch, deliveries: Sequence[Delivery]) -> bool:
+        """Note what a sent batch owes the table; return whether all of it was acknowledged."""
+        token = batch.claim.token
+        ending = ending_of(batch.claim, deliveries, self._retry_of)
+        outage = self._note_outage(ending)
+        self._owed.append(partial(self._settle, token, ending.settlement, outage))
+        self._owed.extend(
+            partial(self._fail, token, claimed, reason) for claimed, reason in ending.hopeless
         )
-        heard = bool(ended[Outcome.ACKNOWLEDGED] or ended[Outcome.REFUSED])
-        outage = self._note_outage(away, heard=heard)
-        self._write_backs.append(partial(self._settle, claim.token, settlement, outage))
-        self._write_backs.extend(
-            partial(self._fail, claim.token, claimed, reason) for claimed, reason in hopeless
-        )
+        return ending.clean
+
+    def _hold_back(self, batch: _Batch) -> None:
+        """Note that a batch is to be given back unsent."""
+        ids = [claimed.envelope.id for claimed in batch.claim.events]
+        back = Settlement(unsent=ids, reason="held back: not all events before were acknowledged")
+        self._owed.append(partial(self._settle, batch.claim.token, back, ""))
+
+    def _let_go_ahead(self) -> None:
+        """Settle what was sent, and give back what was claimed ahead."""
+        if self._ahead is not None:
+            self._hold_back(self._ahead)
+            self._ahead = None
+        self._unreported = self._unreported.plus(self._write_down())
 
     def _write_down(self) -> RelayPass:
-        """Carry out what the last claim still owes the table."""
+        """Carry out what the claims still owe the table, in their order."""
         done = RelayPass()
-        while self._write_backs:
-            done = done.plus(self._write_backs[0]())
-            self._write_backs.popleft()
+        while self._owed:
+            done = done.plus(self._owed[0]())
+            self._owed.popleft()
+        if self._in_doubt:
+            self._withdraw()
         if done.lost:
             log.warning(
                 "%d events were taken over by another relay before they were settled", done.lost
             )
         return done
 
-    def _withdraw(self) -> RelayPass:
+    def _withdraw(self) -> None:
         """Undo a claim whose answer was lost; if it is still on its way, it shall find nothing."""
         renamed = f"{self._settings.name}+{self._renamed + 1}"
         self._store.withdraw(relay=self._name, renamed=renamed)
         self._name = renamed
         self._renamed += 1
-        return RelayPass()
+        self._in_doubt = False
 
     def _settle(self, token: UUID, settlement: Settlement, outage: str) -> RelayPass:
         if not len(settlement):
@@ -291,20 +347,17 @@ class Relay:
         log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
         return RelayPass(claimed=1, failed=int(kept), lost=int(not kept))
 
-    def _note_outage(self, unsent: Sequence[tuple[Claimed, str]], *, heard: bool) -> str:
+    def _note_outage(self, ending: Ending) -> str:
         """Pause after an outage, longer each time; go on at once when the broker is heard again."""
-        if not unsent:
-            if heard:
+        if not ending.away:
+            if ending.heard:
                 self._failures_in_a_row = 0
             return ""
         self._failures_in_a_row += 1
         policy = self._settings.outage_pause
         pause = policy.delay_after(min(self._failures_in_a_row, policy.max_attempts - 1))
         self._paused_until = self._clock() + (pause or policy.longest).total_seconds()
-        reason = unsent[0][1]
-        log.warning("broker unavailable, %d events given back: %s", len(unsent), reason)
-        return reason
-
-
-def _ids(events: Sequence[tuple[Claimed, str]]) -> list[UUID]:
-    return [claimed.envelope.id for claimed, _ in events]
+        log.warning(
+            "broker unavailable, %d events given back: %s", len(ending.away), ending.away[0]
+        )
+        return ending.away[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -11,14 +9,46 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 
-# How long to wait for one partition before looking at the clock again.
-_LOOK_S: Final = 0.25
+from shieldtx.brokers.kafka_client import ProducerSettings, Round
+from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_rounds import TAKES_WHOLE_BATCHES, SingleRound, WholeRound
+
+_CLOSE_S: Final = 2.0
+
+
+def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: float) -> Producer:
+    """Connect a producer within some seconds; raises BrokerUnavailable or BrokerError."""
+    whole = settings.whole_batches and TAKES_WHOLE_BATCHES
+    producer, network = connection.open(
+        Producer,
+        within=within,
+        acks="all",
+        # Named, or a conflicting option would silently turn it off.
+        enable_idempotence=True,
+        compression_type=settings.compression,
+        batch_size=settings.batch_bytes,
+        # Record by record a flush ends each round; until then no batch is to be sent half full.
+        linger_ms=0 if whole else 1_000,
+        request_timeout_ms=int(settings.request_timeout * 1000),
+        # Out of the way: the deadline of a call ends all its records.
+        delivery_timeout_ms=3_600_000,
+        max_block_ms=1_000,
+        max_request_size=settings.max_request_bytes,
+        # How soon partitions that were added are used.
+        metadata_max_age_ms=60_000,
+        metrics_enabled=False,
+    )
+    producer.network = network
+    producer.record_by_record = None if whole else settings.batch_bytes
+    return producer
 
 
 class Producer(KafkaProducer):
-    """A producer that can be waited for up to a moment, and let go of with records under way."""
+    """A producer that can be let go of with records under way (the protocol Client)."""
 
     network: KafkaNetClient
+    record_by_record: int | None = None
+    """The bytes of a batch, where the fast way is not taken."""
     _abandoned = False
 
     def __init__(self, **options: Any) -> None:
@@ -35,23 +65,23 @@ class Producer(KafkaProducer):
         self.asked_for.add(topic)
         return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
 
-    def settle(self, futures: Sequence[Any], deadline: float) -> None:
-        """Have everything sent and wait for all `futures`, until `deadline` (monotonic) at most."""
-        done = 0
-        while True:
-            while done < len(futures) and futures[done].is_done:
-                done += 1
-            left = deadline - time.monotonic()
-            if done == len(futures) or left <= 0:
-                return
-            # It raises when time is up, and also when a batch is divided because it was too large.
-            with suppress(KafkaError):
-                self.flush(timeout=min(left, _LOOK_S))
+    def round(self) -> Round:
+        """Begin a round."""
+        if self.record_by_record is None:
+            return WholeRound(self)
+        return SingleRound(self, self.record_by_record)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything and wait for it, up to `timeout` seconds for each batch."""
         if not self._abandoned:
             super().flush(timeout)  # type: ignore[no-untyped-call]
+
+    def leave(self) -> None:
+        """Let go of the broker in good order, within a few seconds."""
+        try:
+            self.close(timeout=_CLOSE_S)  # type: ignore[no-untyped-call]
+        except KafkaError:
+            self.abandon()
 
     def abandon(self) -> None:
         """Close without waiting; what is not acknowledged yet may or may not be in the log.

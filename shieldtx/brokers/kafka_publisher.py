@@ -7,32 +7,23 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from kafka.errors import KafkaError
 
+from shieldtx.brokers import kafka_producer
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_call import REFUSALS, REJECTIONS, Call
+from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_log import sending_errors
-from shieldtx.brokers.kafka_producer import Producer
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerError
 from shieldtx.ports import Delivery, Record
 
 log = logging.getLogger(__name__)
 
-MESSAGE_MAX_BYTES: Final = 1_048_588
-"""Kafka's default for `message.max.bytes`."""
-
-# What a batch has in front of its records, and a record around its key, value and headers at most:
-# lengths, time, offset and attributes of Kafka's record format 2.
-_BATCH_OVERHEAD: Final = 61
-_RECORD_OVERHEAD: Final = 36
-_HEADER_OVERHEAD: Final = 10
-
 _CONNECT_S: Final = 5.0
-_CLOSE_S: Final = 2.0
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
@@ -48,39 +39,21 @@ class KafkaPublisher:
     def __init__(
         self,
         connection: KafkaConnection,
+        settings: ProducerSettings | None = None,
         *,
-        batch_bytes: int = 262_144,
-        max_record_bytes: int = MESSAGE_MAX_BYTES,
-        compression: str | None = None,
-        request_timeout: float = 5.0,
+        connect: Connect = kafka_producer.connect,
     ) -> None:
-        """Connect to nothing yet.
+        """Connect to nothing yet; `connect` chooses the client.
 
-        A record whose parts are above `max_record_bytes` is rejected; brokers and topics may have a
-        lower limit (`message.max.bytes`, `max.message.bytes`), which is obeyed too. A request that
-        is not answered within `request_timeout` seconds is repeated on a new connection.
+        A record whose parts are above the settings' `max_record_bytes` is rejected; brokers and
+        topics may have a lower limit (`message.max.bytes`, `max.message.bytes`), which is obeyed.
         """
         self._connection = connection
-        self._max_record_bytes = max_record_bytes
-        self._batch_bytes = batch_bytes
-        self._options = {
-            "acks": "all",
-            # Named, or a conflicting option would silently turn it off.
-            "enable_idempotence": True,
-            "compression_type": compression,
-            "batch_size": batch_bytes,
-            # A flush ends each round; until then a batch is not to be sent half full.
-            "linger_ms": 1_000,
-            "request_timeout_ms": int(request_timeout * 1000),
-            "delivery_timeout_ms": 3_600_000,
-            "max_block_ms": 1_000,
-            "max_request_size": max(4 * MESSAGE_MAX_BYTES, 2 * max_record_bytes),
-            # How soon partitions that were added are used.
-            "metadata_max_age_ms": 60_000,
-            "metrics_enabled": False,
-        }
-        self._producer: Producer | None = None
-        self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(batch_bytes // 2))
+        self._settings = settings or ProducerSettings()
+        self._connect = connect
+        self._client: Client | None = None
+        stretch = self._settings.batch_bytes // 2
+        self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(stretch))
 
     def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
         """Send `records` and answer for each, as the port says.
@@ -107,20 +80,17 @@ class KafkaPublisher:
 
     def close(self) -> None:
         """Let go of the broker."""
-        producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            producer.close(timeout=_CLOSE_S)  # type: ignore[no-untyped-call]
-        except KafkaError:
-            producer.abandon()
+        client, self._client = self._client, None
+        if client is not None:
+            client.leave()
 
     def _reject_impossible(self, call: Call) -> None:
+        limit = self._settings.max_record_bytes
         for index, record in enumerate(call.records):
             size = _content_bytes(record)
             call.sizes.append(size)
-            if size > self._max_record_bytes:
-                call.reject(index, f"{size} bytes, the limit is {self._max_record_bytes}")
+            if size > limit:
+                call.reject(index, f"{size} bytes, the limit is {limit}")
             elif not _can_name_a_topic(record.topic):
                 call.reject(index, f"no topic can have the name {record.topic!r}")
 
@@ -142,14 +112,14 @@ class KafkaPublisher:
 
     def _partition_count(self, topic: str, call: Call) -> int | None:
         """Return how many partitions a topic has; None, its records refused, when it has none."""
-        producer = self._open(call)
-        if not producer.knows(topic) and (reason := self._refusal(topic, call)):
+        client = self._open(call)
+        if not client.knows(topic) and (reason := self._refusal(topic, call)):
             call.refuse(topic, reason)
-            if topic in producer.asked_for:
+            if topic in client.asked_for:
                 self._discard()
             return None
         with self._connection.translated(f"asking for the partitions of {topic}"):
-            return producer.partition_count(topic)
+            return client.partition_count(topic)
 
     def _refusal(self, topic: str, call: Call) -> str:
         """Ask the cluster whether nothing can be sent to a topic, and why ("": it can).
@@ -171,53 +141,34 @@ class KafkaPublisher:
 
     def _deliver(self, call: Call, indexes: Sequence[int]) -> None:
         """Hand records over round by round, and find out whom a failed batch is to be blamed on."""
-        while now := self._next_round(call, call.still_open(indexes)):
-            condemned = self._send(call, now)
+        while waiting := call.still_open(indexes):
+            sent, condemned = self._send_round(call, waiting)
             if condemned:
                 # Fatal for the client, which fails all that it holds with the same error: other
                 # batches and other topics too.
                 self._discard()
-                self._resolve(call, now, condemned)
+                self._resolve(call, sent, condemned)
 
-    def _next_round(self, call: Call, indexes: Sequence[int]) -> Sequence[int]:
-        """Return the first of these records, as many as fill no more than a batch a partition."""
-        room: dict[tuple[str, int], int] = {}
-        for position, index in enumerate(indexes):
-            record = call.records[index]
-            place = (record.topic, call.partitions[index])
-            size = call.sizes[index] + _RECORD_OVERHEAD + _HEADER_OVERHEAD * len(record.headers)
-            left = room.get(place, self._batch_bytes - _BATCH_OVERHEAD) - size
-            # A record larger than a batch has one of its own.
-            if left < 0 and place in room:
-                return indexes[:position]
-            room[place] = left
-        return indexes
+    def _send_round(
+        self, call: Call, indexes: Sequence[int]
+    ) -> tuple[Sequence[int], dict[int, KafkaError]]:
+        """Hand over as many records as fit, wait for their end and settle what ended clearly.
 
-    def _send(self, call: Call, indexes: Sequence[int]) -> dict[int, KafkaError]:
-        """Hand a round over, wait for its end and settle what ended clearly.
-
-        Returns the records with an error that may be about another record.
+        Returns what was sent, and of that the records with an error that may be another record's.
         """
-        producer = self._open(call)
-        futures: list[Any] = []
-        for index in indexes:
-            record = call.records[index]
+        round_ = self._open(call).round()
+        sent = list(indexes)
+        for position, index in enumerate(indexes):
             try:
-                future = producer.send(  # type: ignore[no-untyped-call]
-                    record.topic,
-                    value=record.value,
-                    key=record.key,
-                    headers=list(record.headers),
-                    partition=call.partitions[index],
-                )
+                if round_.take(call.records[index], call.partitions[index]):
+                    continue
             except (KafkaError, ValueError) as error:
                 # The topic was there a moment ago; no later record may go without this one.
                 call.stop(f"the Kafka client did not take the record: {error}")
-                break
-            call.handed_over.add(index)
-            futures.append(future)
-        producer.settle(futures, call.deadline)
-        return call.settle(indexes, futures)
+            del sent[position:]
+            break
+        call.handed_over.update(sent)
+        return sent, call.settle(sent, round_.send(call.deadline))
 
     def _resolve(self, call: Call, sent: Sequence[int], condemned: dict[int, KafkaError]) -> None:
         """Tell culprits from innocents: send them again apart, in order, in ever smaller parts."""
@@ -238,19 +189,17 @@ class KafkaPublisher:
         else:
             call.stop(f"the Kafka client failed the record: {error}")
 
-    def _open(self, call: Call) -> Producer:
-        if self._producer is None:
+    def _open(self, call: Call) -> Client:
+        if self._client is None:
             within = min(_CONNECT_S, call.left())
-            producer, network = self._connection.open(Producer, within=within, **self._options)
-            producer.network = network
-            self._producer = producer
-        return self._producer
+            self._client = self._connect(self._connection, self._settings, within=within)
+        return self._client
 
     def _discard(self) -> None:
         """Drop the client, whose state nobody can trust any more, without waiting for it."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.abandon()
+        client, self._client = self._client, None
+        if client is not None:
+            client.abandon()
 
 
 def _content_bytes(record: Record) -> int:

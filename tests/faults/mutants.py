@@ -38,32 +38,32 @@ class Mutant:
 
 
 def _acknowledged_whatever_happened(breaker: Breaker) -> None:
-    plan = Relay._plan_settlement
+    end = Relay._end
 
-    def mutant(self: Relay, claim: Claim, deliveries: Sequence[Delivery]) -> None:
-        plan(self, claim, [Delivery(outcome=Outcome.ACKNOWLEDGED)] * len(deliveries))
+    def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+        return end(self, batch, [Delivery(outcome=Outcome.ACKNOWLEDGED)] * len(deliveries))
 
-    Relay._plan_settlement = mutant
+    Relay._end = mutant
 
 
 def _an_outage_burns_attempts(breaker: Breaker) -> None:
-    plan = Relay._plan_settlement
+    end = Relay._end
     outage = {Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.HELD}
 
-    def mutant(self: Relay, claim: Claim, deliveries: Sequence[Delivery]) -> None:
+    def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
         burnt = [
             replace(d, outcome=Outcome.REFUSED) if d.outcome in outage else d for d in deliveries
         ]
-        plan(self, claim, burnt)
+        return end(self, batch, burnt)
 
-    Relay._plan_settlement = mutant
+    Relay._end = mutant
 
 
 def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
     publish = Relay._publish
 
-    def mutant(self: Relay, claim: Claim, started: float) -> Sequence[Delivery]:
-        deliveries = publish(self, claim, started)
+    def mutant(self: Relay, batch: Any) -> Sequence[Delivery]:
+        deliveries = publish(self, batch)
         for delivery in deliveries:
             if delivery.outcome is Outcome.REJECTED:
                 raise RuntimeError(delivery.reason)

@@ -25,6 +25,7 @@ from shieldtx.brokers.kafka import (
     KafkaSubscriber,
     KafkaTopics,
 )
+from shieldtx.brokers.kafka_client import ProducerSettings
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
@@ -46,7 +47,7 @@ def connection(fragile: EmbeddedKafka) -> KafkaConnection:
 
 @pytest.fixture
 def publisher(connection: KafkaConnection) -> Iterator[KafkaPublisher]:
-    publisher = KafkaPublisher(connection, request_timeout=2)
+    publisher = KafkaPublisher(connection, ProducerSettings(request_timeout=2))
     yield publisher
     publisher.close()
 
@@ -124,7 +125,7 @@ def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_t
 def test_records_behind_an_unclear_batch_are_not_sent(
     fragile: EmbeddedKafka, connection: KafkaConnection, topic: str
 ) -> None:
-    publisher = KafkaPublisher(connection, batch_bytes=2_000)
+    publisher = KafkaPublisher(connection, ProducerSettings(batch_bytes=2_000))
     try:
         publisher.publish(records(topic, "warm"), timeout=20)
         with frozen(fragile):

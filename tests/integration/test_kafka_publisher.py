@@ -11,6 +11,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
+from shieldtx.brokers.kafka_client import ProducerSettings
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports import Delivery, Outcome, Record
 
@@ -156,7 +157,7 @@ def test_a_call_of_many_batches_keeps_the_order_of_a_partition(
     kafka: EmbeddedKafka, connection: KafkaConnection, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic()
-    publisher = KafkaPublisher(connection, batch_bytes=4_000)
+    publisher = KafkaPublisher(connection, ProducerSettings(batch_bytes=4_000))
     sent = [record(topic, f"{n}" + "x" * (n % 7) * 900, key=f"key-{n}") for n in range(300)]
     try:
         ended = publisher.publish(sent, timeout=60)
@@ -170,7 +171,7 @@ def test_compressed_records_arrive(
     kafka: EmbeddedKafka, connection: KafkaConnection, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic()
-    publisher = KafkaPublisher(connection, compression="gzip")
+    publisher = KafkaPublisher(connection, ProducerSettings(compression="gzip"))
     try:
         sent = [record(topic, f"{n:03}" * 300) for n in range(100)]
         assert set(outcomes(publisher.publish(sent, timeout=30))) == {"ACKNOWLEDGED"}

@@ -19,6 +19,7 @@ from tests.simulation.broker import Group, Member, MemoryPublisher, MemorySubscr
 from tests.simulation.inbox import MemoryInboxStore
 from tests.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
 from tests.simulation.processes import (
+    Beside,
     Interrupted,
     InterruptedInbox,
     InterruptedLeases,
@@ -69,6 +70,7 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
             retry_of=lambda _: retry,
             local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
             clock=process.clock,
+            beside=Beside(world.fates),  # type: ignore[arg-type]
         )
 
     number = n + (0 if service == "A" else shape.relays)

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from shieldtx.consumer import Consumer
-from shieldtx.ports import Arrival, Attempt, Claim, Claimed, Delivery, Outcome, Parked, Receipt
+from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
 from shieldtx.relay import Relay, RelayPass
 from shieldtx.states import InboxStatus, OutboxStatus
 from tests.simulation.database import Database, InboxRow, OutboxRow, Transaction
@@ -19,13 +19,13 @@ from tests.simulation.processes import InterruptedInbox
 from tests.simulation.purge import MemoryPurgeStore
 
 
-def taken_for(was: set[Outcome], becomes: Outcome) -> Callable[..., Callable[..., None]]:
-    def mutated(sound: Callable[..., None]) -> Callable[..., None]:
-        def plan(self: Relay, claim: Claim, deliveries: Sequence[Delivery]) -> None:
+def taken_for(was: set[Outcome], becomes: Outcome) -> Callable[..., Callable[..., bool]]:
+    def mutated(sound: Callable[..., bool]) -> Callable[..., bool]:
+        def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
             changed = [replace(d, outcome=becomes) if d.outcome in was else d for d in deliveries]
-            sound(self, claim, changed)
+            return sound(self, batch, changed)
 
-        return plan
+        return end
 
     return mutated
 
@@ -79,14 +79,25 @@ def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., Non
     return insert
 
 
-def never_withdraws(_: Any) -> Callable[..., RelayPass]:
-    return lambda self: RelayPass()
+def sends_ahead_whatever_happened(sound: Callable[..., bool]) -> Callable[..., bool]:
+    def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+        sound(self, batch, deliveries)
+        return True
+
+    return end
 
 
-def keeps_its_name(_: Any) -> Callable[..., RelayPass]:
-    def withdraw(self: Relay) -> RelayPass:
+def never_withdraws(_: Any) -> Callable[..., None]:
+    def withdraw(self: Relay) -> None:
+        self._in_doubt = False
+
+    return withdraw
+
+
+def keeps_its_name(_: Any) -> Callable[..., None]:
+    def withdraw(self: Relay) -> None:
         self._store.withdraw(relay=self._name, renamed=self._name)
-        return RelayPass()
+        self._in_doubt = False
 
     return withdraw
 

@@ -12,7 +12,7 @@ from shieldtx.errors import BrokerUnavailable
 from shieldtx.ports import Attempt, Holding
 from tests.simulation.broker import Member, MemorySubscriber, Trouble
 from tests.simulation.database import DatabaseError, Transaction
-from tests.simulation.fates import Fault
+from tests.simulation.fates import Fates, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -178,6 +178,37 @@ class Interrupted:
 
         setattr(self, name, interrupted)
         return interrupted
+
+
+class Beside:
+    """What a process does beside something else is done before it or after it."""
+
+    def __init__(self, fates: Fates) -> None:
+        self._fates = fates
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Promise:
+        promise = Promise(partial(call, *args))
+        if self._fates.chance(0.5):
+            promise.result()
+        return promise
+
+    def shutdown(self, *, wait: bool) -> None:
+        """Leave nothing behind."""
+
+
+class Promise:
+    """A call that is made at the latest when its result is asked for."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._made = False
+        self._result: Any = None
+
+    def result(self) -> Any:
+        if not self._made:
+            self._made = True
+            self._result = self._call()
+        return self._result
 
 
 class InterruptedLeases(Interrupted):

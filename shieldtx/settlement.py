@@ -1,0 +1,72 @@
+"""How each event of a claim ends, once the broker's answers are there: a decision, not a deed."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from shieldtx.ports import Claim, Claimed, Delivery, Outcome, Retry, Settlement
+from shieldtx.retry import RetryPolicy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """What a claim owes the table, and what it told about the broker."""
+
+    settlement: Settlement
+    """To be written down in one transaction."""
+    hopeless: Sequence[tuple[Claimed, str]]
+    """Never to be delivered, and why; each is a transaction of its own, with its local rollback."""
+    away: Sequence[str]
+    """For each event that found no broker, what became of it."""
+    heard: bool
+    """The broker has answered for some event."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether every event was acknowledged."""
+        return not self.hopeless and len(self.settlement.processed) == len(self.settlement)
+
+
+def ending_of(
+    claim: Claim, deliveries: Sequence[Delivery], retry_of: Callable[[str], RetryPolicy]
+) -> Ending:
+    """Decide how each event of a claim ends; `retry_of` tells an event type's retries."""
+    ended: dict[Outcome, list[tuple[Claimed, str]]] = defaultdict(list)
+    for claimed, delivery in zip(claim.events, deliveries, strict=True):
+        ended[delivery.outcome].append((claimed, delivery.reason))
+    retries: list[Retry] = []
+    hopeless = ended[Outcome.REJECTED]
+    for claimed, reason in ended[Outcome.REFUSED]:
+        delay = retry_of(claimed.envelope.type).delay_after(claimed.attempts)
+        if delay is None:
+            hopeless.append((claimed, f"{reason} (all {claimed.attempts} attempts used up)"))
+        else:
+            retries.append(Retry(event_id=claimed.envelope.id, delay=delay, reason=reason))
+    if retries:
+        log.warning(
+            "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
+        )
+    away = [*ended[Outcome.UNCONFIRMED], *ended[Outcome.UNSENT]]
+    back = [*away, *ended[Outcome.HELD]]
+    return Ending(
+        settlement=Settlement(
+            processed=_ids(ended[Outcome.ACKNOWLEDGED]),
+            unsent=_ids([*ended[Outcome.UNSENT], *ended[Outcome.HELD]]),
+            unconfirmed=_ids(ended[Outcome.UNCONFIRMED]),
+            retries=retries,
+            reason=back[0][1] if back else "",
+        ),
+        hopeless=hopeless,
+        away=[reason for _, reason in away],
+        heard=bool(ended[Outcome.ACKNOWLEDGED] or ended[Outcome.REFUSED]),
+    )
+
+
+def _ids(events: Sequence[tuple[Claimed, str]]) -> list[UUID]:
+    return [claimed.envelope.id for claimed, _ in events]
