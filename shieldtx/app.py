@@ -226,7 +226,7 @@ class ShieldTx:
         """Build a relay; a `name` of its own, among restarts too, is made up by default."""
         s = self.settings
         return Relay(
-            store=SqlOutboxStore(self.engine, self.tables, shards=s.shards),
+            store=SqlOutboxStore(self.engine, self.tables),
             leases=SqlLeaseStore(self.engine, self.tables),
             publisher=self.broker.publisher(),
             encode=partial(signature.encode, prefix=s.topic_prefix, keys=s.signing_keys),

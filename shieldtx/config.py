@@ -144,6 +144,9 @@ class Settings(BaseSettings):
     kafka_ssl_cafile: str | None = Field(
         default=None, description="file of the certificates to trust; the system's by default"
     )
+    kafka_producer: Literal["kafka-python", "confluent-kafka"] = Field(
+        default="kafka-python", description="the relay's client; the faster second is an extra"
+    )
     signing_key: Annotated[SecretStr | None, AfterValidator(_signing_keys)] = Field(
         default=None,
         description="rollbacks are signed with it and refused without it; for a change, the new "

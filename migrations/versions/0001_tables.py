@@ -108,7 +108,7 @@ def _make_outbox(op: Operations, schema: str | None) -> None:
 
     index(
         "shield_outbox_line_idx",
-        ["shard", "seq"],
+        ["seq", "shard"],
         _where("settled_at IS NULL AND NOT waiting", "settled_at IS NULL AND waiting = 0"),
     )
     index(

@@ -7,7 +7,9 @@ an earlier record of it is not, and batches need no rounds of their own.
 
 from __future__ import annotations
 
+import logging
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
@@ -24,15 +26,18 @@ except ImportError as error:
         "the Kafka client confluent-kafka is not installed: pip install 'shieldtx[confluent]'"
     ) from error
 
+log = logging.getLogger(__name__)
+
 _METADATA_AGE_S: Final = 60.0
 _ASK_S: Final = 1.0
 _LEAVE_S: Final = 2.0
 _FATAL: Final = {
     confluent_kafka.KafkaError._FATAL,  # noqa: SLF001  public, whatever its name
     confluent_kafka.KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
+    confluent_kafka.KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
     confluent_kafka.KafkaError._PURGE_QUEUE,  # noqa: SLF001
 }
-"""An earlier record has ended the client, and this one with it: nothing is wrong with it."""
+"""Another record has ended the client, and this one with it: nothing is wrong with it."""
 
 
 def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: float) -> Confluent:
@@ -54,7 +59,6 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
         "queue.buffering.max.kbytes": 2 * settings.max_request_bytes // 1024,
         "reconnect.backoff.max.ms": 1_000,
         "allow.auto.create.topics": False,
-        "log_level": 0,
     }
     with connection.translated("connecting"):
         client = Confluent(options)
@@ -79,12 +83,19 @@ def _account(connection: KafkaConnection) -> dict[str, Any]:
     return options
 
 
+class _Log:
+    """Takes what librdkafka says: whatever matters of it is in the reasons of deliveries too."""
+
+    def log(self, _: int, message: str, *args: Any) -> None:
+        log.debug(message, *args)
+
+
 class Confluent:
     """A librdkafka producer (the protocol Client)."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.asked_for: set[str] = set()
-        self.producer = confluent_kafka.Producer(options)
+        self.producer = confluent_kafka.Producer(options, logger=_Log())
         self._partitions: dict[str, tuple[int, float]] = {}
 
     def ask(self, topic: str | None = None, *, timeout: float) -> Any:
@@ -115,13 +126,18 @@ class Confluent:
 
     def leave(self) -> None:
         """Let go of the broker in good order, within a few seconds."""
-        self.producer.flush(_LEAVE_S)
+        with suppress(confluent_kafka.KafkaException, SystemError):
+            self.producer.flush(_LEAVE_S)
         self.abandon()
 
     def abandon(self) -> None:
         """Drop what is not acknowledged yet."""
-        self.producer.purge(blocking=False)
-        self.producer.flush(0)
+        with suppress(confluent_kafka.KafkaException, SystemError):
+            self.producer.purge(blocking=False)
+            self.producer.flush(0)
+        # Not left to the garbage collector: a fatal error leaks a reference (confluent-kafka 2.16).
+        with suppress(confluent_kafka.KafkaException, SystemError):
+            self.producer.close()
 
 
 class _End:
@@ -174,7 +190,13 @@ class _Round:
 
     def send(self, deadline: float) -> list[Any]:
         """Have everything sent and wait for all of it."""
-        self._producer.flush(max(0.0, deadline - time.monotonic()))
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                if not self._producer.flush(left):
+                    break
+            except (confluent_kafka.KafkaException, SystemError):
+                # What ends the client is raised here, over a record's report; the others follow.
+                self._producer.purge(in_flight=False, blocking=False)
         return self._ends
 
 

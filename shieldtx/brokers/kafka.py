@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from pydantic import SecretStr
 
@@ -13,6 +13,9 @@ from shieldtx.brokers.kafka_publisher import KafkaPublisher
 from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
 
 __all__ = ["KafkaBroker", "KafkaConnection", "KafkaPublisher", "KafkaSubscriber", "KafkaTopics"]
+
+
+ProducerName: TypeAlias = Literal["kafka-python", "confluent-kafka"]
 
 
 class KafkaSettings(Protocol):
@@ -53,12 +56,20 @@ class KafkaSettings(Protocol):
         """Certificates to trust."""
         ...
 
+    @property
+    def kafka_producer(self) -> ProducerName:
+        """Which client the relay sends with."""
+        ...
+
 
 class KafkaBroker:
     """A Kafka cluster: makes publishers, subscribers and topic admins for it."""
 
-    def __init__(self, connection: KafkaConnection) -> None:
+    def __init__(
+        self, connection: KafkaConnection, *, producer: ProducerName = "kafka-python"
+    ) -> None:
         self._connection = connection
+        self._producer = producer
 
     @classmethod
     def from_settings(cls, settings: KafkaSettings) -> KafkaBroker:
@@ -73,11 +84,19 @@ class KafkaBroker:
                 sasl_username=settings.kafka_sasl_username,
                 sasl_password=None if password is None else password.get_secret_value(),
                 ssl_cafile=settings.kafka_ssl_cafile,
-            )
+            ),
+            producer=settings.kafka_producer,
         )
 
     def publisher(self) -> KafkaPublisher:
-        """Return a new publisher; it connects when it first publishes."""
+        """Return a new publisher; it connects when it first publishes.
+
+        Raises ConfigurationError when its client is not installed.
+        """
+        if self._producer == "confluent-kafka":
+            from shieldtx.brokers import confluent_producer  # noqa: PLC0415  an extra
+
+            return KafkaPublisher(self._connection, connect=confluent_producer.connect)
         return KafkaPublisher(self._connection)
 
     def subscriber(self, group: str, topics: Sequence[str]) -> KafkaSubscriber:

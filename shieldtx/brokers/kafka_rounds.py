@@ -81,6 +81,9 @@ class WholeRound:
         place = (record.topic, partition)
         builder = self._builders.get(place)
         if builder is None:
+            if not self._producer.knows(record.topic):
+                # It has to learn where the topic is, or the batch would wait for ever.
+                self._producer.partition_count(record.topic)
             builder = self._builders[place] = MemoryRecordsBuilder(*self._format)  # type: ignore[no-untyped-call]
         taken = builder.append(self._now, record.key, record.value, record.headers)
         if taken is None:

@@ -17,15 +17,20 @@ from sqlalchemy import (
     URL,
     BigInteger,
     Column,
+    ColumnClause,
     ColumnElement,
     Connection,
     FromClause,
+    Integer,
     Select,
     Table,
+    Text,
     TextClause,
+    and_,
     any_,
     bindparam,
     cast,
+    false,
     func,
     literal,
     literal_column,
@@ -37,10 +42,20 @@ from sqlalchemy import (
     Dialect as SqlaDialect,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine, UserDefinedType
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.tables import Timestamp
+
+
+class _TupleId(UserDefinedType[str]):
+    """Where a version of a row lies: page and place."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "TID"
 
 
 class PostgresDialect:
@@ -54,6 +69,8 @@ class PostgresDialect:
     """A migration must see what the one it waited for has committed."""
     snapshot_isolation = "REPEATABLE READ"
     """Several statements see the tables at one moment."""
+    has_addresses = True
+    """A row can be found by where it lies."""
 
     def now(self) -> ColumnElement[Any]:
         """Return the database's time at the start of the statement."""
@@ -75,6 +92,33 @@ class PostgresDialect:
         """Test membership with one array parameter, whatever the number of values."""
         array = bindparam(None, list(values), type_=ARRAY(type_), unique=True)
         return column == any_(array)
+
+    def is_one_of(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+        """Test membership in the rows of a query, which is run once and before all else."""
+        return column == any_(func.array(rows.scalar_subquery()))
+
+    def is_among(
+        self, column: ColumnElement[Any], addresses: ColumnElement[Any]
+    ) -> ColumnElement[bool]:
+        """Test whether an address is among those of a parameter."""
+        return column == any_(cast(addresses, ARRAY(_TupleId())))
+
+    def address(self, table: FromClause) -> ColumnElement[Any]:
+        """Return where the row lies, which costs no look into an index; an UPDATE changes it."""
+        return ColumnClause("ctid", _TupleId(), _selectable=table)
+
+    def digest(self, shards: FromClause) -> ColumnElement[int]:
+        """Return a number for a set of shards and their epochs."""
+        pairs = func.concat_ws(":", shards.c.shard, shards.c.epoch)
+        listed = func.string_agg(pairs, aggregate_order_by(literal_column("','"), shards.c.shard))
+        return select(func.hashtextextended(listed, 0, type_=BigInteger())).scalar_subquery()
+
+    def sight(self, shards: FromClause, on_hold: ColumnElement[bool]) -> ColumnElement[str]:
+        """Return what the statement sees of its surroundings, for `sight_of`."""
+        seen = func.pg_current_snapshot()
+        running = (func.pg_snapshot_xmin(seen), func.pg_snapshot_xmax(seen))
+        parts = (self.digest(shards), cast(on_hold, Integer), *running)
+        return select(func.concat_ws(" ", *parts, type_=Text())).scalar_subquery()
 
     def insert_new(self, table: Table) -> postgresql.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
@@ -112,7 +156,7 @@ class PostgresDialect:
         return {}
 
     def first_of_each(
-        self, left: FromClause, rows: Select[Any], column: str, limit: int
+        self, left: FromClause, rows: Select[Any], column: str, limit: int | ColumnElement[int]
     ) -> tuple[FromClause, FromClause]:
         """Join each row of `left` with the first `limit` of `rows` that agree with it on `column`.
 
@@ -135,6 +179,7 @@ class SqliteDialect:
     skips_locked = False
     migration_isolation = "SERIALIZABLE"
     snapshot_isolation = "SERIALIZABLE"
+    has_addresses = False
 
     # The form in which SQLAlchemy stores datetimes, so that text compares as time does.
     _format = "%Y-%m-%d %H:%M:%f000"
@@ -164,6 +209,28 @@ class SqliteDialect:
     ) -> ColumnElement[bool]:
         """Test membership with a parameter for each value."""
         return column.in_(list(values))
+
+    def is_one_of(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+        """Test membership in the rows of a query."""
+        return column.in_(rows)
+
+    def is_among(
+        self, column: ColumnElement[Any], addresses: ColumnElement[Any]
+    ) -> ColumnElement[bool]:
+        """Find nothing: rows have no addresses here."""
+        return and_(column == addresses, false())
+
+    def address(self, table: FromClause) -> ColumnElement[Any]:
+        """Return what stands for the address of a row: its id."""
+        return table.c.event_id
+
+    def digest(self, shards: FromClause) -> ColumnElement[int]:  # noqa: ARG002  one signature for both
+        """Know no shards: each claim looks from the beginning."""
+        return literal(0, BigInteger())
+
+    def sight(self, shards: FromClause, on_hold: ColumnElement[bool]) -> ColumnElement[str]:  # noqa: ARG002  one signature for both
+        """See nothing."""
+        return literal("", Text())
 
     def insert_new(self, table: Table) -> sqlite.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
@@ -201,7 +268,7 @@ class SqliteDialect:
         left: FromClause,
         rows: Select[Any],
         column: str,
-        limit: int,  # noqa: ARG002  no LATERAL here
+        limit: int | ColumnElement[int],  # noqa: ARG002  no LATERAL here
     ) -> tuple[FromClause, FromClause]:
         """Join each row of `left` with the `rows` that agree with it on `column`, all of them."""
         right = rows.subquery()

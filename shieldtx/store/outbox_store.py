@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache, partial
+from operator import itemgetter
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Engine, Update
@@ -17,10 +19,19 @@ from shieldtx.events import shard_of
 from shieldtx.outbox import flush_events
 from shieldtx.ports import Claim, Claimed, Settlement
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.low_water import LowWater
 from shieldtx.store.statements import leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
+
+# The columns of a claim behind those of the envelope.
+_SEQ, _ATTEMPTS, _DOUBT, _WAITING, _LEFT, _ADDRESS, _SIGHT = range(
+    ENVELOPE_WIDTH, ENVELOPE_WIDTH + 7
+)
+
+
+_CLAIMS_IN_HAND = 4
 
 
 class SqlOutboxWriter:
@@ -86,37 +97,57 @@ def _refusal_of(error: IntegrityError, postings: Sequence[Posting]) -> EventRefu
 class SqlOutboxStore:
     """Claims and settles rows in transactions of its own (the port OutboxStore)."""
 
-    def __init__(self, engine: Engine, tables: Tables, *, shards: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tables: Tables,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engine = engine
         self._tables = tables
-        self._shards = shards
         self._dialect = dialect_of(engine.dialect)
         # A claim is one statement, and a transaction by itself.
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._turn = 0
+        self._clock = clock
+        self._low_water = LowWater(clock)
+        # Run for each batch, and therefore built once.
+        self._claim = sql.claim(tables, self._dialect)
+        self._processed = sql.processed_there(tables, self._dialect)
+        self._addresses: dict[UUID, dict[UUID, str]] = {}
+        """Where the rows lie that were claimed with a token, until they are settled."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Lease the next due rows of the relay's shards to it."""
         token = uuid4()
-        self._turn = (self._turn + 1) % self._shards
-        statement = sql.claim(
-            self._tables,
-            self._dialect,
-            relay=relay,
-            token=token,
-            limit=limit,
-            turn=self._turn,
-            shards=self._shards,
+        low_water, began = self._low_water, self._clock()
+        start = low_water.start()
+        parameters = sql.claim_parameters(
+            relay=relay, token=token, limit=limit, start=start, known=low_water.shards
         )
         with self._single.connect() as connection:
-            rows = connection.execute(statement).all()
-        rows = sorted(rows, key=lambda row: row[ENVELOPE_WIDTH])  # by seq
+            rows = connection.execute(self._claim, parameters).all()
+        if not rows:
+            low_water.note(start, None, 0, full=False, took=self._clock() - began)
+            return Claim(token=token, events=[], lease_left=timedelta(0))
+        rows = sorted(rows, key=itemgetter(ENVELOPE_WIDTH))  # by seq
+        last = max((row[_SEQ] for row in rows if not row[_WAITING]), default=0)
+        low_water.note(
+            start,
+            sql.sight_of(rows[0][_SIGHT]),
+            last,
+            full=len(rows) >= limit,
+            took=self._clock() - began,
+        )
+        while len(self._addresses) >= _CLAIMS_IN_HAND:
+            # What was neither acknowledged nor given back has been failed row by row.
+            del self._addresses[next(iter(self._addresses))]
+        self._addresses[token] = {row[0]: row[_ADDRESS] for row in rows}
         events = [
-            Claimed(envelope=envelope_of(row), attempts=attempts, unconfirmed=unconfirmed)
+            Claimed(envelope=envelope_of(row), attempts=row[_ATTEMPTS], unconfirmed=row[_DOUBT])
             for row in rows
-            for _, attempts, unconfirmed, _ in [row[ENVELOPE_WIDTH:]]
         ]
-        left = min((row[-1] for row in rows), default=0.0)
+        left = min(row[_LEFT] for row in rows)
         return Claim(token=token, events=events, lease_left=timedelta(seconds=left))
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
@@ -129,14 +160,14 @@ class SqlOutboxStore:
             connection.execute(leases.hand_over(t, relay=relay, to=renamed))
             # Under its new name it announces itself with the next renewal.
             connection.execute(leases.forget(t, relay=relay))
+        self._low_water.forget()
+        self._addresses.clear()
         return withdrawn
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
         """Write down how a batch ended, in one transaction."""
         t, d, s = self._tables, self._dialect, settlement
         statements: list[Update] = []
-        if s.processed:
-            statements.append(sql.processed(t, d, token, s.processed))
         for ids, unconfirmed in ((s.unsent, False), (s.unconfirmed, True)):
             if ids:
                 statements.append(
@@ -146,7 +177,26 @@ class SqlOutboxStore:
             sql.retry(t, d, token, r.event_id, delay=r.delay, reason=r.reason) for r in s.retries
         ]
         with self._engine.begin() as connection:
-            return sum(connection.execute(statement).rowcount for statement in statements)
+            count = self._settle_processed(connection, token, s.processed) if s.processed else 0
+            count += sum(connection.execute(statement).rowcount for statement in statements)
+        self._addresses.pop(token, None)
+        if statements or count < len(settlement):
+            self._low_water.forget()
+        return count
+
+    def _settle_processed(self, connection: Connection, token: UUID, ids: Sequence[UUID]) -> int:
+        """Settle rows where they lay when they were claimed, or wherever they lie now."""
+        there = self._addresses.get(token, {}) if self._dialect.has_addresses else {}
+        count = 0
+        if there:
+            parameters = sql.place_parameters(token, [there[event_id] for event_id in ids])
+            count = connection.execute(self._processed, parameters).rowcount
+        if count < len(ids):
+            # Taken over by another relay, or moved by somebody who rewrote the table.
+            count += connection.execute(
+                sql.processed(self._tables, self._dialect, token, ids)
+            ).rowcount
+        return count
 
     def fail(
         self,

@@ -146,7 +146,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
     in_line = and_(open_, not_(table.c.waiting))
     aside = and_(open_, table.c.waiting)
     # No predicate names a column that a claim changes: claims stay HOT.
-    Index(conv("shield_outbox_line_idx"), table.c.shard, table.c.seq, **_where(in_line))
+    Index(conv("shield_outbox_line_idx"), table.c.seq, table.c.shard, **_where(in_line))
     Index(conv("shield_outbox_waiting_idx"), table.c.shard, table.c.due_at, **_where(aside))
     holding = and_(open_, table.c.waiting, table.c.holds_key)
     Index(conv("shield_outbox_held_key_idx"), table.c.shard, table.c.key, **_where(holding))

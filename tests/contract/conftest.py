@@ -45,7 +45,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         engine=engine,
         tables=described,
         writer=SqlOutboxWriter(described, shards=SHARDS),
-        outbox=SqlOutboxStore(engine, described, shards=SHARDS),
+        outbox=SqlOutboxStore(engine, described),
         leases=SqlLeaseStore(engine, described),
         inbox=SqlInboxStore(engine, described),
         purge=SqlPurgeStore(engine, described),

@@ -20,7 +20,7 @@ from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
 from shieldtx.ports import Outcome, Publisher, ReceivedRecord, Record, Subscriber, TopicState
 
-BROKERS = ["memory", "kafka"]
+BROKERS = ["memory", "kafka-python", "confluent-kafka"]
 ACKNOWLEDGED, REJECTED = Outcome.ACKNOWLEDGED, Outcome.REJECTED
 REFUSED, UNSENT, UNCONFIRMED = Outcome.REFUSED, Outcome.UNSENT, Outcome.UNCONFIRMED
 
@@ -57,7 +57,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         broker: Broker = MemoryBroker()
     else:
         server: EmbeddedKafka = request.getfixturevalue("kafka")
-        broker = KafkaBroker(KafkaConnection(bootstrap_servers=server.bootstrap))
+        connection = KafkaConnection(bootstrap_servers=server.bootstrap)
+        broker = KafkaBroker(connection, producer=request.param)
     with ExitStack() as closing:
         yield Bench(broker, closing)
 
@@ -92,7 +93,8 @@ def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
         server: EmbeddedKafka = request.getfixturevalue("second_kafka")
         if server.pid is None:
             server.start()
-        broker = KafkaBroker(KafkaConnection(bootstrap_servers=server.bootstrap))
+        connection = KafkaConnection(bootstrap_servers=server.bootstrap)
+        broker = KafkaBroker(connection, producer=request.param)
         yield Outage(bench=Bench(broker, closing), go_down=server.stop, come_back=server.start)
 
 

@@ -25,12 +25,13 @@ from shieldtx.brokers.kafka import (
     KafkaSubscriber,
     KafkaTopics,
 )
-from shieldtx.brokers.kafka_client import ProducerSettings
+from shieldtx.brokers.kafka_client import Connect, ProducerSettings
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
 from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
 from tests import children
+from tests.kafka_clients import CLIENTS
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +46,14 @@ def connection(fragile: EmbeddedKafka) -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=fragile.bootstrap)
 
 
+@pytest.fixture(params=CLIENTS)
+def connect(request: pytest.FixtureRequest) -> Connect:
+    return CLIENTS[request.param]
+
+
 @pytest.fixture
-def publisher(connection: KafkaConnection) -> Iterator[KafkaPublisher]:
-    publisher = KafkaPublisher(connection, ProducerSettings(request_timeout=2))
+def publisher(connection: KafkaConnection, connect: Connect) -> Iterator[KafkaPublisher]:
+    publisher = KafkaPublisher(connection, ProducerSettings(request_timeout=2), connect=connect)
     yield publisher
     publisher.close()
 
@@ -122,10 +128,12 @@ def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_t
     assert list(dict.fromkeys(came)) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize("client", [name for name in CLIENTS if name.startswith("kafka-python")])
 def test_records_behind_an_unclear_batch_are_not_sent(
-    fragile: EmbeddedKafka, connection: KafkaConnection, topic: str
+    fragile: EmbeddedKafka, connection: KafkaConnection, topic: str, client: str
 ) -> None:
-    publisher = KafkaPublisher(connection, ProducerSettings(batch_bytes=2_000))
+    settings = ProducerSettings(batch_bytes=2_000)
+    publisher = KafkaPublisher(connection, settings, connect=CLIENTS[client])
     try:
         publisher.publish(records(topic, "warm"), timeout=20)
         with frozen(fragile):

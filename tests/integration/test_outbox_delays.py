@@ -11,7 +11,7 @@ from shieldtx import Event, EventRefused, OutboxStatus, new_event_id
 from shieldtx.errors import TransactionRefused
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore
-from tests.shops import SHARDS, Shop
+from tests.shops import Shop
 
 HOUR = timedelta(hours=1)
 
@@ -34,7 +34,7 @@ def pass_its_due_time(shop: Shop) -> None:
 def claimed(shop: Shop) -> list[str | None]:
     """The keys of what a relay is given now."""
     SqlLeaseStore(shop.engine, shop.tables).renew(relay="r", lease=HOUR)
-    store = SqlOutboxStore(shop.engine, shop.tables, shards=SHARDS)
+    store = SqlOutboxStore(shop.engine, shop.tables)
     return [c.envelope.key for c in store.claim(relay="r", limit=10).events]
 
 

@@ -27,7 +27,7 @@ from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
-from tests.shops import SHARDS, Shop
+from tests.shops import Shop
 
 GROUP, RELAY = "stock", "r"
 HOUR = timedelta(hours=1)
@@ -72,7 +72,7 @@ class Mover:
 
 
 def outbox(row: Row) -> SqlOutboxStore:
-    return SqlOutboxStore(row.shop.engine, row.shop.tables, shards=SHARDS)
+    return SqlOutboxStore(row.shop.engine, row.shop.tables)
 
 
 def inbox(row: Row) -> SqlInboxStore:

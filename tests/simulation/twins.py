@@ -92,7 +92,7 @@ class Sqlite:
                 update(self.tables.shard).values(owner=None, epoch=0, lease_until=None)
             )
         self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
-        self.outbox = SqlOutboxStore(self.engine, self.tables, shards=SHARDS)
+        self.outbox = SqlOutboxStore(self.engine, self.tables)
         self.leases = SqlLeaseStore(self.engine, self.tables)
         self.inbox = SqlInboxStore(self.engine, self.tables)
         self.purge = SqlPurgeStore(self.engine, self.tables)

@@ -9,14 +9,20 @@ from uuid import UUID
 
 from sqlalchemy import (
     CTE,
+    BigInteger,
+    BindParameter,
     ColumnElement,
     Float,
     Insert,
+    Integer,
     Select,
     Table,
+    Text,
     Update,
+    Uuid,
     and_,
     bindparam,
+    case,
     exists,
     func,
     literal,
@@ -26,12 +32,22 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.events import storable
 from shieldtx.states import OUTBOX, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.low_water import Sight
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.tables import Tables, Timestamp
+
+_RELAY = bindparam("of_relay", type_=Text())
+_TOKEN = bindparam("with_token", type_=Uuid())
+_LIMIT = bindparam("at_most", type_=Integer())
+_PART = bindparam("at_most_of_each", type_=Integer())
+_START = bindparam("start_at", type_=BigInteger())
+_KNOWN = bindparam("known_shards", type_=BigInteger())
+_ADDRESSES: BindParameter[Any] = bindparam("at_addresses")
 
 
 def insert(t: Tables, d: StoreDialect) -> Insert:
@@ -49,42 +65,76 @@ def insert(t: Tables, d: StoreDialect) -> Insert:
     )
 
 
-def claim(
-    t: Tables, d: StoreDialect, *, relay: str, token: UUID, limit: int, turn: int, shards: int
-) -> Update:
-    """Lease up to `limit` rows of the relay's shards to it and return them.
+def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
+    """Lease up to a limit of rows of the relay's shards to it and return them.
 
-    `turn` moves the shard that is served first, so that a full one cannot starve the others.
+    Built once and run with `claim_parameters`. The last column is what the claim saw of its
+    surroundings, see `sight_of`; the one before is the row's address.
     """
-    leased = _leased_shards(t, d, relay)
-    mine = leased.select().order_by((leased.c.shard + turn) % literal(shards)).cte("mine")
+    leased = _leased_shards(t, d)
+    shards = select(leased.c.shard)
     # The waiting line first: its rows are older, and each holds back its key.
     ready = union_all(
-        select(_due_in_waiting_line(t, d, mine, limit).subquery().c.event_id),
-        select(_next_in_line(t, d, mine, limit).subquery().c.event_id),
-    ).limit(limit)
+        select(_due_in_waiting_line(t, d, leased).subquery().c.address),
+        select(_next_in_line(t, d, leased).subquery().c.address),
+    ).limit(_LIMIT)
     # Materialized: chosen once, whatever the planner thinks of it.
     chosen = ready.cte("ready").prefix_with("MATERIALIZED")
     o = t.outbox
     return (
         update(o)
-        .where(o.c.event_id.in_(select(chosen.c.event_id)), _is_claimable(o, d))
+        .where(d.is_one_of(d.address(o), select(chosen.c.address)), _is_claimable(o, d))
         .values(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
             # Whoever had it until its lease ran out may have sent it, and cannot be asked.
             unconfirmed=or_(o.c.unconfirmed, o.c.status == OutboxStatus.PROCESSING.value),
-            lease_token=token,
+            lease_token=_TOKEN,
             # A row's lease ends with its shard's: whoever owns the shard next may take both.
-            lease_until=select(func.min(mine.c.lease_until)).scalar_subquery(),
+            lease_until=select(func.min(leased.c.lease_until)).scalar_subquery(),
         )
         .returning(
             *envelope_columns(o, "created_at"),
             o.c.seq,
             o.c.attempts,
             o.c.unconfirmed,
+            o.c.waiting,
             d.seconds_until(o.c.lease_until),
+            d.address(o),
+            d.sight(leased, exists(shards.where(_has_a_key_on_hold(t, leased)))),
         )
+    )
+
+
+def claim_parameters(
+    *, relay: str, token: UUID, limit: int, start: int, known: int
+) -> dict[str, Any]:
+    """Return the parameters of a claim.
+
+    It looks from the number `start` of the sequence on, if the relay's shards are those whose
+    digest is `known` and no key of them waits for a retry; from the beginning otherwise.
+    """
+    return {
+        _RELAY.key: relay,
+        _TOKEN.key: token,
+        _LIMIT.key: limit,
+        # So that a full shard leaves room for the others among those that wait.
+        _PART.key: max(1, limit // 4),
+        _START.key: start,
+        _KNOWN.key: known,
+    }
+
+
+def sight_of(seen: str) -> Sight | None:
+    """Read what a claim saw; None where the database does not tell."""
+    if not seen:
+        return None
+    shards, held, oldest_running, next_to_run = map(int, seen.split())
+    return Sight(
+        shards=shards,
+        held=bool(held),
+        oldest_running=oldest_running,
+        next_to_run=next_to_run,
     )
 
 
@@ -93,6 +143,28 @@ def processed(t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID]) -> U
     return _write_back(t, d, token, ids, OutboxStatus.PROCESSED).values(
         settled_at=d.now(), last_error=None
     )
+
+
+def processed_there(t: Tables, d: StoreDialect) -> Update:
+    """Settle acknowledged rows by their addresses; built once, run with `place_parameters`."""
+    o = t.outbox
+    return (
+        update(o)
+        .where(d.is_among(d.address(o), _ADDRESSES), o.c.lease_token == _TOKEN)
+        .where(_leaves_its_claim_for(o, OutboxStatus.PROCESSED))
+        .values(
+            status=OutboxStatus.PROCESSED.value,
+            lease_token=None,
+            lease_until=None,
+            settled_at=d.now(),
+            last_error=None,
+        )
+    )
+
+
+def place_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of statements that go by rows' addresses."""
+    return {_TOKEN.key: token, _ADDRESSES.key: list(addresses)}
 
 
 def release(
@@ -200,44 +272,59 @@ def _leaves_its_claim_for(table: Table, target: OutboxStatus) -> ColumnElement[b
     return table.c.status.in_([s.value for s in sources])
 
 
-def _leased_shards(t: Tables, d: StoreDialect, relay: str) -> CTE:
+def _leased_shards(t: Tables, d: StoreDialect) -> CTE:
     """Select the relay's shards, locked so that none changes hands before the claim commits."""
     s = t.shard
     return (
-        select(s.c.shard, s.c.lease_until)
-        .where(s.c.owner == relay, s.c.lease_until > d.now())
+        select(s.c.shard, s.c.epoch, s.c.lease_until)
+        .where(s.c.owner == _RELAY, s.c.lease_until > d.now())
         .order_by(s.c.shard)
         .with_for_update(read=True)
         .cte("leased")
     )
 
 
-def _next_in_line(t: Tables, d: StoreDialect, mine: CTE, limit: int) -> Select[Any]:
-    """Select the next rows of each shard's main line whose key is not held back."""
+def _next_in_line(t: Tables, d: StoreDialect, leased: CTE) -> Select[Any]:
+    """Select the next rows of the main line whose key is not held back, in the order of writing.
+
+    So rows that were written together, and lie together, are claimed together.
+    """
     o = t.outbox.alias("line")
-    rows = (
-        select(o.c.event_id, o.c.shard)
+    return (
+        select(d.address(o).label("address"))
         .where(o.c.settled_at.is_(None), not_(o.c.waiting))
+        .where(o.c.seq >= _start(t, d, leased), d.is_one_of(o.c.shard, select(leased.c.shard)))
         .where(_is_claimable(o, d), not_(_is_held_back(t, o)))
         .order_by(o.c.seq)
+        .limit(_LIMIT)
     )
-    # A quarter of the batch at most from one shard, so that a full one leaves room for the others.
-    joined, right = d.first_of_each(mine, rows, "shard", max(1, limit // 4))
-    return select(right.c.event_id).select_from(joined).limit(limit)
 
 
-def _due_in_waiting_line(t: Tables, d: StoreDialect, mine: CTE, limit: int) -> Select[Any]:
+def _start(t: Tables, d: StoreDialect, leased: CTE) -> ColumnElement[int]:
+    on_hold = exists(select(leased.c.shard).where(_has_a_key_on_hold(t, leased)))
+    holds = and_(d.digest(leased) == _KNOWN, not_(on_hold))
+    return select(case((holds, _START), else_=literal(0, BigInteger()))).scalar_subquery()
+
+
+def _has_a_key_on_hold(t: Tables, leased: CTE) -> ColumnElement[bool]:
+    o = t.outbox.alias("on_hold")
+    return exists().where(
+        o.c.shard == leased.c.shard, o.c.settled_at.is_(None), o.c.waiting, o.c.holds_key
+    )
+
+
+def _due_in_waiting_line(t: Tables, d: StoreDialect, leased: CTE) -> Select[Any]:
     """Select the due rows of each shard's waiting line: retries and chosen delays."""
     o = t.outbox.alias("aside")
     rows = (
-        select(o.c.event_id, o.c.shard)
+        select(d.address(o).label("address"), o.c.shard)
         .where(o.c.settled_at.is_(None), o.c.waiting, o.c.due_at <= d.now())
         .where(_is_claimable(o, d), not_(_is_held_back(t, o)))
         .order_by(o.c.due_at)
         .with_for_update(skip_locked=True)
     )
-    joined, right = d.first_of_each(mine, rows, "shard", max(1, limit // 4))
-    return select(right.c.event_id).select_from(joined).limit(limit)
+    joined, right = d.first_of_each(leased, rows, "shard", _PART)
+    return select(right.c.address).select_from(joined).limit(_LIMIT)
 
 
 def _is_claimable(o: Any, d: StoreDialect) -> ColumnElement[bool]:

@@ -1,0 +1,101 @@
+"""The low-water mark: from where on a relay's claims look for the next rows in line.
+
+Rows that are settled leave dead entries in the index of the open ones, and while any session of the
+database holds an old snapshot they cannot be cleaned away: each claim would walk over all of them.
+So a claim starts at the mark. It must never pass over a row that a later one of its key could then
+overtake:
+
+- A transaction that commits late writes below what was claimed before. The mark follows to where a
+  claim came only when every transaction that ran at that time has ended, and another claim from the
+  old mark has looked once more.
+- An event that was given back, that waits for its retry, or that comes with a shard from another
+  relay, lies below the mark too. Then it starts anew from the beginning.
+- A person's replay puts an event back in line, behind which nothing has to wait: the next claim
+  that finds nothing, or that is due, looks from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SETTLING_S = 0.5
+"""A number of the sequence may be drawn a moment before its transaction can be seen to run."""
+LOOK_BACK_S = 2.0
+SHARE = 20
+"""A look from the beginning takes at most one part in so many of the relay's time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sight:
+    """What a claim saw."""
+
+    shards: int
+    """A digest of the shards and their epochs."""
+    held: bool
+    """Some key of these shards waits for a retry."""
+    oldest_running: int
+    """Every transaction before this one had ended."""
+    next_to_run: int
+    """No transaction from this one on had begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    seq: int
+    next_to_run: int
+    since: float
+
+
+class LowWater:
+    """Keeps the mark of one relay."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seq = 0
+        self._shards = 0
+        self._candidate: _Candidate | None = None
+        self._looked_at = 0.0
+        self._look_took = 0.0
+
+    @property
+    def shards(self) -> int:
+        """The shards for which the mark holds, as a claim sees them."""
+        return self._shards
+
+    def start(self) -> int:
+        """Return where the next claim starts; 0 is the beginning."""
+        pause = max(LOOK_BACK_S, SHARE * self._look_took)
+        return self._seq if self._clock() - self._looked_at < pause else 0
+
+    def forget(self) -> None:
+        """Begin anew: some row below the mark is, or may be, open again."""
+        self._seq = 0
+        self._candidate = None
+
+    def note(self, start: int, sight: Sight | None, last: int, *, full: bool, took: float) -> None:
+        """Learn from a claim that started at `start` and came to `last`, in `took` seconds.
+
+        `full` says that it may have left rows behind; `sight` is None where it found nothing.
+        """
+        now = self._clock()
+        if start == 0:
+            self._looked_at, self._look_took = now, took
+        if sight is None:
+            self._looked_at = 0.0
+            return
+        if sight.held or sight.shards != self._shards:
+            self.forget()
+            self._shards = sight.shards
+            if sight.held:
+                return
+        candidate = self._candidate
+        if candidate is None:
+            self._candidate = _Candidate(last, sight.next_to_run, now)
+        elif (
+            sight.oldest_running >= candidate.next_to_run
+            and now - candidate.since >= SETTLING_S
+            and (last > candidate.seq or not full)
+        ):
+            self._seq = candidate.seq
+            self._candidate = _Candidate(last, sight.next_to_run, now)

@@ -1,0 +1,307 @@
+"""Where claims start: late, so that dead rows cost nothing, and yet never past what is open."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from shieldtx.buffer import Posting
+from shieldtx.events import Envelope, new_event_id
+from shieldtx.ports import Claim, Retry, Settlement
+from shieldtx.store import low_water
+from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.low_water import LOOK_BACK_S, SETTLING_S, LowWater
+from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.schema import Schema
+from shieldtx.store.tables import tables
+
+SHARDS = 2
+HOUR = timedelta(hours=1)
+NOT_LONG = timedelta(0)
+
+
+@dataclass
+class Line:
+    """An outbox, one relay's view of it, and writers whose transactions end when a test says so."""
+
+    engine: Engine
+    now: float = 1_000.0
+    commits: dict[UUID, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = tables()
+        self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
+        self.leases = SqlLeaseStore(self.engine, self.tables)
+        self.store = SqlOutboxStore(self.engine, self.tables, clock=lambda: self.now)
+        self.leases.renew(relay="r", lease=HOUR)
+
+    def begin(self, *keys: str) -> tuple[Connection, list[UUID]]:
+        """Write events in a transaction that stays open."""
+        connection = self.engine.connect()
+        written = [_envelope(key) for key in keys]
+        self.writer.insert(connection, [Posting(envelope=e) for e in written])
+        return connection, [e.id for e in written]
+
+    def write(self, *keys: str) -> list[UUID]:
+        connection, ids = self.begin(*keys)
+        connection.commit()
+        connection.close()
+        return ids
+
+    def claim(self, limit: int = 100) -> Claim:
+        return self.store.claim(relay="r", limit=limit)
+
+    def take(self, limit: int = 100) -> list[UUID]:
+        """Claim, and settle all of it as sent."""
+        claim = self.claim(limit)
+        ids = [claimed.envelope.id for claimed in claim.events]
+        if ids:
+            assert self.store.settle(claim.token, Settlement(processed=ids)) == len(ids)
+        return ids
+
+    def let_the_mark_follow(self) -> int:
+        """Have so much go through that the mark moves, and return it."""
+        for _ in range(4):
+            self.write(*"xyz")
+            self.take()
+            self.now += SETTLING_S
+        return self.mark
+
+    @property
+    def mark(self) -> int:
+        return self.store._low_water.start()
+
+
+def _envelope(key: str) -> Envelope:
+    return Envelope(
+        id=new_event_id(),
+        type="things.happened",
+        source="things",
+        topic="things",
+        payload="{}",
+        time=datetime.now(UTC),
+        key=key,
+    )
+
+
+@pytest.fixture
+def line(database_url: str) -> Iterator[Line]:
+    engine = create_engine(database_url, pool_size=20)
+    Schema(engine, shards=SHARDS).upgrade()
+    yield Line(engine)
+    engine.dispose()
+
+
+def test_claims_start_where_earlier_ones_came_to(line: Line) -> None:
+    assert line.mark == 0
+    mark = line.let_the_mark_follow()
+    [first] = line.write("k")
+    [seq] = _rows(line, "SELECT seq FROM shield_outbox WHERE event_id = :id", id=first)
+    assert 0 < mark < seq
+    assert line.take() == [first]
+
+
+def test_a_long_transaction_holds_the_mark_so_that_nothing_overtakes_its_events(
+    line: Line,
+) -> None:
+    slow, [first] = line.begin("k")
+    line.let_the_mark_follow()
+    slow.commit()
+    slow.close()
+    [second] = line.write("k")
+    assert line.take() == [first, second]
+
+
+def test_a_reader_with_an_old_snapshot_does_not_hold_the_mark(line: Line) -> None:
+    with line.engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader:
+        reader.execute(text("SELECT count(*) FROM shield_outbox"))
+        assert line.let_the_mark_follow() > 0
+
+
+@pytest.mark.parametrize("way", ["unsent", "unconfirmed"])
+def test_what_is_given_back_goes_before_what_is_behind_it(line: Line, way: str) -> None:
+    line.let_the_mark_follow()
+    [first] = line.write("k")
+    claim = line.claim()
+    line.write(*"xyz")
+    line.now += SETTLING_S
+    line.take()
+    line.write(*"xyz")
+    line.now += SETTLING_S
+    line.take()
+    line.store.settle(claim.token, Settlement(**{way: [first]}))
+    [second] = line.write("k")
+    assert line.take() == [first, second]
+
+
+def test_what_waited_behind_a_retry_goes_before_what_came_later(line: Line) -> None:
+    line.let_the_mark_follow()
+    [first, second] = line.write("k", "k")
+    claim = line.claim(limit=1)
+    retry = Retry(event_id=first, delay=timedelta(0), reason="refused")
+    line.store.settle(claim.token, Settlement(retries=[retry]))
+    again = line.claim(limit=1)
+    assert [c.envelope.id for c in again.events] == [first]
+    # While it is under way again, its key is on hold, and others pass by.
+    line.let_the_mark_follow()
+    line.store.settle(again.token, Settlement(processed=[first]))
+    [third] = line.write("k")
+    assert line.take() == [second, third]
+
+
+def test_a_shard_that_comes_from_another_relay_is_looked_at_from_the_beginning(line: Line) -> None:
+    line.let_the_mark_follow()
+    line.leases.leave(relay="r")
+    line.leases.renew(relay="other", lease=HOUR)
+    written = line.write("k", "l", "m")
+    line.leases.leave(relay="other")
+    for number in range(4):
+        # Nobody is there, so that the relay's mark, if it were taken on trust, would pass by.
+        line.write(f"n{number}")
+    line.leases.renew(relay="r", lease=HOUR)
+    line.store._low_water._seq = 10**6
+    assert line.take()[:3] == written
+
+
+def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> None:
+    line.let_the_mark_follow()
+    [failed] = line.write("k")
+    claim = line.claim()
+    line.store.fail(claim.token, failed, reason="rejected", local_rollback=None)
+    line.let_the_mark_follow()
+    with line.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE shield_outbox SET status = 'INIT', settled_at = NULL WHERE event_id = :id"
+            ),
+            {"id": failed},
+        )
+    line.now += LOOK_BACK_S
+    assert line.take() == [failed]
+
+
+def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
+    now = 100.0
+    mark = LowWater(lambda: now)
+    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5)
+    for last in (10, 20, 30):
+        mark.note(mark.start(), sight, last, full=True, took=1.0)
+        now += SETTLING_S
+    assert mark.start() > 0
+    now += LOOK_BACK_S
+    assert mark.start() > 0
+    now += 20.0
+    assert mark.start() == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
+    line: Line, seed: int
+) -> None:
+    assert Play(line, seed).overtaken() == []
+
+
+def _careless(self: LowWater, start: int, sight: Any, last: int, **_: Any) -> None:
+    self._shards = sight.shards if sight else self._shards
+    self._looked_at = self._clock()
+    self._seq = max(self._seq, last)
+
+
+def test_a_careless_mark_is_found_out(line: Line) -> None:
+    with patch.object(LowWater, "note", _careless):
+        assert any(Play(line, seed).overtaken() for seed in range(12))
+
+
+class Play:
+    """Writes, claims and settles at random, and keeps what was written and sent of each key.
+
+    As in an application that locks its rows, a key is written by one transaction at a time.
+    """
+
+    def __init__(self, line: Line, seed: int) -> None:
+        self._line = line
+        self._draw = random.Random(seed)
+        self._written: dict[str, list[UUID]] = defaultdict(list)
+        self._sent: dict[str, list[UUID]] = defaultdict(list)
+        self._open: list[tuple[Connection, list[str], list[UUID]]] = []
+
+    def overtaken(self) -> list[str]:
+        """Play to the end; return the keys of which an event overtook another, or stayed behind."""
+        steps = [self.begin] * 3 + [self.end] * 2 + [self.work] * 4 + [self.wait] * 2
+        for _ in range(120):
+            self._draw.choice([*steps, self.hand_over])()
+        while self._open:
+            self.end()
+        self._line.now += LOOK_BACK_S
+        while self.work(gently=True):
+            self._line.now += SETTLING_S
+        return [key for key, written in self._written.items() if self._sent[key] != written]
+
+    def begin(self) -> None:
+        busy = {key for _, keys, _ in self._open for key in keys}
+        keys = [k for k in "abcd" if k not in busy and self._draw.random() < 0.4]
+        if keys and len(self._open) < 3:
+            connection, ids = self._line.begin(*keys)
+            self._open.append((connection, keys, ids))
+
+    def end(self) -> None:
+        if not self._open:
+            return
+        connection, keys, ids = self._open.pop(self._draw.randrange(len(self._open)))
+        if self._draw.random() < 0.8:
+            connection.commit()
+            for key, event_id in zip(keys, ids, strict=True):
+                self._written[key].append(event_id)
+        connection.close()
+
+    def work(self, *, gently: bool = False) -> bool:
+        """Claim, and the next one ahead, which is sent only if all of the first was."""
+        claim, ahead = self._claim(), self._claim()
+        if not self._settle(claim, 1.0 if gently else 0.8):
+            self._settle(ahead, 0.0)
+        else:
+            self._settle(ahead, 1.0 if gently else 0.8)
+        return bool(claim.events)
+
+    def _claim(self) -> Claim:
+        self._line.now += self._draw.choice([0.0, SETTLING_S])
+        return self._line.claim(limit=self._draw.choice([1, 2, 50]))
+
+    def _settle(self, claim: Claim, chance: float) -> bool:
+        blocked: set[str | None] = set()
+        ends: dict[str, list[Any]] = defaultdict(list)
+        for claimed in claim.events:
+            key, event_id = claimed.envelope.key, claimed.envelope.id
+            if key not in blocked and self._draw.random() < chance:
+                self._sent[str(key)].append(event_id)
+                ends["processed"].append(event_id)
+            elif chance and key not in blocked and self._draw.random() < 0.5:
+                ends["retries"].append(Retry(event_id=event_id, delay=NOT_LONG, reason="refused"))
+                blocked.add(key)
+            else:
+                ends["unsent"].append(event_id)
+                blocked.add(key)
+        if claim.events:
+            self._line.store.settle(claim.token, Settlement(**ends))
+        return set(ends) <= {"processed"}
+
+    def hand_over(self) -> None:
+        self._line.leases.leave(relay="r")
+        self._line.leases.renew(relay="r", lease=HOUR)
+
+    def wait(self) -> None:
+        self._line.now += self._draw.choice([0.1, SETTLING_S, LOOK_BACK_S])
+
+
+def _rows(line: Line, statement: str, **parameters: Any) -> list[Any]:
+    with line.engine.connect() as connection:
+        return list(connection.execute(text(statement), parameters).scalars())

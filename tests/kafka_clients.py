@@ -1,0 +1,24 @@
+"""The clients that a publisher may have: what holds for one of them holds for all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shieldtx.brokers import confluent_producer, kafka_producer
+from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings
+from shieldtx.brokers.kafka_connection import KafkaConnection
+
+
+def _record_by_record(
+    connection: KafkaConnection, settings: ProducerSettings, **asked: Any
+) -> Client:
+    """As with a version of kafka-python whose inside is another."""
+    return kafka_producer.connect(connection, replace(settings, whole_batches=False), **asked)
+
+
+CLIENTS: dict[str, Connect] = {
+    "kafka-python": kafka_producer.connect,
+    "kafka-python, record by record": _record_by_record,
+    "confluent-kafka": confluent_producer.connect,
+}
