@@ -16,23 +16,22 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from shieldtx.errors import LocalRollbackFailed, ShieldTxError
+from shieldtx.errors import LocalRollbackFailed
 from shieldtx.events import Envelope
 from shieldtx.ports import (
-    Claim,
     Claimed,
     Delivery,
     Holding,
     LeaseStore,
     OutboxStore,
-    Outcome,
     Publisher,
     Record,
     Retry,
     Settlement,
 )
 from shieldtx.retry import RetryPolicy
-from shieldtx.settlement import Ending, ending_of
+from shieldtx.sending import Batch, Outage, Sender
+from shieldtx.settlement import ending_of
 
 log = logging.getLogger(__name__)
 
@@ -93,15 +92,6 @@ class RelayPass:
         return (self.claimed > 0 or self.ahead > 0) and not self.outage
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Claimed events that are not settled yet."""
-
-    claim: Claim
-    since: float
-    """Before the claim, by the process's clock."""
-
-
 class Relay:
     """Moves events from the outbox to the broker, in order per key.
 
@@ -130,8 +120,14 @@ class Relay:
         """
         self._store = store
         self._leases = leases
-        self._publisher = publisher
-        self._encode = encode
+        self._sender = Sender(
+            publisher,
+            encode,
+            lease=settings.lease,
+            timeout=settings.send_timeout,
+            clock=clock,
+        )
+        self._outage = Outage(settings.outage_pause, clock=clock)
         self._settings = settings
         self._retry_of = retry_of
         self._local_rollbacks = local_rollbacks
@@ -145,11 +141,9 @@ class Relay:
         self._owed: deque[Callable[[], RelayPass]] = deque()
         self._in_doubt = False
         """The answer to a claim was lost."""
-        self._ahead: _Batch | None = None
+        self._ahead: Batch | None = None
         """Claimed while the one before was published, all of which has been acknowledged."""
         self._unreported = RelayPass()
-        self._failures_in_a_row = 0
-        self._paused_until = 0.0
         # Held during a pass: shards are given back only between passes, when nothing is in flight.
         self._passing = threading.Lock()
 
@@ -190,10 +184,10 @@ class Relay:
             if batch is None:
                 if (self._owed or self._in_doubt) and (late := self._write_down()).claimed:
                     return done.plus(late)
-                if self._clock() < self._paused_until:
+                if self._outage.is_pausing:
                     return done.plus(RelayPass(outage="paused"))
                 # After an outage a single event finds out whether the broker is back.
-                batch = self._claim(1 if self._failures_in_a_row else self._settings.batch_size)
+                batch = self._claim(1 if self._outage.is_on else self._settings.batch_size)
             if not batch.claim.events:
                 return done
             return done.plus(self._pass(batch))
@@ -204,15 +198,15 @@ class Relay:
             self._let_go_ahead()
             self._leases.leave(relay=self._name)
         self._beside.shutdown(wait=False)
-        self._publisher.close()
+        self._sender.close()
 
-    def _pass(self, batch: _Batch) -> RelayPass:
+    def _pass(self, batch: Batch) -> RelayPass:
         """Publish a batch; beside that, settle the one before and claim the next of a backlog."""
         backlog = len(batch.claim.events) >= self._settings.batch_size * PART_OF_A_SHARD
         if not backlog and not self._owed:
-            self._end(batch, self._publish(batch))
+            self._end(batch, self._sender.send(batch))
             return self._write_down()
-        sending = self._beside.submit(self._publish, batch)
+        sending = self._beside.submit(self._sender.send, batch)
         done, ahead, failure = RelayPass(), None, None
         try:
             done = self._write_down()
@@ -231,47 +225,27 @@ class Relay:
         self._ahead = ahead
         return done.plus(RelayPass(ahead=len(ahead.claim.events)))
 
-    def _claim(self, limit: int) -> _Batch:
+    def _claim(self, limit: int) -> Batch:
         since = self._clock()
         try:
-            return _Batch(self._store.claim(relay=self._name, limit=limit), since)
+            return Batch(self._store.claim(relay=self._name, limit=limit), since)
         except Exception:
             # Its answer may be all that was lost: the later rows of its keys would overtake it.
             self._in_doubt = True
             raise
 
-    def _publish(self, batch: _Batch) -> Sequence[Delivery]:
-        """Send a claim's events while the lease lasts; without a lease nothing is sent."""
-        claim = batch.claim
-        # A tenth of the lease is kept for writing the end down.
-        left = claim.lease_left - self._settings.lease / 10
-        left_seconds = left.total_seconds() - (self._clock() - batch.since)
-        timeout = min(left_seconds, self._settings.send_timeout.total_seconds())
-        if timeout <= 0:
-            held = Delivery(outcome=Outcome.HELD, reason="the lease was about to run out")
-            return [held] * len(claim.events)
-        records: list[Record] = []
-        unsendable: dict[int, Delivery] = {}
-        for place, claimed in enumerate(claim.events):
-            try:
-                records.append(self._encode(claimed.envelope))
-            except ShieldTxError as error:
-                unsendable[place] = Delivery(outcome=Outcome.REJECTED, reason=str(error))
-        sent = iter(self._publisher.publish(records, timeout=timeout))
-        return [unsendable.get(place) or next(sent) for place in range(len(claim.events))]
-
-    def _end(self, batch: _Batch, deliveries: Sequence[Delivery]) -> bool:
+    def _end(self, batch: Batch, deliveries: Sequence[Delivery]) -> bool:
         """Note what a sent batch owes the table; return whether all of it was acknowledged."""
         token = batch.claim.token
         ending = ending_of(batch.claim, deliveries, self._retry_of)
-        outage = self._note_outage(ending)
+        outage = self._outage.note(ending)
         self._owed.append(partial(self._settle, token, ending.settlement, outage))
         self._owed.extend(
             partial(self._fail, token, claimed, reason) for claimed, reason in ending.hopeless
         )
         return ending.clean
 
-    def _hold_back(self, batch: _Batch) -> None:
+    def _hold_back(self, batch: Batch) -> None:
         """Note that a batch is to be given back unsent."""
         ids = [claimed.envelope.id for claimed in batch.claim.events]
         back = Settlement(unsent=ids, reason="held back: not all events before were acknowledged")
@@ -346,18 +320,3 @@ class Relay:
             return self._settle(token, Settlement(retries=[retry]), "")
         log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
         return RelayPass(claimed=1, failed=int(kept), lost=int(not kept))
-
-    def _note_outage(self, ending: Ending) -> str:
-        """Pause after an outage, longer each time; go on at once when the broker is heard again."""
-        if not ending.away:
-            if ending.heard:
-                self._failures_in_a_row = 0
-            return ""
-        self._failures_in_a_row += 1
-        policy = self._settings.outage_pause
-        pause = policy.delay_after(min(self._failures_in_a_row, policy.max_attempts - 1))
-        self._paused_until = self._clock() + (pause or policy.longest).total_seconds()
-        log.warning(
-            "broker unavailable, %d events given back: %s", len(ending.away), ending.away[0]
-        )
-        return ending.away[0]

@@ -19,6 +19,7 @@ from shieldtx.consumer import Consumer
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay import Relay
+from shieldtx.sending import Sender
 from shieldtx.states import TxKind
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
@@ -60,16 +61,16 @@ def _an_outage_burns_attempts(breaker: Breaker) -> None:
 
 
 def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
-    publish = Relay._publish
+    send = Sender.send
 
-    def mutant(self: Relay, batch: Any) -> Sequence[Delivery]:
-        deliveries = publish(self, batch)
+    def mutant(self: Sender, batch: Any) -> Sequence[Delivery]:
+        deliveries = send(self, batch)
         for delivery in deliveries:
             if delivery.outcome is Outcome.REJECTED:
                 raise RuntimeError(delivery.reason)
         return deliveries
 
-    Relay._publish = mutant
+    Sender.send = mutant
 
 
 def _leases_never_run_out(breaker: Breaker) -> None:

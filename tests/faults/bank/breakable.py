@@ -58,7 +58,8 @@ class BreakableShield(ShieldTx):
         relay = super().relay(name)
         relay._store = points.Breakable(relay._store, self.breaker, points.RELAY_STEPS)
         relay._leases = points.Breakable(relay._leases, self.breaker, points.LEASE_STEPS)
-        relay._publisher = points.BreakablePublisher(relay._publisher, self.breaker, {})
+        sender = relay._sender
+        sender._publisher = points.BreakablePublisher(sender._publisher, self.breaker, {})
         return relay
 
     def consumer_worker(
