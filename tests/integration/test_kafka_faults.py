@@ -46,9 +46,12 @@ def connection(fragile: EmbeddedKafka) -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=fragile.bootstrap)
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture
 def connect(request: pytest.FixtureRequest) -> Connect:
-    return CLIENTS[request.param]
+    return CLIENTS[getattr(request, "param", "kafka-python")]
+
+
+with_each_client = pytest.mark.parametrize("connect", CLIENTS, indirect=True)
 
 
 @pytest.fixture
@@ -101,6 +104,7 @@ def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> li
     return values
 
 
+@with_each_client
 def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_through(
     fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
@@ -146,6 +150,7 @@ def test_records_behind_an_unclear_batch_are_not_sent(
     assert found == [Outcome.UNCONFIRMED] * unclear + [Outcome.UNSENT] * (10 - unclear)
 
 
+@with_each_client
 def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
     fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
@@ -171,6 +176,7 @@ def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
     assert came == ["0", "1", "2"]
 
 
+@with_each_client
 def test_a_restart_within_the_deadline_costs_nothing_but_time(
     fragile: EmbeddedKafka, publisher: KafkaPublisher, topic: str
 ) -> None:

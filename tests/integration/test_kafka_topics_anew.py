@@ -16,10 +16,8 @@ from shieldtx.brokers.kafka import (
     KafkaSubscriber,
     KafkaTopics,
 )
-from shieldtx.brokers.kafka_client import Connect
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports import Outcome, Record
-from tests.kafka_clients import CLIENTS
 
 WITHIN_S = 30.0
 
@@ -31,14 +29,9 @@ def connection() -> Iterator[KafkaConnection]:
         yield KafkaConnection(bootstrap_servers=server.bootstrap)
 
 
-@pytest.fixture(params=CLIENTS)
-def connect(request: pytest.FixtureRequest) -> Connect:
-    return CLIENTS[request.param]
-
-
 @pytest.fixture
-def publisher(connection: KafkaConnection, connect: Connect) -> Iterator[KafkaPublisher]:
-    publisher = KafkaPublisher(connection, connect=connect)
+def publisher(connection: KafkaConnection) -> Iterator[KafkaPublisher]:
+    publisher = KafkaPublisher(connection)
     yield publisher
     publisher.close()
 
