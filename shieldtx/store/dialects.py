@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +35,9 @@ from sqlalchemy import (
 )
 from sqlalchemy import (
     Dialect as SqlaDialect,
+)
+from sqlalchemy import (
+    column as sqla_column,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
@@ -75,6 +78,43 @@ class PostgresDialect:
         """Test membership with one array parameter, whatever the number of values."""
         array = bindparam(None, list(values), type_=ARRAY(type_), unique=True)
         return column == any_(array)
+
+    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Test membership in the list that a statement is run with as its parameter `name`."""
+        return column == any_(bindparam(name, type_=ARRAY(column.type)))
+
+    def insert_many_new(
+        self,
+        table: Table,
+        columns: Sequence[Column[Any]],
+        more: Mapping[str, TypeEngine[Any]],
+        computed: Callable[[Any], Mapping[str, Any]],
+    ) -> postgresql.Insert:
+        """Return an `insert_new` of as many rows as `many` is given, as one row source of arrays.
+
+        The rows bring `columns` and `more`; of what they bring, the others are `computed`.
+        """
+        types = {column.name: column.type for column in columns} | dict(more)
+        arrays = [bindparam(f"all_{name}", type_=ARRAY(types[name])) for name in types]
+        brought = func.unnest(*arrays).table_valued(
+            *(sqla_column(name, type_) for name, type_ in types.items()), name="brought"
+        ).render_derived()
+        others = computed(brought.c)
+        return self.insert_new(table).from_select(
+            [*(column.name for column in columns), *others],
+            select(*(brought.c[column.name] for column in columns), *others.values()),
+        )
+
+    def many(
+        self, rows: Sequence[Mapping[str, Any]], **same: Any
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the parameters of an `insert_many_new`; `same` are those of every row."""
+        return {f"all_{name}": [row[name] for row in rows] for name in rows[0]} | same
+
+    def is_aborted(self, connection: Connection) -> bool:
+        """Whether an error has ended the transaction, so that its COMMIT would commit nothing."""
+        status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
+        return bool(status == _IN_ERROR)
 
     def insert_new(self, table: Table) -> postgresql.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
@@ -165,6 +205,31 @@ class SqliteDialect:
         """Test membership with a parameter for each value."""
         return column.in_(list(values))
 
+    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Test membership in the list that a statement is run with as its parameter `name`."""
+        return column.in_(bindparam(name, expanding=True, type_=column.type))
+
+    def insert_many_new(
+        self,
+        table: Table,
+        columns: Sequence[Column[Any]],  # noqa: ARG002  the rows name them
+        more: Mapping[str, TypeEngine[Any]],
+        computed: Callable[[Any], Mapping[str, Any]],
+    ) -> sqlite.Insert:
+        """Return an `insert_new` of as many rows as `many` is given."""
+        brought = {name: bindparam(name, type_=type_) for name, type_ in more.items()}
+        return self.insert_new(table).values(dict(computed(brought)))
+
+    def many(
+        self, rows: Sequence[Mapping[str, Any]], **same: Any
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the parameters of an `insert_many_new`; `same` are those of every row."""
+        return [dict(row) | same for row in rows]
+
+    def is_aborted(self, connection: Connection) -> bool:  # noqa: ARG002  one signature for both
+        """Know of no transaction that an error of one statement ends."""
+        return False
+
     def insert_new(self, table: Table) -> sqlite.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
         return sqlite.insert(table).on_conflict_do_nothing()
@@ -211,6 +276,9 @@ class SqliteDialect:
         """Know nothing without counting."""
         return None
 
+
+_IN_ERROR = 3
+"""libpq's PQTRANS_INERROR."""
 
 # What the planner itself goes by.
 _ESTIMATE = text("""

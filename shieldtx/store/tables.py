@@ -29,6 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     and_,
+    false,
     not_,
 )
 from sqlalchemy.schema import conv
@@ -175,6 +176,8 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("compensated_id", Uuid),
         Column("status", String(16), nullable=False),
         Column("attempts", Integer, nullable=False, server_default="0"),
+        # Its attempt is one of a batch: whoever takes it over does not count it again.
+        Column("together", Boolean, nullable=False, server_default=false()),
         Column("due_at", Timestamp, nullable=False),
         Column("lease_token", Uuid),
         Column("lease_until", Timestamp),
