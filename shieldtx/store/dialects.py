@@ -22,6 +22,7 @@ from sqlalchemy import (
     FromClause,
     Select,
     Table,
+    Text,
     TextClause,
     any_,
     bindparam,
@@ -95,21 +96,24 @@ class PostgresDialect:
         The rows bring `columns` and `more`; of what they bring, the others are `computed`.
         """
         types = {column.name: column.type for column in columns} | dict(more)
-        arrays = [bindparam(f"all_{name}", type_=ARRAY(types[name])) for name in types]
-        brought = func.unnest(*arrays).table_valued(
-            *(sqla_column(name, type_) for name, type_ in types.items()), name="brought"
-        ).render_derived()
+        arrays = [
+            cast(bindparam(f"all_{name}", type_=Text()), ARRAY(type_))
+            for name, type_ in types.items()
+        ]
+        brought = (
+            func.unnest(*arrays)
+            .table_valued(*(sqla_column(n, type_) for n, type_ in types.items()), name="brought")
+            .render_derived()
+        )
         others = computed(brought.c)
         return self.insert_new(table).from_select(
             [*(column.name for column in columns), *others],
             select(*(brought.c[column.name] for column in columns), *others.values()),
         )
 
-    def many(
-        self, rows: Sequence[Mapping[str, Any]], **same: Any
-    ) -> dict[str, Any] | list[dict[str, Any]]:
+    def many(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> dict[str, Any]:
         """Return the parameters of an `insert_many_new`; `same` are those of every row."""
-        return {f"all_{name}": [row[name] for row in rows] for name in rows[0]} | same
+        return {f"all_{name}": _array(values) for name, values in columns.items()} | same
 
     def is_aborted(self, connection: Connection) -> bool:
         """Whether an error has ended the transaction, so that its COMMIT would commit nothing."""
@@ -220,11 +224,12 @@ class SqliteDialect:
         brought = {name: bindparam(name, type_=type_) for name, type_ in more.items()}
         return self.insert_new(table).values(dict(computed(brought)))
 
-    def many(
-        self, rows: Sequence[Mapping[str, Any]], **same: Any
-    ) -> dict[str, Any] | list[dict[str, Any]]:
+    def many(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> list[dict[str, Any]]:
         """Return the parameters of an `insert_many_new`; `same` are those of every row."""
-        return [dict(row) | same for row in rows]
+        rows = zip(*columns.values(), strict=True)
+        return [
+            dict(zip(columns, row, strict=True)) | self.next_in_sequence() | same for row in rows
+        ]
 
     def is_aborted(self, connection: Connection) -> bool:  # noqa: ARG002  one signature for both
         """Know of no transaction that an error of one statement ends."""
@@ -275,6 +280,16 @@ class SqliteDialect:
     def estimate_by(self, column: Column[Any]) -> TextClause | None:  # noqa: ARG002  one signature for both
         """Know nothing without counting."""
         return None
+
+
+def _array(values: Sequence[Any]) -> str:
+    """Write a PostgreSQL array of one dimension; the driver takes ten times as long for it."""
+    return "{" + ",".join(["NULL" if value is None else _element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'
 
 
 _IN_ERROR = 3

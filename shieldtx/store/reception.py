@@ -14,7 +14,7 @@ from shieldtx.ports import Arrival, Attempt, Parked, Receipt
 from shieldtx.states import TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import reception as sql
-from shieldtx.store.statements.envelopes import values_of
+from shieldtx.store.statements.envelopes import columns_of
 from shieldtx.store.statements.inbox import batch_parameters
 from shieldtx.store.tables import Tables
 
@@ -79,7 +79,7 @@ class Reception:
         closed: set[Key] = set()
         if keyed:
             given = {
-                "of_group": group,
+                sql.GROUP: group,
                 "topics": list({e.topic for e in keyed}),
                 "keys": list({e.key for e in keyed}),
             }
@@ -111,19 +111,13 @@ class Reception:
     ) -> set[Identity]:
         if not arrivals:
             return set()
-        rows = [
-            values_of(arrival.envelope)
-            | self._dialect.next_in_sequence()
-            | {
-                "consumer_group": group,
-                "event_time": arrival.envelope.time,
-                "record_partition": arrival.record.partition,
-                "record_offset": arrival.record.offset,
-                sql.LEASE: leases.get(_identity(arrival.envelope)),
-            }
-            for arrival in arrivals
-        ]
-        given = self._dialect.many(rows, **{sql.TOKEN: token})
+        columns = columns_of([arrival.envelope for arrival in arrivals]) | {
+            "event_time": [arrival.envelope.time for arrival in arrivals],
+            "record_partition": [arrival.record.partition for arrival in arrivals],
+            "record_offset": [arrival.record.offset for arrival in arrivals],
+            sql.LEASE: [leases.get(_identity(arrival.envelope)) for arrival in arrivals],
+        }
+        given = self._dialect.many(columns, **{sql.GROUP: group, sql.TOKEN: token})
         return {(row[0], row[1]) for row in connection.execute(self._receive, given)}
 
     def _released(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Float, Insert, Select, Uuid, bindparam, case, exists, or_, select
+from sqlalchemy import Float, Insert, Select, Text, Uuid, bindparam, case, exists, or_, select
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from shieldtx.states import InboxStatus
@@ -18,11 +18,12 @@ LEASE = "lease_seconds"
 """Of an arrival: how long its first attempt may take in a batch; None: it is not started."""
 
 TOKEN = "with_token"  # noqa: S105  the name of a parameter
+GROUP = "of_group"
 
 ARRIVAL = (
     *("event_id", "event_type", "source", "topic", "payload", "tx_kind", "operation", "key"),
     *("biz_key", "headers", "causation_id", "causation_source", "traceparent"),
-    *("consumer_group", "event_time", "record_partition", "record_offset"),
+    *("event_time", "record_partition", "record_offset"),
 )
 """The columns that an arrival brings."""
 
@@ -30,12 +31,12 @@ ARRIVAL = (
 def open_keys(t: Tables, d: StoreDialect) -> Select[Any]:
     """Select the keys, of those given, that have a row which is not settled.
 
-    Built once, run with `of_group`, `topics` and `keys`.
+    Built once, run with GROUP, `topics` and `keys`.
     """
     i = t.inbox.c
     return (
         select(i.topic, i.key)
-        .where(i.consumer_group == bindparam("of_group", type_=i.consumer_group.type))
+        .where(i.consumer_group == bindparam(GROUP, type_=i.consumer_group.type))
         .where(i.settled_at.is_(None))
         .where(d.is_one_of(i.topic, "topics"), d.is_one_of(i.key, "keys"))
         .distinct()
@@ -45,21 +46,20 @@ def open_keys(t: Tables, d: StoreDialect) -> Select[Any]:
 def receive(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
     """Store what no unique key knows yet, started where it has a lease, and return the ids of it.
 
-    Built once, run with what the dialect's `many` makes of rows of ARRIVAL and LEASE, and TOKEN.
+    Built once, run with what the dialect's `many` makes of the columns ARRIVAL and LEASE, of GROUP
+    and TOKEN.
     """
     columns = [t.inbox.c[name] for name in ARRIVAL]
     statement = d.insert_many_new(
-        t.inbox,
-        columns,
-        {LEASE: Float()},
-        lambda brought: _state(d, brought[LEASE], bindparam(TOKEN, type_=Uuid())),
+        t.inbox, columns, {LEASE: Float()}, lambda brought: _state(d, brought[LEASE])
     )
     return statement.returning(t.inbox.c.event_id, t.inbox.c.source)
 
 
-def _state(d: StoreDialect, lease: Any, token: Any) -> dict[str, Any]:
-    started = lease.is_not(None)
+def _state(d: StoreDialect, lease: Any) -> dict[str, Any]:
+    started, token = lease.is_not(None), bindparam(TOKEN, type_=Uuid())
     return {
+        "consumer_group": bindparam(GROUP, type_=Text()),
         "status": case((started, InboxStatus.PROCESSING.value), else_=InboxStatus.INIT.value),
         "attempts": case((started, 1), else_=0),
         "together": started,
