@@ -139,8 +139,6 @@ class Batches:
                 if self._clock() >= run.ends:
                     raise TimeoutError("they have taken too much of their leases")
                 self._call(session, handler, part, first, end)
-                # Each event finds the session as if it were its own.
-                session.expunge_all()
         self._pace = max(self._clock() - began, _SHORTEST) / len(part)
 
     def _call(
@@ -151,8 +149,7 @@ class Batches:
                 events = _opened(handler, part, first, end)
                 self._inbox.call_with_list(session, handler, events)
             else:
-                envelope = part[first].envelope
-                self._inbox.call(session, handler, envelope, cause=envelope)
+                self._inbox.call(session, handler, part[first].envelope)
         except (_Culprit, OperationalError):
             # A deadlock or a lost connection is nobody's own fault.
             raise

@@ -99,32 +99,38 @@ class Inbox:
         return Verdict.RETRIED if kept else Verdict.LOST
 
     def call(
-        self, session: Session, handler: Handler, envelope: Envelope, *, cause: Envelope
+        self,
+        session: Session,
+        handler: Handler,
+        envelope: Envelope,
+        *,
+        cause: Envelope | None = None,
     ) -> None:
         """Run the handler on one event inside the group's interceptors.
 
-        What it leaves undone in the session fails here, as a failure of the handler.
+        `cause` is what events written meanwhile name as theirs, by default the event itself. What
+        the handler leaves undone in the session fails here, as its own failure.
         """
         event = opened(handler, envelope)
         if handler.takes_list:
             self.call_with_list(session, handler, [event])
             return
-        handling(session, cause.opened(None))
+        handling(session, event if cause is None else cause.opened(None))
         call: Callable[[], None] = partial(_run, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
             call = partial(interceptor, session, event, call)
         call()
-        self._store.require_intact(session)
+        self._store.clear(session)
 
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
         """Run a handler that takes a list; which of the events causes what, only it can tell."""
         handling(session, None)
         _run(handler, session, events)
-        self._store.require_intact(session)
+        self._store.clear(session)
 
     def _apply(self, attempt: Attempt, handler: Handler) -> Verdict:
         with self._store.effect(attempt) as session:
-            self.call(session, handler, attempt.envelope, cause=attempt.envelope)
+            self.call(session, handler, attempt.envelope)
         return Verdict.APPLIED
 
     def _compensate(self, attempt: Attempt, handler: Handler) -> Verdict:

@@ -110,8 +110,11 @@ class InboxStore(Protocol):
         """
         ...
 
-    def require_intact(self, session: Session) -> None:
-        """Raise HandlerError when code that was given an effect's transaction has spoilt it."""
+    def clear(self, session: Session) -> None:
+        """Make the session of an effect as new for the next handler; nothing in it is undone.
+
+        Raises HandlerError when the handler before has ended or spoilt the transaction.
+        """
         ...
 
     def release(self, attempts: Sequence[Attempt]) -> None:

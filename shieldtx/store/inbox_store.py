@@ -73,9 +73,9 @@ class SqlInboxStore:
         parameters = sql.attempt_parameters(
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
-        with Session(self._engine) as session, session.begin():
+        with self._begin() as (session, connection):
             # First of all, for its lock: who takes the row over has to wait for the end of this.
-            if session.connection().execute(self._processed, parameters).rowcount != 1:
+            if connection.execute(self._processed, parameters).rowcount != 1:
                 raise LeaseLost(
                     f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
                     f"attempt {attempt.number} began; raise the handler's lease if this is frequent"
@@ -85,8 +85,7 @@ class SqlInboxStore:
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
-        with Session(self._engine) as session, session.begin():
-            connection = session.connection()
+        with self._begin() as (session, connection):
             settled = connection.execute(self._all_processed, _of_batch(attempts)).rowcount
             if settled != len(attempts):
                 raise LeaseLost(
@@ -98,15 +97,18 @@ class SqlInboxStore:
             yield session
             event.remove(connection, "commit", _refuse_commit)
 
-    def require_intact(self, session: Session) -> None:
-        """Raise HandlerError when code that was given an effect's transaction has spoilt it."""
-        if not session.in_transaction() or not session.is_active:
+    def clear(self, session: Session) -> None:
+        """Make the session of an effect as new for the next handler; nothing in it is undone."""
+        begun, connection = session.info[_BEGUN]
+        if session.get_transaction() is not begun or not begun.is_active:
             raise HandlerError(_ENDED)
-        if self._dialect.is_aborted(session.connection()):
+        if self._dialect.is_aborted(connection):
             raise HandlerError(
                 "the handler went on after an error of the database, which had ended its "
                 "transaction: let the error out, or try the statement in session.begin_nested()"
             )
+        if len(session.identity_map):
+            session.expunge_all()
 
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that own their row."""
@@ -226,6 +228,15 @@ class SqlInboxStore:
         )
         return None if row is None else envelope_of(row)
 
+    @contextmanager
+    def _begin(self) -> Iterator[tuple[Session, Connection]]:
+        with Session(self._engine) as session, session.begin() as begun:
+            connection = session.connection()
+            session.info[_BEGUN] = begun, connection
+            yield session, connection
+
+
+_BEGUN = "shieldtx.effect"
 
 _ENDED = (
     "the handler ended the transaction that it was called with: leave commit, rollback and close "
