@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import HandlerError, LeaseLost
 from shieldtx.events import Envelope
@@ -99,6 +99,7 @@ class SqlInboxStore:
 
     def clear(self, session: Session) -> None:
         """Make the session of an effect as new for the next handler; nothing in it is undone."""
+        begun: SessionTransaction
         begun, connection = session.info[_BEGUN]
         if session.get_transaction() is not begun or not begun.is_active:
             raise HandlerError(_ENDED)

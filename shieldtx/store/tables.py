@@ -176,8 +176,6 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("compensated_id", Uuid),
         Column("status", String(16), nullable=False),
         Column("attempts", Integer, nullable=False, server_default="0"),
-        # Its attempt is one of a batch: whoever takes it over does not count it again.
-        Column("together", Boolean, nullable=False, server_default=false()),
         Column("due_at", Timestamp, nullable=False),
         Column("lease_token", Uuid),
         Column("lease_until", Timestamp),
@@ -186,6 +184,8 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("received_at", Timestamp, nullable=False),
         Column("settled_at", Timestamp),
         Column("last_error", Text),
+        # Its attempt is one of a batch: whoever takes it over does not count it again.
+        Column("together", Boolean, nullable=False, server_default=false()),
         _one_of("shield_inbox", "status", INBOX.states),
         _one_of("shield_inbox", "tx_kind", TxKind),
         _one_of("shield_inbox", "operation", Operation),
