@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class Consumer:
         decode: Callable[[ReceivedRecord], Envelope],
         settings: ConsumerSettings,
         stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
         self._subscriber = subscriber
@@ -74,7 +76,9 @@ class Consumer:
         self._decode = decode
         self._settings = settings
         self._stopping = stopping
-        self._batches = Batches(group=group, store=store, inbox=inbox, stopping=stopping)
+        self._batches = Batches(
+            group=group, store=store, inbox=inbox, stopping=stopping, clock=clock
+        )
 
     def run_once(self) -> ConsumerPass:
         """Make one pass: first what is due in the inbox, then what is new on the topics."""
