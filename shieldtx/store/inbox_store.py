@@ -245,8 +245,10 @@ _ENDED = (
 )
 
 
-def _refuse_commit(connection: Connection) -> None:  # noqa: ARG001  SQLAlchemy's signature
+def _refuse_commit(connection: Connection) -> None:
     """Keep a handler's commit from committing its neighbours, who are settled and not yet run."""
+    # After an error in this event, SQLAlchemy may return the connection with its transaction open.
+    connection.connection.rollback()
     raise HandlerError(_ENDED)
 
 
