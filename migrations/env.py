@@ -1,6 +1,6 @@
 """Alembic's environment for those who write the next migration; all others use `shieldtx db`.
 
-alembic -x url=postgresql+psycopg://... revision --autogenerate --rev-id 0002 -m "what changes"
+alembic -x url=postgresql+psycopg://... revision --autogenerate --rev-id 0003 -m "what changes"
 """
 
 from __future__ import annotations

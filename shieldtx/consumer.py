@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from shieldtx.batches import Batches, shares_batches
 from shieldtx.errors import UndecodableRecord
 from shieldtx.events import Envelope
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.inbox import Inbox, Verdict
-from shieldtx.ports import Arrival, InboxStore, Parked, ReceivedRecord, Subscriber
+from shieldtx.ports import Arrival, InboxStore, Parked, Receipt, ReceivedRecord, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +51,10 @@ class ConsumerPass:
 class Consumer:
     """One worker of a consumer group; any number of them share the group's inbox.
 
-    A record's way: decode, dedupe (the insert into the inbox), commit of its offset; then its
-    event's way, alone: hold back while its key waits, count the attempt, the group's interceptors,
-    the handler, and at the end giving up. What fails waits in the inbox, so no partition is ever
-    held.
+    A record's way: decode, dedupe (the insert into the inbox), hold back while its key waits, count
+    the attempt, commit of its offset; then, in a batch with its neighbours, the interceptors of the
+    group and the handler. What cannot share a batch, waits for its key or has failed goes on alone,
+    from the inbox, and at the end is given up; so no partition is ever held.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Consumer:
         decode: Callable[[ReceivedRecord], Envelope],
         settings: ConsumerSettings,
         stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
         self._subscriber = subscriber
@@ -73,6 +76,9 @@ class Consumer:
         self._decode = decode
         self._settings = settings
         self._stopping = stopping
+        self._batches = Batches(
+            group=group, store=store, inbox=inbox, stopping=stopping, clock=clock
+        )
 
     def run_once(self) -> ConsumerPass:
         """Make one pass: first what is due in the inbox, then what is new on the topics."""
@@ -85,13 +91,15 @@ class Consumer:
         if not records:
             return ConsumerPass(verdicts=due)
         try:
-            done, fresh = self._receive(records)
+            done, receipt = self._receive(records)
         except Exception:
             self._subscriber.rewind(records)
             raise
         # The rows are committed, so the partitions can go on whatever becomes of the handlers.
         self._subscriber.commit(records)
-        due.update(self._work(fresh))
+        due.update(self._batches.work(receipt.started))
+        started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
+        due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
         return ConsumerPass(
             records=len(records),
             fresh=done.fresh,
@@ -112,9 +120,7 @@ class Consumer:
         """Leave the group."""
         self._subscriber.close()
 
-    def _receive(
-        self, records: Sequence[ReceivedRecord]
-    ) -> tuple[ConsumerPass, Sequence[Envelope]]:
+    def _receive(self, records: Sequence[ReceivedRecord]) -> tuple[ConsumerPass, Receipt]:
         """Decode a batch and store it in one transaction."""
         arrivals: list[Arrival] = []
         parked: list[Parked] = []
@@ -134,7 +140,8 @@ class Consumer:
             if handler is None:
                 ignored += 1
             else:
-                arrivals.append(Arrival(envelope=envelope, record=record))
+                lease = handler.lease if shares_batches(handler, envelope) else None
+                arrivals.append(Arrival(envelope=envelope, record=record, lease=lease))
         receipt = self._store.receive(self._group.name, arrivals, parked)
         done = ConsumerPass(
             records=len(records),
@@ -143,7 +150,7 @@ class Consumer:
             parked=receipt.parked,
             ignored=ignored,
         )
-        return done, receipt.fresh
+        return done, receipt
 
     def _work(self, envelopes: Iterable[Envelope]) -> Counter[Verdict]:
         verdicts: Counter[Verdict] = Counter()

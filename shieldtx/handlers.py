@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
@@ -18,10 +18,13 @@ from shieldtx.retry import RetryPolicy
 from shieldtx.states import TxKind
 
 HandlerFunction: TypeAlias = Callable[[Session, Event], Any]
+ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], Any]
 Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
 """Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`."""
 
 F = TypeVar("F", bound=HandlerFunction)
+L = TypeVar("L", bound=ListHandlerFunction)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands for
 
 
@@ -29,7 +32,7 @@ I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands
 class Handler:
     """A handler and how it is run."""
 
-    function: HandlerFunction
+    function: Callable[[Session, Any], Any]
     topic: str
     """The logical topic that its events come from."""
     payload: TypeAdapter[Any]
@@ -38,6 +41,10 @@ class Handler:
     """How long one attempt may take before another worker may take the event over."""
     authorised: frozenset[str] | None = None
     """The sources whose events it is given; None: every source's."""
+    alone: bool = False
+    """Whether each of its events gets a transaction of its own."""
+    takes_list: bool = False
+    """Whether it is given a list of events."""
 
     def check_authority(self, envelope: Envelope) -> None:
         """Raise NotAuthorised for an event of a source that this handler does not listen to."""
@@ -67,6 +74,7 @@ class ConsumerGroup:
         topic: str | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
+        alone: bool = False,
     ) -> Callable[[F], F]:
         """Declare what this group does when an event of the type happened.
 
@@ -75,8 +83,35 @@ class ConsumerGroup:
         one (or at once for shieldtx.Refused) a ROLLBACK event goes back to where the event came
         from. `payload` is the type that `event.payload` is turned into; `lease` bounds one attempt.
         Topic and payload are those of the event type where this service declares it.
+
+        First attempts that arrive together share a transaction: when one of them fails, the code of
+        its neighbours may run again, as it may after a crash, and what they had written with
+        `session` is undone first. What they did elsewhere is not: with `alone`, each event gets a
+        transaction of its own, and no code runs again because of a neighbour.
         """
-        return self._declare(event_type, TxKind.COMMIT, payload, topic, retry, lease)
+        given = self._given(event_type, payload, topic, retry, lease)
+        return self._declare(event_type, TxKind.COMMIT, given | {"alone": alone})
+
+    def handles_many(
+        self,
+        event_type: str,
+        *,
+        payload: Any = None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> Callable[[L], L]:
+        """Declare a handler that is called as `function(session, events)`, for those that can.
+
+        It is given what has arrived of the type, one event or many, in order; `lease` bounds one
+        call. When it raises, all that the call has written is undone, and halves of the list are
+        tried until the event at fault is alone: that one has failed its attempt, as any. Events
+        that it adds name no cause by themselves. A group with interceptors cannot have one.
+        """
+        if self.interceptors:
+            raise ConfigurationError(_EXCLUDED.format(group=self.name, type=event_type))
+        given = self._given(event_type, payload, topic, retry, lease)
+        return self._declare(event_type, TxKind.COMMIT, given | {"takes_list": True})
 
     def compensates(
         self,
@@ -95,10 +130,14 @@ class ConsumerGroup:
         the event, by default all; the rollbacks of others are parked.
         """
         may_refuse = _sources(authorised, of=event_type)
-        return self._declare(event_type, TxKind.ROLLBACK, payload, topic, retry, lease, may_refuse)
+        given = self._given(event_type, payload, topic, retry, lease)
+        return self._declare(event_type, TxKind.ROLLBACK, given | {"authorised": may_refuse})
 
     def intercepts(self, function: I) -> I:
         """Add an interceptor around every handler of the group, inside those added before."""
+        for (event_type, _), handler in self._handlers.items():
+            if handler.takes_list:
+                raise ConfigurationError(_EXCLUDED.format(group=self.name, type=event_type))
         self.interceptors.append(function)
         return function
 
@@ -120,45 +159,45 @@ class ConsumerGroup:
         kinds = [kind for _, kind in self._handlers]
         return sorted({(h.topic, kind) for h, kind in zip(self.handlers(), kinds, strict=True)})
 
-    def _declare(  # noqa: PLR0917  called twice, just above
+    def _given(
         self,
         event_type: str,
-        kind: TxKind,
         payload: Any,
         topic: str | None,
         retry: RetryPolicy | None,
         lease: timedelta,
-        authorised: frozenset[str] | None = None,
-    ) -> Callable[[F], F]:
+    ) -> dict[str, Any]:
+        """Check what every handler is declared with; None: left to the event type."""
         checked_name("event type", event_type)
         if lease <= timedelta(0):
             raise ConfigurationError(
                 f"handler of {event_type!r}: lease must be longer than 0, not {lease}"
             )
-        given: dict[str, Any] = {
-            "topic": checked_name("topic", event_type if topic is None else topic),
-            "payload": payload_type(payload, of=f"a handler of event type {event_type!r}"),
+        adapter = payload_type(payload, of=f"a handler of event type {event_type!r}")
+        return {
+            "topic": None if topic is None else checked_name("topic", topic),
+            "payload": None if payload is None else adapter,
+            "retry": retry or RetryPolicy(),
+            "lease": lease,
         }
-        left_out = [
-            name for name, value in (("topic", topic), ("payload", payload)) if value is None
-        ]
 
-        def declare(function: F) -> F:
+    def _declare(
+        self, event_type: str, kind: TxKind, given: dict[str, Any]
+    ) -> Callable[[FunctionT], FunctionT]:
+        defaults = {"topic": event_type, "payload": payload_type(None, of=event_type)}
+        left_out = tuple(name for name in defaults if given[name] is None)
+        complete = given | {name: defaults[name] for name in left_out}
+
+        def declare(function: FunctionT) -> FunctionT:
             key = event_type, kind
             if key in self._handlers:
                 raise HandlerConflict(
                     f"consumer group {self.name!r} has two handlers for {kind} of {event_type!r}; "
                     "put one of them into a group of its own"
                 )
-            self._handlers[key] = Handler(
-                function=function,
-                retry=retry or RetryPolicy(),
-                lease=lease,
-                authorised=authorised,
-                **given,
-            )
+            self._handlers[key] = Handler(function=function, **complete)
             if left_out:
-                self._completed_by_type[key] = tuple(left_out)
+                self._completed_by_type[key] = left_out
             return function
 
         return declare
@@ -170,6 +209,13 @@ class ConsumerGroup:
             left_out = self._completed_by_type.pop(key)
             taken_over = {name: getattr(declared, name) for name in left_out}
             self._handlers[key] = replace(self._handlers[key], **taken_over)
+
+
+_EXCLUDED = (
+    "consumer group {group!r}: the handler of {type!r} takes a list of events, and an interceptor "
+    "wraps the handling of one; put one of them into a group of its own, or do the interceptor's "
+    "work in the handler"
+)
 
 
 def _sources(names: Collection[str] | None, *, of: str) -> frozenset[str] | None:

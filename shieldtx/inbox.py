@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
 
@@ -79,11 +79,58 @@ class Inbox:
             log.warning("%s", lost)
             return Verdict.LOST
         except Exception as error:  # noqa: BLE001  whatever a handler raises ends its attempt
-            return self._after_failure(attempt, handler, error)
+            return self.fail(attempt, handler, error)
+
+    def fail(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
+        """Write down that an attempt failed: it waits for its next one, or is given up."""
+        reason = storable(f"{type(error).__name__}: {error}")
+        delay = handler.retry.delay_after(attempt.number, error)
+        if delay is None or isinstance(error, _HOPELESS):
+            return self._give_up(attempt, reason)
+        log.info(
+            "attempt %d at %s %s failed, next in %.1f s: %s",
+            attempt.number,
+            attempt.envelope.type,
+            attempt.envelope.id,
+            delay.total_seconds(),
+            reason,
+        )
+        kept = self._store.postpone(attempt, delay=delay, reason=reason)
+        return Verdict.RETRIED if kept else Verdict.LOST
+
+    def call(
+        self,
+        session: Session,
+        handler: Handler,
+        envelope: Envelope,
+        *,
+        cause: Envelope | None = None,
+    ) -> None:
+        """Run the handler on one event inside the group's interceptors.
+
+        `cause` is what events written meanwhile name as theirs, by default the event itself. What
+        the handler leaves undone in the session fails here, as its own failure.
+        """
+        event = opened(handler, envelope)
+        if handler.takes_list:
+            self.call_with_list(session, handler, [event])
+            return
+        handling(session, event if cause is None else cause.opened(None))
+        call: Callable[[], None] = partial(_run, handler, session, event)
+        for interceptor in reversed(self._group.interceptors):
+            call = partial(interceptor, session, event, call)
+        call()
+        self._store.clear(session)
+
+    def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
+        """Run a handler that takes a list; which of the events causes what, only it can tell."""
+        handling(session, None)
+        _run(handler, session, events)
+        self._store.clear(session)
 
     def _apply(self, attempt: Attempt, handler: Handler) -> Verdict:
         with self._store.effect(attempt) as session:
-            self._call(session, handler, attempt.envelope, cause=attempt.envelope)
+            self.call(session, handler, attempt.envelope)
         return Verdict.APPLIED
 
     def _compensate(self, attempt: Attempt, handler: Handler) -> Verdict:
@@ -95,7 +142,7 @@ class Inbox:
                 return self._without_original(session, attempt, own=own)
             if original.compensated or original.status in _NOT_APPLIED:
                 return Verdict.MOOT
-            self._call(session, handler, original.envelope, cause=attempt.envelope)
+            self.call(session, handler, original.envelope, cause=attempt.envelope)
             self._store.mark_compensated(session, attempt)
             if own:
                 self._pass_on(session, original.envelope, attempt)
@@ -121,33 +168,6 @@ class Inbox:
         if cause is not None:
             reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
             self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
-
-    def _call(
-        self, session: Session, handler: Handler, envelope: Envelope, *, cause: Envelope
-    ) -> None:
-        """Run the handler inside the group's interceptors."""
-        event = envelope.opened(decode_payload(handler.payload, envelope.payload))
-        handling(session, cause.opened(None))
-        call: Callable[[], None] = partial(_run, handler, session, event)
-        for interceptor in reversed(self._group.interceptors):
-            call = partial(interceptor, session, event, call)
-        call()
-
-    def _after_failure(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
-        reason = storable(f"{type(error).__name__}: {error}")
-        delay = handler.retry.delay_after(attempt.number, error)
-        if delay is None or isinstance(error, _HOPELESS):
-            return self._give_up(attempt, reason)
-        log.info(
-            "attempt %d at %s %s failed, next in %.1f s: %s",
-            attempt.number,
-            attempt.envelope.type,
-            attempt.envelope.id,
-            delay.total_seconds(),
-            reason,
-        )
-        kept = self._store.postpone(attempt, delay=delay, reason=reason)
-        return Verdict.RETRIED if kept else Verdict.LOST
 
     def _give_up(self, attempt: Attempt, reason: str) -> Verdict:
         """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
@@ -176,8 +196,12 @@ class Inbox:
 _NOT_APPLIED = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED}
 
 
-def _run(handler: Handler, session: Session, event: Event) -> None:
-    handler.function(session, event)
-    # Whatever the handler left unflushed fails here, as a failure of the handler.
+def opened(handler: Handler, envelope: Envelope) -> Event:
+    """Return the event as its handler receives it; raises PayloadRefused."""
+    return envelope.opened(decode_payload(handler.payload, envelope.payload))
+
+
+def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:
+    handler.function(session, given)
     session.flush()
     flush_events(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -195,10 +195,20 @@ class Outbox:
         self._writer.refuse_autocommit(connection)
 
 
+@dataclass(slots=True)
+class _Handled:
+    """What is being handled in a transaction; a batch handles one event after the other."""
+
+    event: Event | None = None
+
+
 def handling(session: Session, event: Event | None) -> None:
     """Let events that are added on `session`, or on its connection, name `event` as their cause."""
-    session.info[_HANDLING] = event
-    session.connection().execution_options(**{_HANDLING: event})
+    handled: _Handled | None = session.info.get(_HANDLING)
+    if handled is None:
+        handled = session.info[_HANDLING] = _Handled()
+        session.connection().execution_options(**{_HANDLING: handled})
+    handled.event = event
 
 
 def flush_events(session: Session) -> None:
@@ -227,8 +237,8 @@ def _caller_of(transaction: object) -> Session | AsyncSession | Connection:
 
 def _handled_in(caller: Session | AsyncSession | Connection) -> Event | None:
     known = caller.get_execution_options() if isinstance(caller, Connection) else caller.info
-    event: Event | None = known.get(_HANDLING)
-    return event
+    handled: _Handled | None = known.get(_HANDLING)
+    return None if handled is None else handled.event
 
 
 def _open_transaction(caller: Session | AsyncSession | Connection) -> object:

@@ -22,6 +22,8 @@ class Arrival:
 
     envelope: Envelope
     record: ReceivedRecord
+    lease: timedelta | None = None
+    """How long its first attempt may take as one of a batch; None: it gets a turn of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,17 +32,6 @@ class Parked:
 
     record: ReceivedRecord
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
-    """What became of a batch of arrivals."""
-
-    fresh: Sequence[Envelope]
-    """New in the inbox, in the order of arrival."""
-    duplicates: int
-    """Delivered before: same group, source and event id."""
-    parked: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +45,19 @@ class Attempt:
     token: UUID
     exhausted: bool = False
     """The attempts were used up before: the last one died with its process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """What became of a batch of arrivals."""
+
+    fresh: Sequence[Envelope]
+    """New in the inbox, in the order of arrival."""
+    started: Sequence[Attempt]
+    """First attempts of fresh ones: one batch, with one token, in the order of arrival."""
+    duplicates: int
+    """Delivered before: same group, source and event id."""
+    parked: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +75,11 @@ class InboxStore(Protocol):
     """The consumer's side of the inbox table."""
 
     def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
-        """Store a batch in one transaction; the unique keys decide what is new."""
+        """Store a batch in one transaction; the unique keys decide what is new.
+
+        The same transaction counts the first attempts of those that have a lease and whose turn it
+        is: no row of their key is open but those that are started with them.
+        """
         ...
 
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
@@ -81,7 +89,10 @@ class InboxStore(Protocol):
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
     ) -> Attempt | None:
-        """Count an attempt and commit, before the handler; None when it is not the row's turn."""
+        """Count an attempt and commit, before the handler; None when it is not the row's turn.
+
+        An attempt that died in a batch is not counted again: it may have been a neighbour's fault.
+        """
         ...
 
     def effect(self, attempt: Attempt) -> AbstractContextManager[Session]:
@@ -89,6 +100,27 @@ class InboxStore(Protocol):
 
         It commits at the end of the block, and rolls back whole on an error. Raises LeaseLost at
         the start when another worker has taken the row over.
+        """
+        ...
+
+    def effects(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Session]:
+        """Open such a transaction for attempts that were started together: all or none.
+
+        Who commits inside the block gets a HandlerError instead.
+        """
+        ...
+
+    def clear(self, session: Session) -> None:
+        """Make the session of an effect as new for the next handler; nothing in it is undone.
+
+        Raises HandlerError when the handler before has ended or spoilt the transaction.
+        """
+        ...
+
+    def release(self, attempts: Sequence[Attempt]) -> None:
+        """Take back the counted start of attempts of one batch, of those that still own their row.
+
+        Each row then waits for a turn of its own.
         """
         ...
 

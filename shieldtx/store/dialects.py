@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +40,9 @@ from sqlalchemy import (
 )
 from sqlalchemy import (
     Dialect as SqlaDialect,
+)
+from sqlalchemy import (
+    column as sqla_column,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import aggregate_order_by
@@ -93,7 +96,7 @@ class PostgresDialect:
         array = bindparam(None, list(values), type_=ARRAY(type_), unique=True)
         return column == any_(array)
 
-    def is_one_of(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+    def is_in_rows(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
         """Test membership in the rows of a query, which is run once and before all else."""
         return column == any_(func.array(rows.scalar_subquery()))
 
@@ -119,6 +122,46 @@ class PostgresDialect:
         running = (func.pg_snapshot_xmin(seen), func.pg_snapshot_xmax(seen))
         parts = (self.digest(shards), cast(on_hold, Integer), *running)
         return select(func.concat_ws(" ", *parts, type_=Text())).scalar_subquery()
+
+    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Test membership in the list that a statement is run with as its parameter `name`."""
+        return column == any_(bindparam(name, type_=ARRAY(column.type)))
+
+    def insert_many_new(
+        self,
+        table: Table,
+        columns: Sequence[Column[Any]],
+        more: Mapping[str, TypeEngine[Any]],
+        computed: Callable[[Any], Mapping[str, Any]],
+    ) -> postgresql.Insert:
+        """Return an `insert_new` of as many rows as `many` is given, as one row source of arrays.
+
+        The rows bring `columns` and `more`; of what they bring, the others are `computed`.
+        """
+        types = {column.name: column.type for column in columns} | dict(more)
+        arrays = [
+            cast(bindparam(f"all_{name}", type_=Text()), ARRAY(type_))
+            for name, type_ in types.items()
+        ]
+        brought = (
+            func.unnest(*arrays)
+            .table_valued(*(sqla_column(n, type_) for n, type_ in types.items()), name="brought")
+            .render_derived()
+        )
+        others = computed(brought.c)
+        return self.insert_new(table).from_select(
+            [*(column.name for column in columns), *others],
+            select(*(brought.c[column.name] for column in columns), *others.values()),
+        )
+
+    def many(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> dict[str, Any]:
+        """Return the parameters of an `insert_many_new`; `same` are those of every row."""
+        return {f"all_{name}": _array(values) for name, values in columns.items()} | same
+
+    def is_aborted(self, connection: Connection) -> bool:
+        """Whether an error has ended the transaction, so that its COMMIT would commit nothing."""
+        status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
+        return bool(status == _IN_ERROR)
 
     def insert_new(self, table: Table) -> postgresql.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
@@ -210,7 +253,7 @@ class SqliteDialect:
         """Test membership with a parameter for each value."""
         return column.in_(list(values))
 
-    def is_one_of(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+    def is_in_rows(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
         """Test membership in the rows of a query."""
         return column.in_(rows)
 
@@ -231,6 +274,32 @@ class SqliteDialect:
     def sight(self, shards: FromClause, on_hold: ColumnElement[bool]) -> ColumnElement[str]:  # noqa: ARG002  one signature for both
         """See nothing."""
         return literal("", Text())
+
+    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Test membership in the list that a statement is run with as its parameter `name`."""
+        return column.in_(bindparam(name, expanding=True, type_=column.type))
+
+    def insert_many_new(
+        self,
+        table: Table,
+        columns: Sequence[Column[Any]],  # noqa: ARG002  the rows name them
+        more: Mapping[str, TypeEngine[Any]],
+        computed: Callable[[Any], Mapping[str, Any]],
+    ) -> sqlite.Insert:
+        """Return an `insert_new` of as many rows as `many` is given."""
+        brought = {name: bindparam(name, type_=type_) for name, type_ in more.items()}
+        return self.insert_new(table).values(dict(computed(brought)))
+
+    def many(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> list[dict[str, Any]]:
+        """Return the parameters of an `insert_many_new`; `same` are those of every row."""
+        rows = zip(*columns.values(), strict=True)
+        return [
+            dict(zip(columns, row, strict=True)) | self.next_in_sequence() | same for row in rows
+        ]
+
+    def is_aborted(self, connection: Connection) -> bool:  # noqa: ARG002  one signature for both
+        """Know of no transaction that an error of one statement ends."""
+        return False
 
     def insert_new(self, table: Table) -> sqlite.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
@@ -278,6 +347,19 @@ class SqliteDialect:
         """Know nothing without counting."""
         return None
 
+
+def _array(values: Sequence[Any]) -> str:
+    """Write a PostgreSQL array of one dimension; the driver takes ten times as long for it."""
+    return "{" + ",".join(["NULL" if value is None else _element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'
+
+
+_IN_ERROR = 3
+"""libpq's PQTRANS_INERROR."""
 
 # What the planner itself goes by.
 _ESTIMATE = text("""

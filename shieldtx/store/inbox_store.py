@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.errors import LeaseLost
+from shieldtx.errors import HandlerError, LeaseLost
 from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
 from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.reception import Reception
 from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
@@ -32,29 +31,17 @@ class SqlInboxStore:
         self._dialect = dialect_of(engine.dialect)
         # For single statements: each is its own transaction, with no BEGIN and COMMIT to wait for.
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
-        # Run for each event, and therefore built once.
+        self._reception = Reception(tables, self._dialect)
+        # Run for each event or batch, and therefore built once.
         self._start_attempt = sql.start_attempt(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
+        self._all_processed = sql.all_processed(tables, self._dialect)
+        self._release = sql.release(tables, self._dialect)
 
     def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new."""
         with self._engine.begin() as connection:
-            new = self._insert(connection, group, arrivals)
-            fresh: dict[tuple[UUID, str], Envelope] = {}
-            old: list[Arrival] = []
-            for arrival in arrivals:
-                key = (arrival.envelope.id, arrival.envelope.source)
-                if key in new and key not in fresh:
-                    fresh[key] = arrival.envelope
-                else:
-                    old.append(arrival)
-            strangers = self._strangers(connection, group, old)
-            self._park(connection, group, [*parked, *strangers])
-        return Receipt(
-            fresh=list(fresh.values()),
-            duplicates=len(old) - len(strangers),
-            parked=len(parked) + len(strangers),
-        )
+            return self._reception.receive(connection, group, arrivals, parked)
 
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is."""
@@ -86,14 +73,49 @@ class SqlInboxStore:
         parameters = sql.attempt_parameters(
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
-        with Session(self._engine) as session, session.begin():
+        with self._begin() as (session, connection):
             # First of all, for its lock: who takes the row over has to wait for the end of this.
-            if session.connection().execute(self._processed, parameters).rowcount != 1:
+            if connection.execute(self._processed, parameters).rowcount != 1:
                 raise LeaseLost(
                     f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
                     f"attempt {attempt.number} began; raise the handler's lease if this is frequent"
                 )
             yield session
+
+    @contextmanager
+    def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
+        """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
+        with self._begin() as (session, connection):
+            settled = connection.execute(self._all_processed, _of_batch(attempts)).rowcount
+            if settled != len(attempts):
+                raise LeaseLost(
+                    f"{len(attempts) - settled} of {len(attempts)} events of group "
+                    f"{attempts[0].group!r} were taken over before their attempt began; raise the "
+                    "handlers' leases if this is frequent"
+                )
+            event.listen(connection, "commit", _refuse_commit)
+            yield session
+            event.remove(connection, "commit", _refuse_commit)
+
+    def clear(self, session: Session) -> None:
+        """Make the session of an effect as new for the next handler; nothing in it is undone."""
+        begun: SessionTransaction
+        begun, connection = session.info[_BEGUN]
+        if session.get_transaction() is not begun or not begun.is_active:
+            raise HandlerError(_ENDED)
+        if self._dialect.is_aborted(connection):
+            raise HandlerError(
+                "the handler went on after an error of the database, which had ended its "
+                "transaction: let the error out, or try the statement in session.begin_nested()"
+            )
+        if len(session.identity_map):
+            session.expunge_all()
+
+    def release(self, attempts: Sequence[Attempt]) -> None:
+        """Take back the counted start of attempts of one batch, of those that own their row."""
+        if attempts:
+            with self._single.connect() as connection:
+                connection.execute(self._release, _of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Let the row wait for its next attempt."""
@@ -207,63 +229,29 @@ class SqlInboxStore:
         )
         return None if row is None else envelope_of(row)
 
-    def _insert(
-        self, connection: Connection, group: str, arrivals: Sequence[Arrival]
-    ) -> set[tuple[UUID, str]]:
-        if not arrivals:
-            return set()
-        rows = [
-            values_of(arrival.envelope)
-            | self._dialect.next_in_sequence()
-            | {
-                "consumer_group": group,
-                "event_time": arrival.envelope.time,
-                "record_partition": arrival.record.partition,
-                "record_offset": arrival.record.offset,
-            }
-            for arrival in arrivals
-        ]
-        inserted = connection.execute(sql.receive(self._tables, self._dialect), rows)
-        return {(row.event_id, row.source) for row in inserted}
+    @contextmanager
+    def _begin(self) -> Iterator[tuple[Session, Connection]]:
+        with Session(self._engine) as session, session.begin() as begun:
+            connection = session.connection()
+            session.info[_BEGUN] = begun, connection
+            yield session, connection
 
-    def _strangers(
-        self, connection: Connection, group: str, old: Sequence[Arrival]
-    ) -> list[Parked]:
-        """Find those that are no redelivery: another event with their business key came before."""
-        if not old:
-            return []
-        ids = [arrival.envelope.id for arrival in old]
-        rows = connection.execute(sql.known(self._tables, self._dialect, group, ids))
-        known = {(row.event_id, row.source) for row in rows}
-        return [
-            Parked(
-                record=arrival.record,
-                reason=f"business key {arrival.envelope.biz_key!r} of event type "
-                f"{arrival.envelope.type!r} was received before, in another event",
-            )
-            for arrival in old
-            if (arrival.envelope.id, arrival.envelope.source) not in known
-        ]
 
-    def _park(self, connection: Connection, group: str, parked: Sequence[Parked]) -> None:
-        if not parked:
-            return
-        rows = [
-            {
-                "consumer_group": group,
-                "topic": p.record.topic,
-                "record_partition": p.record.partition,
-                "record_offset": p.record.offset,
-                "reason": p.reason,
-                "record_key": p.record.key,
-                "record_value": p.record.value,
-                "record_headers": json.dumps(
-                    [
-                        [name, None if value is None else base64.b64encode(value).decode()]
-                        for name, value in p.record.headers
-                    ]
-                ),
-            }
-            for p in parked
-        ]
-        connection.execute(sql.park(self._tables, self._dialect), rows)
+_BEGUN = "shieldtx.effect"
+
+_ENDED = (
+    "the handler ended the transaction that it was called with: leave commit, rollback and close "
+    "to shieldtx"
+)
+
+
+def _refuse_commit(connection: Connection) -> None:
+    """Keep a handler's commit from committing its neighbours, who are settled and not yet run."""
+    # After an error in this event, SQLAlchemy may return the connection with its transaction open.
+    connection.connection.rollback()
+    raise HandlerError(_ENDED)
+
+
+def _of_batch(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    first = attempts[0]
+    return sql.batch_parameters(first.group, [a.envelope.id for a in attempts], first.token)

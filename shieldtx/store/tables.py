@@ -29,6 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     and_,
+    false,
     not_,
 )
 from sqlalchemy.schema import conv
@@ -183,6 +184,8 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("received_at", Timestamp, nullable=False),
         Column("settled_at", Timestamp),
         Column("last_error", Text),
+        # Its attempt is one of a batch: whoever takes it over does not count it again.
+        Column("together", Boolean, nullable=False, server_default=false()),
         _one_of("shield_inbox", "status", INBOX.states),
         _one_of("shield_inbox", "tx_kind", TxKind),
         _one_of("shield_inbox", "operation", Operation),

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from shieldtx.ports import Attempt, Delivery, Outcome, Record
+from shieldtx.ports import Arrival, Attempt, Delivery, Outcome, Parked, Receipt, Record
 
 ENVIRONMENT = "BANK_FAILPOINT"
 
@@ -183,9 +183,24 @@ class BreakablePublisher(Breakable):
 class BreakableInboxStore(Breakable):
     """An inbox whose transactions can be broken inside, too."""
 
+    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+        """Store a batch; the first attempts of most of it are counted with that."""
+        with self._breaker.around("receive"):
+            if any(arrival.lease for arrival in arrivals):
+                self._breaker.reach("attempt", "before")
+            receipt = self._real.receive(group, arrivals, parked)
+            if receipt.started:
+                self._breaker.reach("attempt", "after")
+            return receipt
+
     @contextmanager
     def effect(self, attempt: Attempt) -> Iterator[Session]:
         with self._breaker.around("effect"), self._real.effect(attempt) as session:
+            yield session
+
+    @contextmanager
+    def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
+        with self._breaker.around("effect"), self._real.effects(attempts) as session:
             yield session
 
     def give_up(
@@ -204,7 +219,6 @@ RELAY_STEPS = {"claim": "claim", "settle": "settle", "fail": "fail"}
 LEASE_STEPS = {"renew": "renew"}
 SUBSCRIBER_STEPS = {"poll": "poll", "commit": "offsets"}
 INBOX_STEPS = {
-    "receive": "receive",
     "start_attempt": "attempt",
     "postpone": "postpone",
     "mark_compensated": "compensation",

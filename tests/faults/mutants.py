@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
+from shieldtx.batches import Batches
 from shieldtx.brokers import codec, signature
 from shieldtx.consumer import Consumer
 from shieldtx.inbox import Inbox, Verdict
@@ -25,6 +26,7 @@ from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
+from shieldtx.store.statements import reception as reception_sql
 from tests.faults.failpoints import Breaker
 
 
@@ -125,17 +127,17 @@ def _an_outbox_without_fencing(breaker: Breaker) -> None:
 
 
 def _an_inbox_without_fencing(breaker: Breaker) -> None:
-    def mutant(t: Any, group: Any, event_id: Any, token: Any, target: Any) -> Any:
+    def mutant(t: Any, rows: Any, group: Any, token: Any, target: Any) -> Any:
         i = t.inbox
         return (
             i.update()
-            .where(i.c.event_id == event_id, i.c.consumer_group == group)
+            .where(rows, i.c.consumer_group == group)
             # The parameter has to be there, and decides nothing.
-            .where(or_(i.c.lease_token == token, i.c.event_id == event_id))
-            .values(status=target.value, lease_token=None, lease_until=None)
+            .where(or_(i.c.lease_token == token, i.c.event_id.is_not(None)))
+            .values(status=target.value, lease_token=None, lease_until=None, together=false())
         )
 
-    inbox_sql._write_back = mutant
+    inbox_sql._end_hold = mutant
 
 
 def _published_before_the_commit(breaker: Breaker) -> None:
@@ -172,7 +174,8 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
         if verdict is Verdict.HELD:
             handler = self._group.handler_of(envelope.type, envelope.kind)
             with Session(self._store._engine) as session, session.begin():
-                self._call(session, handler, envelope, cause=envelope)
+                session.info["shieldtx.effect"] = session.get_transaction(), session.connection()
+                self.call(session, handler, envelope)
             return Verdict.APPLIED
         return verdict
 
@@ -181,27 +184,42 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
 
 def _effect_and_status_apart(breaker: Breaker) -> None:
     @contextmanager
-    def mutant(self: SqlInboxStore, attempt: Any) -> Iterator[Session]:
-        e = attempt.envelope
-        parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
-        with Session(self._engine) as session, session.begin():
+    def apart(self: SqlInboxStore, settle: Any, parameters: Any) -> Iterator[Session]:
+        with self._begin() as (session, _):
             yield session
         breaker.reach("handler", "after")
         with self._engine.begin() as connection:
-            connection.execute(self._processed, parameters)
+            connection.execute(settle, parameters)
 
-    SqlInboxStore.effect = mutant
+    def effect(self: SqlInboxStore, attempt: Any) -> Any:
+        e = attempt.envelope
+        parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
+        return apart(self, self._processed, parameters)
+
+    def effects(self: SqlInboxStore, attempts: Any) -> Any:
+        first = attempts[0]
+        ids = [attempt.envelope.id for attempt in attempts]
+        parameters = inbox_sql.batch_parameters(first.group, ids, first.token)
+        return apart(self, self._all_processed, parameters)
+
+    SqlInboxStore.effect, SqlInboxStore.effects = effect, effects
 
 
 def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
     start, postpone = SqlInboxStore.start_attempt, SqlInboxStore.postpone
+    receive = SqlInboxStore.receive
 
     def change(store: SqlInboxStore, event_id: Any, by: int) -> None:
         i = store._tables.inbox
+        changed = {"attempts": i.c.attempts + by, "together": false()}
         with store._engine.begin() as connection:
-            connection.execute(
-                i.update().where(i.c.event_id == event_id).values(attempts=i.c.attempts + by)
-            )
+            connection.execute(i.update().where(i.c.event_id == event_id).values(changed))
+
+    def begin_all(self: SqlInboxStore, *what: Any) -> Any:
+        receipt = receive(self, *what)
+        for attempt in receipt.started:
+            change(self, attempt.envelope.id, -1)
+        return receipt
 
     def begin(self: SqlInboxStore, group: str, envelope: Any, **how: Any) -> Any:
         attempt = start(self, group, envelope, **how)
@@ -214,10 +232,13 @@ def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
         return postpone(self, attempt, **how)
 
     SqlInboxStore.start_attempt, SqlInboxStore.postpone = begin, end
+    SqlInboxStore.receive = begin_all
 
 
 def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
     inbox_sql._is_held_back = lambda t, i: false()
+    reception_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
+    Batches._free = lambda self, attempts, run: attempts
 
 
 def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
@@ -234,16 +255,16 @@ def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
 
 
 def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
-    after_failure = Inbox._after_failure
+    fail = Inbox.fail
 
     def mutant(self: Inbox, attempt: Any, handler: Any, error: Exception) -> Verdict:
         if attempt.envelope.kind is TxKind.COMMIT:
             with Session(self._store._engine) as session, session.begin():
                 rollback = self._outbox.rollback_of(attempt.envelope, reason=str(error))
                 self._outbox.add_envelope(session, rollback)
-        return after_failure(self, attempt, handler, error)
+        return fail(self, attempt, handler, error)
 
-    Inbox._after_failure = mutant
+    Inbox.fail = mutant
 
 
 def _whoever_asks_is_believed(breaker: Breaker) -> None:

@@ -137,7 +137,11 @@ def test_a_waiting_retry_holds_back_its_key_and_no_other(world: World) -> None:
     consumer = world.consumer()
     drain(consumer)
     assert sorted(world.downstream.effects()) == ["b", "c"]
-    assert world.downstream.inbox() == {"PROCESSING": 1, "INIT": 1, "PROCESSED": 2}
+    waiting = world.downstream.rows(
+        "SELECT attempts FROM shield_inbox WHERE status = 'PROCESSING' ORDER BY seq"
+    )
+    assert waiting == [(1,), (0,)]
+    assert world.downstream.inbox() == {"PROCESSING": 2, "PROCESSED": 2}
     trouble.clear()
     world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
     drain(consumer)
@@ -228,7 +232,8 @@ def test_the_attempt_of_a_dead_process_counts_and_another_worker_takes_over(worl
         raise SystemExit  # as kill -9 would: nothing of shieldtx runs after it
 
     world.write("a")
-    for attempt in range(1, QUICK.max_attempts + 1):
+    # The first attempt is one of a batch: nobody knows who killed it, so it has one run more.
+    for attempt in (1, *range(1, QUICK.max_attempts + 1)):
         with pytest.raises(SystemExit):
             world.consumer().run_once()
         rows = world.downstream.rows("SELECT status, attempts FROM shield_inbox")
@@ -243,7 +248,7 @@ def test_a_zombie_handler_has_no_effect_after_a_takeover(world: World) -> None:
     consumers: list[Consumer] = []
     runs: list[int] = []
 
-    @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW)
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW, alone=True)
     def reserve(session: Session, event: Event) -> None:
         effect("reserved")(session, event)
 
@@ -397,10 +402,11 @@ def test_a_stopped_worker_leaves_the_rest_in_the_inbox(world: World) -> None:
     handle(world)
     world.write("a", "b", "c")
     stopped = world.downstream.app.consumer_worker(
-        "stock", stopping=lambda: len(world.downstream.effects()) >= 1
+        "stock", stopping=lambda: sum(world.downstream.inbox().values()) > 0
     )
     stopped.run_once()
-    assert world.downstream.inbox() == {"PROCESSED": 1, "INIT": 2}
+    rows = world.downstream.rows("SELECT status, attempts, lease_token FROM shield_inbox")
+    assert rows == [("PROCESSING", 0, None)] * 3
     drain(world.consumer())
     assert len(world.downstream.effects()) == 3
 

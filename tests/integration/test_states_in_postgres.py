@@ -124,6 +124,15 @@ def take_effect(row: Row) -> None:
         """Nothing but the status."""
 
 
+def take_effect_together(row: Row) -> None:
+    with suppress(LeaseLost), inbox(row).effects([row.attempt]):
+        """Nothing but the status."""
+
+
+def release(row: Row) -> None:
+    inbox(row).release([row.attempt])
+
+
 def postpone(row: Row) -> None:
     inbox(row).postpone(row.attempt, delay=HOUR, reason="failed")
 
@@ -161,6 +170,10 @@ INBOX_MOVERS = {
         target=I.PROCESSING, sources={I.INIT, I.PROCESSING}, act=start_attempt, columns=FREE
     ),
     "processed": Mover(target=I.PROCESSED, sources={I.PROCESSING}, act=take_effect),
+    "processed together": Mover(
+        target=I.PROCESSED, sources={I.PROCESSING}, act=take_effect_together
+    ),
+    "release": Mover(target=I.PROCESSING, sources={I.PROCESSING}, act=release),
     "postpone": Mover(target=I.PROCESSING, sources={I.PROCESSING}, act=postpone),
     "give_up": Mover(target=I.MAX_RECONSUMED, sources={I.PROCESSING}, act=give_up),
     "give_up compensation": Mover(
@@ -256,7 +269,17 @@ def test_all_arrows_have_their_statement_but_those_of_half_messages():
 
 WITH_TOKEN = [
     ("outbox", name) for name in ("processed", "release", "release unconfirmed", "retry", "failed")
-] + [("inbox", name) for name in ("processed", "postpone", "give_up", "give_up compensation")]
+] + [
+    ("inbox", name)
+    for name in (
+        "processed",
+        "processed together",
+        "release",
+        "postpone",
+        "give_up",
+        "give_up compensation",
+    )
+]
 
 
 @pytest.mark.parametrize(("place", "name"), WITH_TOKEN)

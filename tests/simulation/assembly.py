@@ -10,6 +10,7 @@ from shieldtx.brokers import codec
 from shieldtx.catalog import Catalog
 from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.events import physical_topic
+from shieldtx.handlers import ConsumerGroup
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.relay import Relay, RelaySettings
@@ -27,6 +28,7 @@ from tests.simulation.processes import (
     Process,
 )
 from tests.simulation.purge import MemoryPurgeStore
+from tests.simulation.shapes import Shape
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -79,7 +81,7 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
 
 def consumers(world: World) -> list[Process[Consumer]]:
     """Make all members of all groups."""
-    declared = groups(world.shape.attempts, fraud=world.shape.has_fraud_group)
+    declared = _groups(world.shape)
     of_service = [("A", "refunds"), ("B", "bank"), ("B", "fraud")]
     consumers = []
     for service, name in of_service:
@@ -94,7 +96,7 @@ def consumers(world: World) -> list[Process[Consumer]]:
 
 def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
     database, shape = world.databases[service], world.shape
-    group = groups(shape.attempts, fraud=shape.has_fraud_group)[name]
+    group = _groups(shape)[name]
     outbox = MemoryOutbox(source=service, new_id=world.next_id, catalog=_CATALOG, writer=None)
 
     def build(process: Process[Consumer]) -> Consumer:
@@ -108,6 +110,7 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
             inbox=Inbox(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
             decode=_DECODE,
             settings=ConsumerSettings(batch_size=shape.consumer_batch, poll_timeout=timedelta(0)),
+            clock=process.clock,
         )
 
     return Process(world, f"{name} {n}", build)
@@ -122,6 +125,10 @@ def housekeeper(world: World, service: str) -> Process[Housekeeping]:
 
     number = 0 if service == "A" else 1
     return Process(world, f"housekeeper {service}", build, **_clocks(world, number))
+
+
+def _groups(shape: Shape) -> dict[str, ConsumerGroup]:
+    return groups(shape.attempts, fraud=shape.has_fraud_group, sharing=shape.sharing)
 
 
 def _clocks(world: World, number: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -133,8 +134,18 @@ def _handler(name: str) -> Any:
     return handle
 
 
+def _list_handler(name: str) -> Any:
+    handle = _handler(name)
+
+    def handle_many(session: Any, events: Sequence[Event]) -> None:
+        for event in events:
+            handle(session, event)
+
+    return handle_many
+
+
 @lru_cache
-def groups(attempts: int, *, fraud: bool) -> dict[str, ConsumerGroup]:
+def groups(attempts: int, *, fraud: bool, sharing: str) -> dict[str, ConsumerGroup]:
     """Return the consumer groups of both services; they are the same for all worlds."""
     catalog = Catalog()
     retry = RetryPolicy(
@@ -142,7 +153,10 @@ def groups(attempts: int, *, fraud: bool) -> dict[str, ConsumerGroup]:
     )
     how = partial(dict, topic=TOPIC, retry=retry, lease=HANDLER_LEASE)
     bank = ConsumerGroup("bank", catalog)
-    bank.handles(TYPE, **how())(_handler("credit"))
+    if sharing == "list":
+        bank.handles_many(TYPE, **how())(_list_handler("credit"))
+    else:
+        bank.handles(TYPE, **how(), alone=sharing == "alone")(_handler("credit"))
     refunds = ConsumerGroup("refunds", catalog)
     refunds.compensates(TYPE, **how())(_handler("refund"))
     found = {"bank": bank, "refunds": refunds}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 WITHHELD = "withheld for a person"
+_DIED = "the last attempt ended"
 EXPECTED_ERRORS = (
     "Failure:",
     "Refused:",
@@ -26,7 +27,7 @@ EXPECTED_ERRORS = (
     "Overdue:",
     "Blocked:",
     "HandlerError:",
-    "the last attempt ended",
+    _DIED,
 )
 
 
@@ -48,6 +49,7 @@ def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Se
         *look.doubles(),
         *look.inversions(),
         *look.outcomes(),
+        *look.given_up_too_early(),
         *look.illegal(),
         *look.strange_errors(),
     ]
@@ -152,6 +154,16 @@ class _Look:
                 yield Violation("I5", f"neither: transfer {number} is nowhere")
         if total:
             yield Violation("I5", f"the sum of both banks has changed by {total}")
+
+    def given_up_too_early(self) -> Iterator[Violation]:
+        """Events whose attempts were used up by the failures and crashes of others."""
+        for database in self._world.databases.values():
+            for key, row in database.inbox.items():
+                died = row.settled_at is not None and (row.last_error or "").startswith(_DIED)
+                turns = database.turns[key]
+                if died and turns < self._world.shape.attempts:
+                    name = f"{row.envelope.kind} {_number(row)}"
+                    yield Violation("I5", f"{name} of {row.group} was given up after {turns} turns")
 
     def illegal(self) -> Iterator[Violation]:
         """Changes of status that no arrow allows, or by somebody who had lost the row."""

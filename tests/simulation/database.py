@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class InboxRow:
     due_at: float
     status: InboxStatus = InboxStatus.INIT
     attempts: int = 0
+    together: bool = False
     token: UUID | None = None
     lease_until: float | None = None
     settled_at: float | None = None
@@ -197,6 +199,8 @@ class Database:
     written: dict[UUID, OutboxRow] = field(default_factory=dict)
     """Every outbox row that was ever committed."""
     holders: dict[Hashable, str] = field(default_factory=dict)
+    turns: Counter[Hashable] = field(default_factory=Counter)
+    """How many attempts an inbox row has had that no other row can have spoilt."""
     sequence: int = 0
     tokens: int = 0
 

@@ -170,6 +170,54 @@ def works_without_token(_: Any) -> Callable[..., InboxRow | None]:
     return carrying
 
 
+def settles_batches_without_token(_: Any) -> Callable[..., list[InboxRow]]:
+    def all_carrying(
+        self: MemoryInboxStore, attempts: Sequence[Attempt], target: InboxStatus
+    ) -> list[InboxRow]:
+        inbox = self._database.inbox
+        rows = [inbox.get((a.group, a.envelope.id, a.envelope.source)) for a in attempts]
+        return [row for row in rows if row is not None and row.status is InboxStatus.PROCESSING]
+
+    return all_carrying
+
+
+def counts_again_what_died_in_a_batch(_: Any) -> Callable[..., None]:
+    def count(self: MemoryInboxStore, row: InboxRow) -> None:
+        row.attempts += 1
+        row.together = False
+
+    return count
+
+
+def keeps_the_count(_: Any) -> Callable[..., None]:
+    def uncount(self: MemoryInboxStore, row: InboxRow) -> None:
+        row.together = False
+
+    return uncount
+
+
+def goes_on_with_the_key(_: Any) -> Callable[..., Any]:
+    return lambda self, attempts, run: attempts
+
+
+def commits_the_neighbours(_: Any) -> Callable[..., Any]:
+    @contextmanager
+    def effects(self: InterruptedInbox, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
+        self._process.before("effects")
+        error: Exception | None = None
+        with self._port.effects(attempts) as transaction:
+            self._process.after("effects")
+            try:
+                yield transaction
+            except Exception as raised:  # noqa: BLE001  the defect itself
+                error = raised
+            self._process.before("commit of the effects")
+        if error is not None:
+            raise error
+
+    return effects
+
+
 def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:
     return lambda self, row: self._waits_for_its_event(row)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -45,8 +45,10 @@ class MemoryInboxStore:
         for arrival in arrivals:
             db.free(_key(group, arrival.envelope))
         fresh: list[Envelope] = []
+        started: list[Attempt] = []
         strangers: list[Parked] = []
         duplicates = 0
+        leases, token = self._leases(group, arrivals), db.next_token()
         for arrival in arrivals:
             envelope = arrival.envelope
             if _key(group, envelope) in db.inbox:
@@ -54,12 +56,22 @@ class MemoryInboxStore:
             elif self._business_key_is_taken(group, envelope):
                 strangers.append(Parked(record=arrival.record, reason="business key"))
             else:
-                self._insert(group, envelope, InboxStatus.INIT)
+                row = self._insert(
+                    group, envelope, InboxStatus.INIT, leases.get(_key(group, envelope))
+                )
                 fresh.append(envelope)
+                if row.together:
+                    row.token = token
+                    started.append(Attempt(envelope=envelope, group=group, number=1, token=token))
         for p in (*parked, *strangers):
             r = p.record
             db.parked.setdefault((group, r.topic, r.partition, r.offset), p.reason)
-        return Receipt(fresh=fresh, duplicates=duplicates, parked=len(parked) + len(strangers))
+        return Receipt(
+            fresh=fresh,
+            started=started,
+            duplicates=duplicates,
+            parked=len(parked) + len(strangers),
+        )
 
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is, in the order of arrival."""
@@ -83,9 +95,11 @@ class MemoryInboxStore:
         ):
             return None
         db.move_inbox(row, InboxStatus.PROCESSING, self._by)
-        row.attempts += 1
+        self._count(row)
         row.token = token = db.next_token()
         row.lease_until = db.now + lease.total_seconds()
+        if row.attempts <= max_attempts:
+            db.turns[key] += 1
         return Attempt(
             envelope=envelope,
             group=group,
@@ -110,12 +124,42 @@ class MemoryInboxStore:
             transaction.write(settle)
             yield transaction
 
+    @contextmanager
+    def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
+        """Open such a transaction for attempts that were started together: all or none."""
+        with self._database.transaction() as transaction:
+            rows = self._all_carrying(attempts, InboxStatus.PROCESSED)
+            if len(rows) < len(attempts):
+                raise LeaseLost("some were taken over")
+            for row in rows:
+                transaction.lock(_key(row.group, row.envelope))
+
+            def settle() -> None:
+                for row in rows:
+                    self._settle(row, InboxStatus.PROCESSED)
+                    row.last_error = None
+
+            transaction.write(settle)
+            yield transaction
+
+    def clear(self, session: Transaction) -> None:
+        """Know nothing of sessions that have to be cleared."""
+        session.require()
+
+    def release(self, attempts: Sequence[Attempt]) -> None:
+        """Take back the counted start of attempts, of those that still own their row."""
+        for row in self._all_carrying(attempts, InboxStatus.PROCESSING):
+            self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
+            self._uncount(row)
+            row.token = row.lease_until = None
+
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Let the row wait for its next attempt."""
         row = self._carrying(attempt, InboxStatus.PROCESSING)
         if row is None:
             return False
         self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
+        self._note_its_own(row)
         row.token = row.lease_until = None
         row.due_at = self._database.now + delay.total_seconds()
         row.last_error = reason
@@ -134,6 +178,7 @@ class MemoryInboxStore:
             transaction.lock(_key(attempt.group, attempt.envelope))
 
             def settle() -> None:
+                self._note_its_own(row)
                 self._settle(row, target)
                 row.attempts, row.last_error = attempt.number, reason
 
@@ -225,17 +270,58 @@ class MemoryInboxStore:
                 return received
         return None
 
-    def _insert(self, group: str, envelope: Envelope, status: InboxStatus) -> None:
-        db = self._database
-        db.inbox[_key(group, envelope)] = InboxRow(
+    def _leases(self, group: str, arrivals: Sequence[Arrival]) -> dict[Hashable, float]:
+        """Choose what is started: that before which no row of its key is open."""
+        closed = {(row.envelope.topic, row.envelope.key) for row in self._open(group)}
+        leases: dict[Hashable, float] = {}
+        ids: set[UUID] = set()
+        for arrival in arrivals:
+            envelope = arrival.envelope
+            key, place = _key(group, envelope), (envelope.topic, envelope.key)
+            if key in leases:
+                continue
+            waits = envelope.key is not None and place in closed
+            if arrival.lease is None or waits or envelope.id in ids:
+                closed.add(place)
+            else:
+                ids.add(envelope.id)
+                leases[key] = arrival.lease.total_seconds()
+        return leases
+
+    def _insert(
+        self, group: str, envelope: Envelope, status: InboxStatus, lease: float | None = None
+    ) -> InboxRow:
+        db, key = self._database, _key(group, envelope)
+        starts = lease is not None
+        row = db.inbox[key] = InboxRow(
             envelope=envelope,
             group=group,
             seq=db.next_in_sequence(),
             due_at=db.now,
-            status=status,
+            status=InboxStatus.PROCESSING if starts else status,
+            attempts=1 if starts else 0,
+            together=starts,
+            lease_until=None if lease is None else db.now + lease,
             settled_at=db.now if status is InboxStatus.FENCED else None,
         )
-        db.history.append(Change("inbox", envelope.id, group, None, status, self._by, None))
+        db.history.append(Change("inbox", envelope.id, group, None, row.status, self._by, None))
+        if starts:
+            db.holders[key] = self._by
+        return row
+
+    def _count(self, row: InboxRow) -> None:
+        """Count an attempt, but not again one that may have died of a neighbour's."""
+        row.attempts += 0 if row.together else 1
+        row.together = False
+
+    def _uncount(self, row: InboxRow) -> None:
+        row.attempts -= 1
+        row.together = False
+
+    def _note_its_own(self, row: InboxRow) -> None:
+        """An attempt in a batch has failed, and the row is the one at fault."""
+        self._database.turns[_key(row.group, row.envelope)] += row.together
+        row.together = False
 
     def _business_key_is_taken(self, group: str, envelope: Envelope) -> bool:
         return (
@@ -296,9 +382,14 @@ class MemoryInboxStore:
         self._database.free(key)
         return row
 
+    def _all_carrying(self, attempts: Sequence[Attempt], target: InboxStatus) -> list[InboxRow]:
+        rows = [self._carrying(attempt, target) for attempt in attempts]
+        return [row for row in rows if row is not None]
+
     def _settle(self, row: InboxRow, target: InboxStatus) -> None:
         self._database.move_inbox(row, target, self._by)
         row.token = row.lease_until = None
+        row.together = False
         row.settled_at = self._database.now
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from shieldtx.batches import Batches
 from shieldtx.consumer import Consumer
 from shieldtx.ports import Outcome
 from shieldtx.relay import Relay
@@ -108,6 +109,30 @@ MUTANTS = {
             MemoryInboxStore,
             "mark_compensated",
             defects.notes_no_compensation,
+        ),
+        # Its batches.
+        (
+            "neighbours-pay-for-a-crash",
+            "I5",
+            MemoryInboxStore,
+            "_count",
+            defects.counts_again_what_died_in_a_batch,
+        ),
+        ("neighbours-pay-for-the-end", "I5", MemoryInboxStore, "_uncount", defects.keeps_the_count),
+        ("failed-key-goes-on", "I4", Batches, "_free", defects.goes_on_with_the_key),
+        (
+            "batch-settles-without-token",
+            "I9",
+            MemoryInboxStore,
+            "_all_carrying",
+            defects.settles_batches_without_token,
+        ),
+        (
+            "failed-batch-commits",
+            "I3",
+            InterruptedInbox,
+            "effects",
+            defects.commits_the_neighbours,
         ),
         # Housekeeping.
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -227,6 +227,21 @@ class InterruptedLeases(Interrupted):
 
 class InterruptedInbox(Interrupted):
     """The inbox, whose transaction of an effect may go wrong at its commit too."""
+
+    def __init__(self, process: Process[Any], port: Any) -> None:
+        super().__init__(process, port)
+        # Nothing of it leaves the process.
+        self.clear = port.clear
+
+    @contextmanager
+    def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
+        process = self._process
+        process.before("effects")
+        with self._port.effects(attempts) as transaction:
+            process.after("effects")
+            yield transaction
+            process.before("commit of the effects")
+        process.after("commit of the effects")
 
     @contextmanager
     def effect(self, attempt: Attempt) -> Iterator[Transaction]:

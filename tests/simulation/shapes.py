@@ -22,6 +22,8 @@ class Shape:
     attempts: int
     """Of relays and of handlers."""
     has_fraud_group: bool
+    sharing: str = "one"
+    """How the handler of the transfers takes its events: "one" by one, "alone", or as a "list"."""
     has_strands: bool = False
     """Whether suspended processes sleep side by side, instead of one inside the other."""
     rates: tuple[float, ...] = (1.0,)
@@ -62,6 +64,7 @@ def shape_of(draw: random.Random) -> Shape:
         consumer_batch=draw.choice((1, 2, 10)),
         attempts=draw.randint(1, 3),
         has_fraud_group=has_fraud_group,
+        sharing=draw.choice(("one", "one", "one", "alone", "list")),
         has_strands=r() < 0.25,
         rates=(1.0, 0.7, 1.4) if clocks_are_wrong else (1.0,),
         skews=(0.0, 3600.0, -3600.0) if clocks_are_wrong else (0.0,),

@@ -62,6 +62,7 @@ class Calls:
         self.claims: list[tuple[Any, Any]] = []
         self.relays = ["one", "two"]
         self.attempts: list[tuple[Any, Any]] = []
+        self.batches: list[tuple[Any, Any]] = []
 
     def make(self, calls: int) -> None:
         weights: dict[Callable[[], None], int] = {
@@ -77,6 +78,8 @@ class Calls:
             self.due: 2,
             self.start_attempt: 9,
             self.effect: 6,
+            self.effects: 4,
+            self.release: 2,
             self.postpone: 2,
             self.give_up: 2,
             self.purge: 2,
@@ -186,18 +189,22 @@ class Calls:
     def receive(self) -> None:
         group = self.group()
         arrivals = [
-            Arrival(envelope=self.draw.choice(self.events), record=_record(self.draw.randrange(40)))
-            for _ in range(self.draw.randint(1, 4))
+            self.arrival(self.draw.choice(self.events)) for _ in range(self.draw.randint(1, 4))
         ]
         parked = []
         if self.draw.random() < 0.2:
             # Another event of the same business key, and a record of which nothing can be made.
             first = arrivals[0]
             twin = first.envelope.evolve(id=self.twins.new_id())
-            arrivals.append(Arrival(envelope=twin, record=first.record))
+            arrivals.append(self.arrival(twin))
             parked.append(Parked(record=_record(99), reason="bad"))
         mine, theirs = self.twins.both(lambda side: side.inbox.receive(group, arrivals, parked))
         assert [e.id for e in mine.fresh] == [e.id for e in theirs.fresh]
+        started = [[(a.envelope.id, a.number) for a in r.started] for r in (mine, theirs)]
+        assert started[0] == started[1]
+        if mine.started:
+            self.batches.append((mine.started, theirs.started))
+            self.attempts += zip(mine.started, theirs.started, strict=True)
         assert (mine.duplicates, mine.parked) == (theirs.duplicates, theirs.parked)
 
     def due(self) -> None:
@@ -240,6 +247,22 @@ class Calls:
         if attempt is not None:
             self.twins.same(apply)
 
+    def effects(self) -> None:
+        part, breaks = self.part(), self.draw.random() < 0.2
+
+        def apply(side: Any) -> None:
+            with side.inbox.effects(part(side)):
+                if breaks:
+                    raise ArithmeticError
+
+        if part is not None:
+            self.twins.same(apply)
+
+    def release(self) -> None:
+        part = self.part()
+        if part is not None:
+            self.twins.same(lambda side: side.inbox.release(part(side)))
+
     def postpone(self) -> None:
         attempt, delay = self.attempt(), timedelta(seconds=self.seconds())
         if attempt is not None:
@@ -271,6 +294,18 @@ class Calls:
 
     def group(self) -> str:
         return self.draw.choice(["g", "g", "h"])
+
+    def arrival(self, envelope: Envelope) -> Arrival:
+        lease = timedelta(seconds=self.seconds()) if self.draw.random() < 0.5 else None
+        return Arrival(envelope=envelope, record=_record(self.draw.randrange(40)), lease=lease)
+
+    def part(self) -> Callable[[Any], Any] | None:
+        if not self.batches:
+            return None
+        mine, theirs = self.draw.choice(self.batches[-3:])
+        first = self.draw.randrange(len(mine))
+        end = self.draw.randint(first + 1, len(mine))
+        return lambda side: (mine if side is self.twins.memory else theirs)[first:end]
 
     def attempt(self) -> Callable[[Any], Any] | None:
         if not self.attempts:

@@ -60,7 +60,7 @@ class Memory:
                 (
                     *(row.envelope.id, row.envelope.source, row.group, row.status, row.attempts),
                     *(row.due_at, row.token is not None, row.lease_until, row.settled_at),
-                    *(row.compensated_id, row.last_error),
+                    *(row.together, row.compensated_id, row.last_error),
                 )
                 for row in inbox
             ],
@@ -114,7 +114,8 @@ class Sqlite:
             ).order_by(o.seq),
             "inbox": select(
                 *(i.event_id, i.source, i.consumer_group, i.status, i.attempts, i.due_at),
-                *(i.lease_token.is_not(None), i.lease_until, i.settled_at, i.compensated_id),
+                *(i.lease_token.is_not(None), i.lease_until, i.settled_at),
+                *(i.together, i.compensated_id),
                 i.last_error,
             ).order_by(i.seq),
             "shards": select(s.shard, s.owner, s.epoch, s.lease_until).order_by(s.shard),

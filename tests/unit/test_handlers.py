@@ -57,6 +57,33 @@ def test_a_second_handler_of_a_type_and_kind_is_refused(group, way):
         getattr(group, way)("orders.placed")(handler)
 
 
+def test_a_handler_shares_batches_unless_it_wants_to_be_alone(group):
+    group.handles("orders.placed")(handler)
+    group.handles("orders.paid", alone=True)(handler)
+    found = [group.handler_of(t, TxKind.COMMIT).alone for t in ("orders.placed", "orders.paid")]
+    assert found == [False, True]
+
+
+def test_a_handler_of_lists_is_found_as_any_other(group):
+    assert group.handles_many("orders.placed")(handler) is handler
+    found = group.handler_of("orders.placed", TxKind.COMMIT)
+    assert (found.function, found.takes_list, found.alone) == (handler, True, False)
+    with pytest.raises(HandlerConflict, match="two handlers"):
+        group.handles("orders.placed")(handler)
+
+
+@pytest.mark.parametrize("first", ["interceptor", "handler"])
+def test_a_group_has_interceptors_or_handlers_of_lists(group, first):
+    def interceptor(session, event, proceed) -> None:
+        proceed()
+
+    ways = [lambda: group.intercepts(interceptor), lambda: group.handles_many("placed")(handler)]
+    one, other = ways if first == "interceptor" else ways[::-1]
+    one()
+    with pytest.raises(ConfigurationError, match=r"'stock': the handler of 'placed' takes a list"):
+        other()
+
+
 def test_what_is_not_told_is_the_default(group):
     group.handles("orders.placed")(handler)
     found = group.handler_of("orders.placed", TxKind.COMMIT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Row
@@ -76,6 +76,25 @@ def values_of(envelope: Envelope) -> dict[str, Any]:
         "causation_id": envelope.causation_id,
         "causation_source": envelope.causation_source,
         "traceparent": envelope.traceparent,
+    }
+
+
+def columns_of(envelopes: Sequence[Envelope]) -> dict[str, list[Any]]:
+    """Return what `values_of` does of each of them, column by column."""
+    return {
+        "event_id": [e.id for e in envelopes],
+        "event_type": [e.type for e in envelopes],
+        "source": [e.source for e in envelopes],
+        "topic": [e.topic for e in envelopes],
+        "payload": [e.payload for e in envelopes],
+        "tx_kind": [e.kind.value for e in envelopes],
+        "operation": [e.operation.value for e in envelopes],
+        "key": [e.key for e in envelopes],
+        "biz_key": [e.biz_key for e in envelopes],
+        "headers": [headers_text(e.headers) for e in envelopes],
+        "causation_id": [e.causation_id for e in envelopes],
+        "causation_source": [e.causation_source for e in envelopes],
+        "traceparent": [e.traceparent for e in envelopes],
     }
 
 

@@ -1,8 +1,8 @@
-"""The statements on the inbox table and on the parked records."""
+"""The statements on inbox rows: what moves them, and what finds them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -10,14 +10,15 @@ from uuid import UUID
 from sqlalchemy import (
     ColumnElement,
     Float,
-    Insert,
     Select,
     Text,
     Update,
     Uuid,
     and_,
     bindparam,
+    case,
     exists,
+    false,
     not_,
     or_,
     select,
@@ -36,28 +37,7 @@ _EVENT_ID = bindparam("of_event", type_=Uuid())
 _SOURCE = bindparam("of_source", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
 _LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
-
-
-def receive(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
-    """Store what no unique key knows yet, and return the ids of it."""
-    return (
-        d.insert_new(t.inbox)
-        .values(status=InboxStatus.INIT.value, attempts=0, due_at=d.now(), received_at=d.now())
-        .returning(t.inbox.c.event_id, t.inbox.c.source)
-    )
-
-
-def known(t: Tables, d: StoreDialect, group: str, ids: Sequence[UUID]) -> Select[Any]:
-    """Select which of these events the group has received before."""
-    i = t.inbox
-    return select(i.c.event_id, i.c.source).where(
-        i.c.consumer_group == group, d.among(i.c.event_id, ids, i.c.event_id.type)
-    )
-
-
-def park(t: Tables, d: StoreDialect) -> Insert:
-    """Keep records that cannot become inbox rows; one that is delivered again is kept once."""
-    return d.insert_new(t.parked).values(parked_at=d.now())
+_EVENT_IDS = "of_events"
 
 
 def due(t: Tables, d: StoreDialect, group: str, limit: int) -> Select[Any]:
@@ -75,6 +55,7 @@ def due(t: Tables, d: StoreDialect, group: str, limit: int) -> Select[Any]:
 def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     """Count an attempt, if it is the row's turn and no transaction is at work on it.
 
+    One that died in a batch was counted and may not have run at all: it goes on under its number.
     Built once and run for each event, with the parameters of `attempt_parameters`.
     """
     w = t.inbox.alias("waiting")
@@ -91,7 +72,8 @@ def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
         .where(i.c.event_id.in_(free))
         .values(
             status=InboxStatus.PROCESSING.value,
-            attempts=i.c.attempts + 1,
+            attempts=case((i.c.together, i.c.attempts), else_=i.c.attempts + 1),
+            together=false(),
             lease_token=_TOKEN,
             lease_until=d.later(_LEASE_SECONDS),
         )
@@ -104,6 +86,22 @@ def processed(t: Tables, d: StoreDialect) -> Update:
     return _write_back(t, _GROUP, _EVENT_ID, _TOKEN, InboxStatus.PROCESSED).values(
         settled_at=d.now(), last_error=None
     )
+
+
+def all_processed(t: Tables, d: StoreDialect) -> Update:
+    """Settle the rows of a batch with their effects; built once, run with `batch_parameters`."""
+    return _write_back_all(t, d, InboxStatus.PROCESSED).values(settled_at=d.now(), last_error=None)
+
+
+def release(t: Tables, d: StoreDialect) -> Update:
+    """Take the start of attempts of a batch back; built once, run with `batch_parameters`."""
+    i = t.inbox
+    return _write_back_all(t, d, InboxStatus.PROCESSING).values(attempts=i.c.attempts - 1)
+
+
+def batch_parameters(group: str, ids: Iterable[UUID], token: UUID) -> dict[str, Any]:
+    """Return the parameters of the statements that are run for a batch."""
+    return {_GROUP.key: group, _EVENT_IDS: list(ids), _TOKEN.key: token}
 
 
 def attempt_parameters(
@@ -241,12 +239,22 @@ def _is_row(t: Tables, group: Any, event_id: Any, source: Any) -> ColumnElement[
 
 def _write_back(t: Tables, group: Any, event_id: Any, token: Any, target: InboxStatus) -> Update:
     """End an attempt's hold on its row, if the row still carries its token."""
+    return _end_hold(t, t.inbox.c.event_id == event_id, group, token, target)
+
+
+def _write_back_all(t: Tables, d: StoreDialect, target: InboxStatus) -> Update:
+    return _end_hold(t, d.is_one_of(t.inbox.c.event_id, _EVENT_IDS), _GROUP, _TOKEN, target)
+
+
+def _end_hold(
+    t: Tables, rows: ColumnElement[bool], group: Any, token: Any, target: InboxStatus
+) -> Update:
     i = t.inbox
     return (
         update(i)
-        .where(i.c.event_id == event_id, i.c.consumer_group == group, i.c.lease_token == token)
+        .where(rows, i.c.consumer_group == group, i.c.lease_token == token)
         .where(_may_become(t, target, InboxStatus.PROCESSING))
-        .values(status=target.value, lease_token=None, lease_until=None)
+        .values(status=target.value, lease_token=None, lease_until=None, together=false())
     )
 
 

@@ -83,7 +83,7 @@ def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     o = t.outbox
     return (
         update(o)
-        .where(d.is_one_of(d.address(o), select(chosen.c.address)), _is_claimable(o, d))
+        .where(d.is_in_rows(d.address(o), select(chosen.c.address)), _is_claimable(o, d))
         .values(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
@@ -293,7 +293,7 @@ def _next_in_line(t: Tables, d: StoreDialect, leased: CTE) -> Select[Any]:
     return (
         select(d.address(o).label("address"))
         .where(o.c.settled_at.is_(None), not_(o.c.waiting))
-        .where(o.c.seq >= _start(t, d, leased), d.is_one_of(o.c.shard, select(leased.c.shard)))
+        .where(o.c.seq >= _start(t, d, leased), d.is_in_rows(o.c.shard, select(leased.c.shard)))
         .where(_is_claimable(o, d), not_(_is_held_back(t, o)))
         .order_by(o.c.seq)
         .limit(_LIMIT)

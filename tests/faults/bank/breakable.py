@@ -67,7 +67,7 @@ class BreakableShield(ShieldTx):
     ) -> Consumer:
         consumer = super().consumer_worker(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
-        consumer._store = consumer._inbox._store = store
+        consumer._store = consumer._inbox._store = consumer._batches._store = store
         consumer._subscriber._options |= membership()
         consumer._subscriber = points.Breakable(
             consumer._subscriber, self.breaker, points.SUBSCRIBER_STEPS

@@ -1,0 +1,236 @@
+"""Batches: first attempts that share a transaction, for as long as none of them fails."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import PayloadRefused
+from shieldtx.events import Envelope, Event
+from shieldtx.handlers import ConsumerGroup, Handler
+from shieldtx.inbox import Inbox, Verdict, opened
+from shieldtx.ports import Attempt, InboxStore
+from shieldtx.states import TxKind
+
+log = logging.getLogger(__name__)
+
+LONGEST = 1.0
+"""Seconds that a batch's transaction is meant to take at most; it holds its rows' locks so long."""
+
+FIRST = 8
+"""How many events a worker's first transaction has, from which it learns how fast they are."""
+
+SHARE_OF_LEASE = 0.25
+"""The part of the shortest lease after which what is left of a batch gets turns of its own."""
+
+_SHORTEST = 0.000_001
+"""Seconds that a transaction has taken in any case."""
+
+_Key = tuple[str, str | None]
+
+
+def shares_batches(handler: Handler, envelope: Envelope) -> bool:
+    """Whether the first attempt at an event may share a transaction with others."""
+    return envelope.kind is TxKind.COMMIT and not handler.alone
+
+
+class Batches:
+    """Applies started attempts in the order of their arrival, many in one transaction.
+
+    A failure costs nobody but the event at fault: the transaction is rolled back, the events before
+    it are applied again, it has failed its attempt, and those behind it go on, unless they are of
+    its key: then they wait. What is no single event's fault (a deadlock, a COMMIT that fails, a
+    lease that is lost) ends the batch: its starts are taken back, and each event gets a turn of its
+    own.
+
+    Should the process die, nobody can tell who killed it. Whoever takes the rows over goes on under
+    the number that was counted, each alone: the neighbours lose nothing, and the event that kills
+    gets one run more than its `max_attempts`.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        store: InboxStore,
+        inbox: Inbox,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._inbox = inbox
+        self._stopping = stopping
+        self._clock = clock
+        self._pace = LONGEST / FIRST
+
+    def work(self, attempts: Sequence[Attempt]) -> Counter[Verdict]:
+        """Work attempts that one call of `receive` has started; returns how their turns ended.
+
+        Errors of the database are raised; rows then stay as they are until their lease runs out.
+        """
+        if not attempts:
+            return Counter()
+        shortest = min(self._handler_of(attempt).lease for attempt in attempts).total_seconds()
+        run = _Run(ends=self._clock() + shortest * SHARE_OF_LEASE)
+        self._work(attempts, run)
+        return run.verdicts
+
+    def _work(self, attempts: Sequence[Attempt], run: _Run) -> None:
+        agenda = [_Task(attempts=attempts)]
+        while agenda:
+            task = agenda.pop()
+            attempts = self._free(task.attempts, run)
+            if not attempts:
+                continue
+            if task.error is not None:
+                self._fail(attempts[0], task.error, run)
+            elif self._stopping() or self._clock() >= run.ends:
+                self._part(attempts, run)
+            else:
+                most = max(1, int(LONGEST / self._pace))
+                agenda += [
+                    _Task(attempts=attempts[most:]),
+                    *reversed(self._apply_or_divide(attempts[:most], run)),
+                ]
+
+    def _free(self, attempts: Sequence[Attempt], run: _Run) -> Sequence[Attempt]:
+        """Leave out what has to wait because an event of its key does."""
+        if not run.waiting:
+            return attempts
+        self._store.release([a for a in attempts if _key(a) in run.waiting])
+        return [a for a in attempts if _key(a) not in run.waiting]
+
+    def _apply_or_divide(self, part: Sequence[Attempt], run: _Run) -> list[_Task]:
+        """Apply attempts in one transaction; return what is left to do when that fails, in order.
+
+        Of a call for several events, halves are tried until the one at fault is alone.
+        """
+        try:
+            self._apply(part, run)
+        except _Culprit as culprit:
+            first, end = culprit.first, culprit.end
+            before, behind = _Task(attempts=part[:first]), _Task(attempts=part[end:])
+            if end - first == 1:
+                return [before, _Task(attempts=part[first:end], error=culprit.error), behind]
+            middle = (first + end) // 2
+            halves = [_Task(attempts=part[first:middle]), _Task(attempts=part[middle:end])]
+            return [before, *halves, behind]
+        except Exception as error:  # noqa: BLE001  what is no single event's fault
+            log.warning(
+                "group %s works %d events one by one: %s", self._group.name, len(part), error
+            )
+            self._part(part, run)
+        else:
+            run.verdicts[Verdict.APPLIED] += len(part)
+        return []
+
+    def _apply(self, part: Sequence[Attempt], run: _Run) -> None:
+        """Apply attempts in one transaction, or raise what kept them from it."""
+        began = self._clock()
+        with self._store.effects(part) as session:
+            for first, end, handler in self._calls(part):
+                if self._clock() >= run.ends:
+                    raise TimeoutError("they have taken too much of their leases")
+                self._call(session, handler, part, first, end)
+        self._pace = max(self._clock() - began, _SHORTEST) / len(part)
+
+    def _call(
+        self, session: Session, handler: Handler, part: Sequence[Attempt], first: int, end: int
+    ) -> None:
+        try:
+            if handler.takes_list:
+                events = _opened(handler, part, first, end)
+                self._inbox.call_with_list(session, handler, events)
+            else:
+                self._inbox.call(session, handler, part[first].envelope)
+        except (_Culprit, OperationalError):
+            # A deadlock or a lost connection is nobody's own fault.
+            raise
+        except Exception as error:
+            raise _Culprit(first, end, error) from error
+
+    def _calls(self, part: Sequence[Attempt]) -> Iterator[tuple[int, int, Handler]]:
+        """Yield from where to where each call of a handler goes: lists as long as they can be."""
+        first = 0
+        while first < len(part):
+            handler, end = self._handler_of(part[first]), first + 1
+            if handler.takes_list:
+                while end < len(part) and part[end].envelope.type == part[first].envelope.type:
+                    end += 1
+            yield first, end, handler
+            first = end
+
+    def _fail(self, attempt: Attempt, error: Exception, run: _Run) -> None:
+        self._note(attempt, self._inbox.fail(attempt, self._handler_of(attempt), error), run)
+
+    def _part(self, attempts: Sequence[Attempt], run: _Run) -> None:
+        """Give each of them a turn of its own, now or, when the worker stops, some other time."""
+        self._store.release(attempts)
+        for attempt in attempts:
+            if self._stopping():
+                return
+            self._note(attempt, self._inbox.work(attempt.envelope), run)
+
+    def _note(self, attempt: Attempt, verdict: Verdict, run: _Run) -> None:
+        run.verdicts[verdict] += 1
+        if verdict not in _SETTLED and attempt.envelope.key is not None:
+            run.waiting.add(_key(attempt))
+
+    def _handler_of(self, attempt: Attempt) -> Handler:
+        handler = self._group.handler_of(attempt.envelope.type, attempt.envelope.kind)
+        if handler is None:
+            raise LookupError(f"no handler for {attempt.envelope.type!r}, which was just received")
+        return handler
+
+
+@dataclass(kw_only=True, slots=True)
+class _Run:
+    """How the work on the attempts of one `receive` goes."""
+
+    ends: float
+    """When the batch has taken its share of the shortest lease."""
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    waiting: set[_Key] = field(default_factory=set)
+    """Keys whose later events have to wait for one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    """Attempts that are to be applied together; with an error, the one that has failed with it."""
+
+    attempts: Sequence[Attempt]
+    error: Exception | None = None
+
+
+class _Culprit(Exception):
+    """The call for a part of a batch, from `first` up to `end`, has failed."""
+
+    def __init__(self, first: int, end: int, error: Exception) -> None:
+        super().__init__(str(error))
+        self.first = first
+        self.end = end
+        self.error = error
+
+
+_SETTLED = {Verdict.APPLIED, Verdict.REFUSED}
+
+
+def _opened(handler: Handler, part: Sequence[Attempt], first: int, end: int) -> list[Event]:
+    events = []
+    for n in range(first, end):
+        try:
+            events.append(opened(handler, part[n].envelope))
+        except PayloadRefused as refused:
+            raise _Culprit(n, n + 1, refused) from refused
+    return events
+
+
+def _key(attempt: Attempt) -> _Key:
+    return attempt.envelope.topic, attempt.envelope.key

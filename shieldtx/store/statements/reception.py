@@ -1,0 +1,101 @@
+"""The statements that bring records into the inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Float, Insert, Select, Text, Uuid, bindparam, case, exists, or_, select
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+
+from shieldtx.states import InboxStatus
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.inbox import release
+from shieldtx.store.tables import Tables
+
+LEASE = "lease_seconds"
+"""Of an arrival: how long its first attempt may take in a batch; None: it is not started."""
+
+TOKEN = "with_token"  # noqa: S105  the name of a parameter
+GROUP = "of_group"
+
+ARRIVAL = (
+    *("event_id", "event_type", "source", "topic", "payload", "tx_kind", "operation", "key"),
+    *("biz_key", "headers", "causation_id", "causation_source", "traceparent"),
+    *("event_time", "record_partition", "record_offset"),
+)
+"""The columns that an arrival brings."""
+
+
+def open_keys(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Select the keys, of those given, that have a row which is not settled.
+
+    Built once, run with GROUP, `topics` and `keys`.
+    """
+    i = t.inbox.c
+    return (
+        select(i.topic, i.key)
+        .where(i.consumer_group == bindparam(GROUP, type_=i.consumer_group.type))
+        .where(i.settled_at.is_(None))
+        .where(d.is_one_of(i.topic, "topics"), d.is_one_of(i.key, "keys"))
+        .distinct()
+    )
+
+
+def receive(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+    """Store what no unique key knows yet, started where it has a lease, and return the ids of it.
+
+    Built once, run with what the dialect's `many` makes of the columns ARRIVAL and LEASE, of GROUP
+    and TOKEN.
+    """
+    columns = [t.inbox.c[name] for name in ARRIVAL]
+    statement = d.insert_many_new(
+        t.inbox, columns, {LEASE: Float()}, lambda brought: _state(d, brought[LEASE])
+    )
+    return statement.returning(t.inbox.c.event_id, t.inbox.c.source)
+
+
+def _state(d: StoreDialect, lease: Any) -> dict[str, Any]:
+    started, token = lease.is_not(None), bindparam(TOKEN, type_=Uuid())
+    return {
+        "consumer_group": bindparam(GROUP, type_=Text()),
+        "status": case((started, InboxStatus.PROCESSING.value), else_=InboxStatus.INIT.value),
+        "attempts": case((started, 1), else_=0),
+        "together": started,
+        "lease_token": case((started, token)),
+        "lease_until": case((started, d.later(lease))),
+        "due_at": d.now(),
+        "received_at": d.now(),
+    }
+
+
+def known(t: Tables, d: StoreDialect, group: str, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which of these events the group has received before."""
+    i = t.inbox
+    return select(i.c.event_id, i.c.source).where(
+        i.c.consumer_group == group, d.among(i.c.event_id, ids, i.c.event_id.type)
+    )
+
+
+def release_held_back(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
+    """Take the start back of those, of a batch, that another one's open row of their key precedes.
+
+    Its own statement sees what the INSERT may have waited for. Run with `batch_parameters`.
+    """
+    i, earlier = t.inbox, t.inbox.alias("earlier")
+    token = bindparam(TOKEN, type_=Uuid())
+    precedes = exists().where(
+        earlier.c.consumer_group == i.c.consumer_group,
+        earlier.c.settled_at.is_(None),
+        earlier.c.topic == i.c.topic,
+        earlier.c.key == i.c.key,
+        earlier.c.seq < i.c.seq,
+        or_(earlier.c.lease_token.is_(None), earlier.c.lease_token != token),
+    )
+    return release(t, d).where(precedes).returning(i.c.event_id, i.c.source)
+
+
+def park(t: Tables, d: StoreDialect) -> Insert:
+    """Keep records that cannot become inbox rows; one that is delivered again is kept once."""
+    return d.insert_new(t.parked).values(parked_at=d.now())
