@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Final
@@ -22,9 +22,10 @@ from benchmarks.experiments import (
     backlog,
     consumer,
     delayed,
+    effect,
     hot_key,
-    latency,
     memory,
+    publish,
     purge,
     relay,
     snapshot,
@@ -39,7 +40,8 @@ from benchmarks.sizes import FULL, QUICK, Sizes
 LOG_WIDTH: Final = 160
 EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "relay": relay,
-    "latency": latency,
+    "publish": publish,
+    "effect": effect,
     "write_side": write_side,
     "consumer": consumer,
     "snapshot": snapshot,
@@ -71,7 +73,9 @@ def main() -> int:
         say("preparing the peers' environment (the first time: a minute)")
         peers.python()
         try:
-            report, failures = _measure(arguments.only, _sizes(arguments), progress, say)
+            report, failures = _measure(
+                arguments.only, arguments.subject, _sizes(arguments), progress, say
+            )
         except BenchmarkFailed as failure:
             console.print(f"[red]failed:[/] {failure}", highlight=False)
             return 1
@@ -86,7 +90,11 @@ def main() -> int:
 
 
 def _measure(
-    names: Sequence[str], sizes: Sizes, progress: Progress, say: Callable[[str], None]
+    names: Sequence[str],
+    subjects: Collection[str],
+    sizes: Sizes,
+    progress: Progress,
+    say: Callable[[str], None],
 ) -> tuple[Report, list[str]]:
     """Run experiments one after the other; the failure of one leaves the others alone."""
     failures: list[str] = []
@@ -95,7 +103,7 @@ def _measure(
         report = Report(fdatasync_us=servers.fdatasync_us(), postgres=servers.version())
         with servers.place() as place:
             check_likeness(place)
-        bench = Bench(servers=servers, sizes=sizes, say=say)
+        bench = Bench(servers=servers, sizes=sizes, say=say, subjects=frozenset(subjects))
         for name in names:
             try:
                 report.add(EXPERIMENTS[name].run(bench))
@@ -112,6 +120,13 @@ def _arguments() -> argparse.Namespace:
         action="append",
         metavar="NAME",
         help=f"an experiment ({', '.join(EXPERIMENTS)}), or a figure; may be repeated",
+    )
+    parser.add_argument(
+        "--subject",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of the relay and the consumer, by its name in the second table; may be repeated",
     )
     parser.add_argument("--quick", action="store_true", help="smaller counts: about three minutes")
     parser.add_argument("--events", type=int, help="through each relay")

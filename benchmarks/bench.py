@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from benchmarks.children import Subject, follow
 from benchmarks.filling import Feeder
-from benchmarks.measures import BenchmarkFailed, Measured, Run, Sample, measured
+from benchmarks.measures import BenchmarkFailed, Measured, Run, Sample, measured, ratios
 from benchmarks.servers import Place, Servers
 from benchmarks.sizes import Sizes
 
@@ -39,11 +39,40 @@ class Bench:
     sizes: Sizes
     say: Callable[[str], None]
     """Shows what is being done."""
+    subjects: frozenset[str] = frozenset()
+    """Those that are wanted, where an experiment has several; all, when none is named."""
+
+    def by_turns(
+        self, title: str, subjects: Mapping[str, Callable[[], Run]]
+    ) -> dict[str, list[Run]]:
+        """Run each subject once a round, in an order that changes from round to round."""
+        wanted = [name for name in subjects if not self.subjects or name in self.subjects]
+        runs: dict[str, list[Run]] = {name: [] for name in wanted}
+        rounds = self.sizes.rounds
+        for number in range(rounds):
+            turn = number % max(1, len(wanted))
+            for name in wanted[turn:] + wanted[:turn]:
+                self.say(f"{title}, round {number + 1} of {rounds}: {name.replace('_', ' ')}")
+                runs[name].append(subjects[name]())
+        return runs
 
 
-def rates(name: str, runs: Sequence[Run]) -> dict[str, Measured]:
-    """Return events per second as an absolute figure."""
-    return {f"{name}_events_per_s": measured((run.rate for run in runs), runs)}
+def rates(runs: Mapping[str, Sequence[Run]]) -> dict[str, Measured]:
+    """Return the events per second of each subject as an absolute figure."""
+    return {
+        f"{name}_events_per_s": measured((run.rate for run in of), of) for name, of in runs.items()
+    }
+
+
+def compared(
+    runs: Mapping[str, Sequence[Run]], figures: Mapping[str, tuple[str, str]]
+) -> dict[str, Measured]:
+    """Return the figures that are the rate of one subject against that of another."""
+    return {
+        figure: ratios(runs[ours], runs[theirs])
+        for figure, (ours, theirs) in figures.items()
+        if ours in runs and theirs in runs
+    }
 
 
 def run_subjects(

@@ -60,8 +60,9 @@ class Reading:
         wrong = self.missing or self.foreign or self.doubled or (ordered and self.inversions)
         if wrong:
             raise BenchmarkFailed(
-                f"{what}: of {self.records} records {self.doubled} are doubled, {self.foreign} were "
-                f"never written, {self.inversions} are out of order; {self.missing} are missing"
+                f"{what}: of {self.records} records {self.doubled} are doubled, {self.foreign} "
+                f"were never written, {self.inversions} are out of order; "
+                f"{self.missing} are missing"
             )
 
 

@@ -146,7 +146,7 @@ class Servers:
             return str(connection.execute("SHOW server_version").fetchone()[0])  # type: ignore[index]
 
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self._kafka.bootstrap})
+        return AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": 3})
 
     def _make_template(self) -> None:
         self._postgres.create_database(_TEMPLATE)

@@ -13,9 +13,9 @@ class Sizes:
     """Alternating runs of each subject."""
     events: int
     """Through each relay."""
+    with_slow_peer: bool = False
     keys: int = 1_000
     partitions: int = 8
-    slow_peer_rounds: int = 1
     latency_seconds: float
     latency_rate: int = 500
     """Events per second."""
@@ -35,6 +35,7 @@ class Sizes:
 
 FULL = Sizes(
     rounds=3,
+    with_slow_peer=True,
     events=100_000,
     latency_seconds=30.0,
     hot_key_seconds=15.0,
@@ -49,7 +50,7 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     rounds=1,
-    events=20_000,
+    events=40_000,
     latency_seconds=10.0,
     hot_key_seconds=5.0,
     transactions=500,

@@ -2,65 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
+from uuid import uuid4
 
 from confluent_kafka import Producer
 
-from benchmarks.bench import Bench, Outcome, rates, run_subjects
-from benchmarks.measures import BenchmarkFailed, Run, ratios
+from benchmarks.bench import Bench, Outcome, compared, rates, run_subjects
+from benchmarks.measures import BenchmarkFailed, Run
 from benchmarks.records import Mark, check_beginning
 from benchmarks.servers import Place
 from benchmarks.subjects.application import HAS_LISTS
 from benchmarks.subjects.raw_records import record_at
 from shieldtx.brokers.partitioning import partition_of
 
-FIGURES: Final = ("consumer_vs_single", "consumer_list_vs_single", "consumer_duplicates")
+FIGURES: Final = {
+    "consumer_vs_single": ("consumer", "single_consumer"),
+    "consumer_list_vs_single": ("consumer_list", "single_consumer"),
+    "consumer_duplicates": ("consumer_duplicates", "consumer"),
+}
 WARM: Final = 500
 LIST_TIMES: Final = 5
 """So many times the records for the handler of lists, which would be done in a moment."""
 
 
 def run(bench: Bench) -> Outcome:
-    """Consume the same topics with each, in an order that changes from round to round."""
+    """Consume the same topics with each of them."""
     records, keys = bench.sizes.consumed, bench.sizes.keys
-    subjects: dict[str, dict[str, Any]] = {
-        "single_consumer": {"module": "single_consumer"},
-        "consumer": {"lists": False},
-        "consumer_duplicates": {"lists": False, "copies": 2},
-    }
-    if HAS_LISTS:
-        subjects["consumer_list"] = {"lists": True, "times": LIST_TIMES}
-    runs: dict[str, list[Run]] = {name: [] for name in subjects}
     with bench.servers.place() as plain, bench.servers.place() as doubled:
         produce(plain, records * LIST_TIMES + WARM, keys=keys)
         produce(doubled, (records + WARM) // 2, keys=keys, copies=2)
-        for number in range(bench.sizes.rounds):
-            names = list(subjects)
-            for name in names[number:] + names[:number]:
-                bench.say(
-                    f"consumer, round {number + 1} of {bench.sizes.rounds}: "
-                    f"{name.replace('_', ' ')}"
-                )
-                job = subjects[name]
-                topic = doubled if job.get("copies") else plain
-                group = f"{name}-{number}"
-                runs[name].append(_consume(bench, topic, group=group, records=records, **job))
-    single = runs["single_consumer"]
-    figures = {
-        "consumer_vs_single": ratios(runs["consumer"], single),
-        "consumer_duplicates": ratios(runs["consumer_duplicates"], runs["consumer"]),
-    }
-    left_out = {}
-    if HAS_LISTS:
-        figures["consumer_list_vs_single"] = ratios(runs["consumer_list"], single)
-    else:
-        left_out["consumer_list_vs_single"] = "ConsumerGroup has no handles_many"
-    return Outcome(
-        figures=figures,
-        absolutes={k: v for name, of in runs.items() for k, v in rates(name, of).items()},
-        left_out=left_out,
-    )
+
+        def consume(topic: Place, **job: Any) -> Callable[[], Run]:
+            return lambda: _consume(bench, topic, records=records, **job)
+
+        subjects = {
+            "single_consumer": consume(plain, module="single_consumer"),
+            "consumer": consume(plain),
+            "consumer_duplicates": consume(doubled, copies=2),
+        }
+        left_out = {}
+        if HAS_LISTS:
+            subjects["consumer_list"] = consume(plain, lists=True, times=LIST_TIMES)
+        else:
+            left_out["consumer_list_vs_single"] = "ConsumerGroup has no handles_many"
+        runs = bench.by_turns("consumer", subjects)
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), left_out=left_out)
 
 
 def produce(place: Place, events: int, *, keys: int, copies: int = 1) -> None:
@@ -95,7 +83,6 @@ def _consume(
     bench: Bench,
     topic: Place,
     *,
-    group: str,
     records: int,
     module: str = "consumer",
     lists: bool = False,
@@ -103,6 +90,7 @@ def _consume(
     times: int = 1,
 ) -> Run:
     """Consume into a database of its own and count the effects."""
+    group = f"bench-{uuid4()}"
     with bench.servers.place() as own:
         place = replace(own, prefix=topic.prefix)
         run = run_subjects(
@@ -116,5 +104,5 @@ def _consume(
             rows = connection.execute("SELECT key, n FROM bench_effect ORDER BY id").fetchall()
     effects = [Mark(key=key, number=number) for key, number in rows]
     reading = check_beginning(effects, (records * times + WARM) // copies)
-    reading.require_whole(f"the effects of {group}")
+    reading.require_whole("the effects of a consumer")
     return run

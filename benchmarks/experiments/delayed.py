@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.bench import Bench, Outcome, rates
 from benchmarks.experiments.standing import Standing
 from benchmarks.filling import fill_waiting
-from benchmarks.measures import Run, losses
+from benchmarks.measures import losses
 
 FIGURES: Final = ("delayed_rows_cost",)
 BACKLOG: Final = 20_000
@@ -27,14 +27,12 @@ def run(bench: Bench) -> Outcome:
             fill_waiting(connection, rows)
         for place in (plain, crowded):
             place.tidy()
-        runs: dict[str, list[Run]] = {"without": [], "beside": []}
-        outboxes = {"without": without, "beside": beside}
-        for number in range(bench.sizes.rounds):
-            for name in sorted(outboxes, reverse=number % 2 == 0):
-                bench.say(f"waiting rows, round {number + 1} of {bench.sizes.rounds}: {name}")
-                runs[name].append(outboxes[name].measure(bench.sizes.window))
-    return Outcome(
-        figures={"delayed_rows_cost": losses(runs["beside"], runs["without"])},
-        absolutes=rates("beside_delayed_rows", runs["beside"])
-        | rates("without_delayed_rows", runs["without"]),
-    )
+        runs = bench.by_turns(
+            "waiting rows",
+            {
+                "relay_without_waiting_rows": lambda: without.measure(bench.sizes.window),
+                "relay_beside_waiting_rows": lambda: beside.measure(bench.sizes.window),
+            },
+        )
+    lost = losses(runs["relay_beside_waiting_rows"], runs["relay_without_waiting_rows"])
+    return Outcome(figures={"delayed_rows_cost": lost}, absolutes=rates(runs))

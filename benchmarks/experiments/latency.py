@@ -1,4 +1,4 @@
-"""How long it takes from a commit to the record in Kafka, and to the effect of it downstream."""
+"""The times from a commit to the record in Kafka, and to the effect of it downstream."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from benchmarks.servers import Place
 from benchmarks.subjects.application import GROUP
 from benchmarks.workers import worker
 
-FIGURES: Final = ("publish_p50_ms", "publish_p99_ms", "effect_p50_ms", "effect_p99_ms")
 WARM_S: Final = 2.0
 """The first events of a run, which connect everything, do not count."""
 SLICES: Final = 3
 """The spread of a percentile is that of the parts of the time."""
-EFFECTS_S: Final = 30.0
+SILENCE_S: Final = 15.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +35,16 @@ class Delays:
     """Of the worker process, per event."""
     wal_per_event: float
 
+    def outcome(self, name: str, title: str) -> Outcome:
+        """Return the two percentiles as figures, and all of it for the plots."""
+        return Outcome(
+            figures={
+                f"{name}_p50_ms": self.percentile(0.50),
+                f"{name}_p99_ms": self.percentile(0.99),
+            },
+            distributions={title: list(self.milliseconds.values())},
+        )
+
     def percentile(self, part: float) -> Measured:
         """Return a percentile of all of it, the spread being that of its thirds."""
         values = list(self.milliseconds.values())
@@ -46,27 +55,6 @@ class Delays:
             cpu_us=self.cpu_us,
             wal_per_event=self.wal_per_event,
         )
-
-
-def run(bench: Bench) -> Outcome:
-    """Write events at a steady pace, once for the records and once for the effects."""
-    seconds, rate = bench.sizes.latency_seconds, bench.sizes.latency_rate
-    bench.say(f"latency: commit to record, {rate} events/s for {seconds:.0f} s")
-    published = to_record(bench, rate=rate, seconds=seconds)
-    bench.say(f"latency: commit to effect, {rate} events/s for {seconds:.0f} s")
-    applied = to_effect(bench, rate=rate, seconds=seconds)
-    return Outcome(
-        figures={
-            "publish_p50_ms": published.percentile(0.50),
-            "publish_p99_ms": published.percentile(0.99),
-            "effect_p50_ms": applied.percentile(0.50),
-            "effect_p99_ms": applied.percentile(0.99),
-        },
-        distributions={
-            "commit to record": list(published.milliseconds.values()),
-            "commit to effect": list(applied.milliseconds.values()),
-        },
-    )
 
 
 def to_record(bench: Bench, *, rate: int, seconds: float, hot: bool = False) -> Delays:
@@ -137,15 +125,15 @@ def _delays(begun: Mapping[Mark, float], ended: Mapping[Mark, float]) -> dict[Ma
 
 
 def _await_effects(place: Place, events: int) -> None:
-    deadline = time.monotonic() + EFFECTS_S
+    count, deadline = 0, time.monotonic() + SILENCE_S
     with place.connect() as connection:
-        while True:
+        while count < events:
             row = connection.execute("SELECT count(*) FROM bench_effect").fetchone()
             assert row is not None
-            if row[0] >= events:
-                return
+            if row[0] > count:
+                count, deadline = row[0], time.monotonic() + SILENCE_S
             if time.monotonic() > deadline:
-                raise BenchmarkFailed(f"{row[0]} of {events} effects are there, and no more come")
+                raise BenchmarkFailed(f"{count} of {events} effects are there, and no more come")
             time.sleep(0.2)
 
 

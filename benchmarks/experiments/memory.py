@@ -37,6 +37,6 @@ def run(bench: Bench) -> Outcome:
             "relay_rss_start_mb": measured([start]),
             "relay_rss_tenth_mb": measured([tenth]),
             "relay_rss_highest_mb": measured([max(size for _, size in sizes)]),
-            **rates("relay_long_run", [run]),
+            **rates({"relay_long_run": [run]}),
         },
     )

@@ -42,5 +42,5 @@ def run(bench: Bench) -> Outcome:
             "purge_rows_per_s": measured([rate]),
             "purge_cost": losses([beside], [without]),
         },
-        absolutes=rates("relay_beside_purge", [beside]) | rates("relay_without_purge", [without]),
+        absolutes=rates({"relay_beside_purge": [beside], "relay_without_purge": [without]}),
     )

@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from benchmarks import peers
-from benchmarks.bench import WARM, Bench, Outcome, measure, rates, run_subjects
+from benchmarks.bench import WARM, Bench, Outcome, compared, measure, rates, run_subjects
 from benchmarks.children import Subject
 from benchmarks.filling import fill
-from benchmarks.measures import Run, ratios
+from benchmarks.measures import Run
 from benchmarks.records import check, read_topic, written
 
-FIGURES: Final = (
-    "relay_kafka_python_vs_txoutbox_ordered",
-    "relay_kafka_python_vs_raw",
-    "relay_confluent_vs_txoutbox_ordered",
-    "relay_two_processes_vs_one",
-)
+FIGURES: Final = {
+    "relay_kafka_python_vs_txoutbox_ordered": ("relay_kafka_python", "txoutbox_ordered"),
+    "relay_kafka_python_vs_raw": ("relay_kafka_python", "raw_kafka_python"),
+    "relay_confluent_vs_txoutbox_ordered": ("relay_confluent", "txoutbox_ordered"),
+    "relay_two_processes_vs_one": ("relay_two_processes", "relay_kafka_python"),
+}
 TXOUTBOX_BATCH: Final = 1_000
 FASTSTREAM_BATCH: Final = 500
 FASTSTREAM_WORKERS: Final = 16
 
 
 def run(bench: Bench) -> Outcome:
-    """Drain the same line of events with each, in an order that changes from round to round."""
-    subjects: dict[str, Callable[[Bench], Run]] = {
-        "relay_kafka_python": lambda b: ours(b, "kafka-python", relays=1),
-        "txoutbox_ordered": txoutbox_ordered,
-        "relay_confluent": lambda b: ours(b, "confluent-kafka", relays=1),
-        "raw_kafka_python": lambda b: raw(b, "raw_kafka_python"),
-        "relay_two_processes": lambda b: ours(b, "kafka-python", relays=2),
-        "raw_confluent": lambda b: raw(b, "raw_confluent"),
-        "raw_sql": raw_sql,
-    }
-    runs: dict[str, list[Run]] = {name: [] for name in subjects}
-    rounds = bench.sizes.rounds
-    for number in range(rounds):
-        names = list(subjects)
-        for name in names[number:] + names[:number]:
-            bench.say(f"relay, round {number + 1} of {rounds}: {name.replace('_', ' ')}")
-            runs[name].append(subjects[name](bench))
-    for number in range(bench.sizes.slow_peer_rounds):
-        bench.say(f"relay, round {number + 1} of {bench.sizes.slow_peer_rounds}: faststream-outbox")
-        runs.setdefault("faststream_outbox", []).append(faststream_outbox(bench))
-    one, theirs = runs["relay_kafka_python"], runs["txoutbox_ordered"]
-    return Outcome(
-        figures={
-            "relay_kafka_python_vs_txoutbox_ordered": ratios(one, theirs),
-            "relay_kafka_python_vs_raw": ratios(one, runs["raw_kafka_python"]),
-            "relay_confluent_vs_txoutbox_ordered": ratios(runs["relay_confluent"], theirs),
-            "relay_two_processes_vs_one": ratios(runs["relay_two_processes"], one),
+    """Drain the same line of events with each of them."""
+    runs = bench.by_turns(
+        "relay",
+        {
+            "relay_kafka_python": lambda: ours(bench, "kafka-python", relays=1),
+            "txoutbox_ordered": lambda: txoutbox_ordered(bench),
+            "relay_confluent": lambda: ours(bench, "confluent-kafka", relays=1),
+            "raw_kafka_python": lambda: raw(bench, "raw_kafka_python"),
+            "relay_two_processes": lambda: ours(bench, "kafka-python", relays=2),
+            "raw_confluent": lambda: raw(bench, "raw_confluent"),
+            "raw_sql": lambda: raw_sql(bench),
         },
-        absolutes={key: value for name in runs for key, value in rates(name, runs[name]).items()},
     )
+    left_out = {}
+    if bench.sizes.with_slow_peer:
+        # Apart and once: a round of it takes longer than one of all the others.
+        once = replace(bench, sizes=replace(bench.sizes, rounds=1))
+        runs |= once.by_turns("relay", {"faststream_outbox": lambda: faststream_outbox(bench)})
+    else:
+        left_out["faststream_outbox"] = "takes too long for a quick run"
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), left_out=left_out)
 
 
 def ours(bench: Bench, client: str, *, relays: int) -> Run:

@@ -26,7 +26,7 @@ def run(bench: Bench) -> Outcome:
     held = _run(bench, events, held=True)
     return Outcome(
         figures={"held_snapshot": ratios([held], [clean])},
-        absolutes=rates("held_snapshot", [held]) | rates("held_snapshot_clean", [clean]),
+        absolutes=rates({"relay_beside_snapshot": [held], "relay_without_snapshot": [clean]}),
     )
 
 

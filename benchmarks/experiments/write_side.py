@@ -26,7 +26,7 @@ def run(bench: Bench) -> Outcome:
         with_event.append(kinds[1])
     return Outcome(
         figures={"add_cost": losses(with_event, plain)},
-        absolutes=rates("transactions_with_event", with_event) | rates("transactions_plain", plain),
+        absolutes=rates({"transactions_with_event": with_event, "transactions_plain": plain}),
     )
 
 
