@@ -39,7 +39,10 @@ def backlog(figures: dict[str, Any], path: Path) -> None:
     axes.fill_between(rows, lowest, highest, alpha=0.2, linewidth=0)
     axes.plot(rows, medians, marker="o")
     axes.set(xscale="log", xlabel="rows in the backlog", ylabel="events per second")
-    axes.set_ylim(bottom=0)
+    axes.set_xticks(rows, [f"{n:,}" for n in rows])
+    axes.set_xticks([], minor=True)
+    axes.set_ylim(0, max(highest) * 1.15)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="y", alpha=0.3)
     figure.savefig(path, dpi=150)
 

@@ -13,7 +13,7 @@ import psutil
 from benchmarks.arrivals import Arrivals
 from benchmarks.bench import Bench, Outcome
 from benchmarks.children import Subject
-from benchmarks.measures import BenchmarkFailed, Measured, percentile
+from benchmarks.measures import BenchmarkFailed, Measured, measured, percentile
 from benchmarks.records import Mark, check
 from benchmarks.servers import Place
 from benchmarks.subjects.application import GROUP
@@ -34,6 +34,8 @@ class Delays:
     cpu_us: float
     """Of the worker process, per event."""
     wal_per_event: float
+    load: float
+    """Events per second that the writer managed to write."""
 
     def outcome(self, name: str, title: str) -> Outcome:
         """Return the two percentiles as figures, and all of it for the plots."""
@@ -42,6 +44,7 @@ class Delays:
                 f"{name}_p50_ms": self.percentile(0.50),
                 f"{name}_p99_ms": self.percentile(0.99),
             },
+            absolutes={f"{name}_load_events_per_s": measured([self.load])},
             distributions={title: list(self.milliseconds.values())},
         )
 
@@ -73,7 +76,12 @@ def to_record(bench: Bench, *, rate: int, seconds: float, hot: bool = False) -> 
         writer.hear()
         committed = _committed(place, "bench_order")
     check(found, committed).require_whole("the records that were waited for")
-    return Delays(milliseconds=_delays(committed, found), cpu_us=cpu, wal_per_event=wal_per_event)
+    return Delays(
+        milliseconds=_delays(committed, found),
+        cpu_us=cpu,
+        wal_per_event=wal_per_event,
+        load=_load(committed),
+    )
 
 
 def to_effect(bench: Bench, *, rate: int, seconds: float) -> Delays:
@@ -96,7 +104,12 @@ def to_effect(bench: Bench, *, rate: int, seconds: float) -> Delays:
             rows = connection.execute("SELECT key, n FROM bench_effect ORDER BY id").fetchall()
     marks = [Mark(key=key, number=number) for key, number in rows]
     check(marks, committed).require_whole("the effects")
-    return Delays(milliseconds=_delays(committed, effects), cpu_us=cpu, wal_per_event=wal_per_event)
+    return Delays(
+        milliseconds=_delays(committed, effects),
+        cpu_us=cpu,
+        wal_per_event=wal_per_event,
+        load=_load(committed),
+    )
 
 
 def _writer(
@@ -122,6 +135,10 @@ def _committed(place: Place, table: str) -> dict[Mark, float]:
 def _delays(begun: Mapping[Mark, float], ended: Mapping[Mark, float]) -> dict[Mark, float]:
     first = min(begun.values()) + WARM_S
     return {mark: (ended[mark] - at) * 1e3 for mark, at in begun.items() if at >= first}
+
+
+def _load(committed: Mapping[Mark, float]) -> float:
+    return len(committed) / (max(committed.values()) - min(committed.values()))
 
 
 def _await_effects(place: Place, events: int) -> None:
