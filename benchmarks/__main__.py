@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from benchmarks import peers
 from benchmarks.bench import Bench
@@ -77,7 +79,7 @@ def main() -> int:
                 arguments.only, arguments.subject, _sizes(arguments), progress, say
             )
         except BenchmarkFailed as failure:
-            console.print(f"[red]failed:[/] {failure}", highlight=False)
+            console.print("[red]failed:[/]", Text(failure))
             return 1
     report.write(BUILD)
     plots = [peers.python(), "-m", "benchmarks.plots", BUILD]
@@ -85,7 +87,7 @@ def main() -> int:
     quick = ", quick run" if arguments.quick else ""
     report.show(console, f"shieldtx beside its peers{quick}")
     for failure in failures:
-        console.print(f"[red]failed:[/] {failure}", highlight=False)
+        console.print("[red]failed:[/]", Text(failure))
     return 1 if failures else 0
 
 
@@ -107,10 +109,16 @@ def _measure(
         for name in names:
             try:
                 report.add(EXPERIMENTS[name].run(bench))
-            except BenchmarkFailed as failure:
-                failures.append(f"{name}: {failure}")
+            except Exception as failure:  # noqa: BLE001  the others' figures are worth showing
+                failures.append(f"{name}: {_told(failure)}")
             progress.advance(progress.task_ids[0])
     return report, failures
+
+
+def _told(failure: Exception) -> str:
+    if isinstance(failure, BenchmarkFailed):
+        return str(failure)
+    return "".join(traceback.format_exception(failure))
 
 
 def _arguments() -> argparse.Namespace:

@@ -102,14 +102,14 @@ def measure(
     def is_enough(sample: Sample) -> bool:
         nonlocal begin
         if begin is None and sample.count >= warm:
-            begin = replace(sample, wal=place.wal())
+            begin = replace(sample, **place.costs())
         if feeder is not None:
             feeder.done(sample.count)
         return is_over(sample) or sample.count >= warm + events
 
     for subject in subjects:
         subject.await_ready()
-    end = replace(follow(subjects, is_enough), wal=place.wal())
+    end = replace(follow(subjects, is_enough), **place.costs())
     if begin is None or end.count == begin.count:
         raise BenchmarkFailed("it was over before anything could be measured")
     return Run.between(begin, end)

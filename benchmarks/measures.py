@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+N = TypeVar("N", int, float)
 
 
 class BenchmarkFailed(Exception):
@@ -28,6 +31,8 @@ class Sample:
     """Bytes of memory that it has."""
     wal: int | None = None
     """Bytes that the database had written to its log."""
+    servers_cpu: float | None = None
+    """Seconds of processor time of PostgreSQL and Kafka together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,16 +43,17 @@ class Run:
     seconds: float
     cpu_seconds: float
     wal_bytes: int | None = None
+    servers_cpu_seconds: float | None = None
 
     @classmethod
     def between(cls, begin: Sample, end: Sample) -> Run:
         """Return the stretch between two samples of a process."""
-        wal = None if begin.wal is None or end.wal is None else end.wal - begin.wal
         return cls(
             events=end.count - begin.count,
             seconds=end.at - begin.at,
             cpu_seconds=end.cpu - begin.cpu,
-            wal_bytes=wal,
+            wal_bytes=_less(end.wal, begin.wal),
+            servers_cpu_seconds=_less(end.servers_cpu, begin.servers_cpu),
         )
 
     @property
@@ -65,6 +71,12 @@ class Run:
         """Bytes of the database's log per event."""
         return None if self.wal_bytes is None else self.wal_bytes / self.events
 
+    @property
+    def servers_cpu_us(self) -> float | None:
+        """Microseconds of processor time of both servers per event."""
+        spent = self.servers_cpu_seconds
+        return None if spent is None else spent / self.events * 1e6
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
@@ -73,6 +85,7 @@ class Measured:
     values: tuple[float, ...]
     cpu_us: float | None = None
     wal_per_event: float | None = None
+    servers_cpu_us: float | None = None
 
     @property
     def median(self) -> float:
@@ -92,11 +105,11 @@ class Measured:
 
 def measured(values: Iterable[float], runs: Sequence[Run] = ()) -> Measured:
     """Return a figure of its rounds' values, with the median cost of these runs' events."""
-    wal = [run.wal_per_event for run in runs if run.wal_per_event is not None]
     return Measured(
         values=tuple(values),
-        cpu_us=statistics.median(run.cpu_us for run in runs) if runs else None,
-        wal_per_event=statistics.median(wal) if wal else None,
+        cpu_us=_median(run.cpu_us for run in runs),
+        wal_per_event=_median(run.wal_per_event for run in runs),
+        servers_cpu_us=_median(run.servers_cpu_us for run in runs),
     )
 
 
@@ -118,3 +131,12 @@ def percentile(values: Sequence[float], part: float) -> float:
     if not ordered:
         raise BenchmarkFailed("nothing was measured, so there is no percentile")
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+
+
+def _less(end: N | None, begin: N | None) -> N | None:
+    return None if end is None or begin is None else end - begin
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,9 @@ from rich.table import Table
 from benchmarks.bench import Outcome
 from benchmarks.figures import FIGURES, Figure
 from benchmarks.measures import Measured
+
+_COSTS: Final = ("CPU µs/event", "servers' CPU", "WAL B/event")
+"""Of the measured process, of PostgreSQL and Kafka together, of the database's log."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,6 +54,8 @@ class Report:
                 found[f"{name}_highest"] = _rounded(value.highest)
             if value.cpu_us is not None:
                 found[f"{name}_cpu_us_per_event"] = _rounded(value.cpu_us)
+            if value.servers_cpu_us is not None:
+                found[f"{name}_servers_cpu_us_per_event"] = _rounded(value.servers_cpu_us)
             if value.wal_per_event is not None:
                 found[f"{name}_wal_bytes_per_event"] = _rounded(value.wal_per_event)
         return found
@@ -74,14 +80,7 @@ class Report:
     def _targets(self, title: str) -> Table:
         table = Table(title=title)
         table.add_column("figure")
-        for column in (
-            "target",
-            "median",
-            "lowest to highest",
-            "met",
-            "CPU µs/event",
-            "WAL B/event",
-        ):
+        for column in ("target", "median", "lowest to highest", "met", *_COSTS):
             table.add_column(column, justify="right")
         for figure in FIGURES:
             value = self.figures.get(figure.name)
@@ -92,7 +91,7 @@ class Report:
     def _absolutes(self) -> Table:
         table = Table(title="Absolute figures of this machine")
         table.add_column("what")
-        for column in ("median", "lowest to highest", "CPU µs/event", "WAL B/event"):
+        for column in ("median", "lowest to highest", *_COSTS):
             table.add_column(column, justify="right")
         for name, value in self.absolutes.items():
             table.add_row(
@@ -121,11 +120,9 @@ def _spread(value: Measured, form: str) -> str:
     return f"{form.format(value.lowest)} to {form.format(value.highest)}"
 
 
-def _costs(value: Measured) -> tuple[str, str]:
-    return (
-        "" if value.cpu_us is None else f"{value.cpu_us:,.0f}",
-        "" if value.wal_per_event is None else f"{value.wal_per_event:,.0f}",
-    )
+def _costs(value: Measured) -> list[str]:
+    costs = (value.cpu_us, value.servers_cpu_us, value.wal_per_event)
+    return ["" if cost is None else f"{cost:,.0f}" for cost in costs]
 
 
 def _rounded(value: float) -> float:

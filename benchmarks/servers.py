@@ -6,13 +6,14 @@ import os
 import statistics
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import psutil
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -36,6 +37,8 @@ class Place:
     """For SQLAlchemy."""
     bootstrap: str
     prefix: str
+    servers_cpu: Callable[[], float]
+    """Tells the processor time of both servers so far, in seconds."""
 
     @property
     def dsn(self) -> str:
@@ -75,6 +78,10 @@ class Place:
         assert row is not None
         return int(row[0])
 
+    def costs(self) -> dict[str, float]:
+        """Return what the servers have spent so far, for a sample."""
+        return {"wal": self.wal(), "servers_cpu": self.servers_cpu()}
+
 
 class Servers:
     """PostgreSQL and Apache Kafka, started once; durable, with the settings that they come with."""
@@ -109,7 +116,10 @@ class Servers:
         name = f"bench_{uuid.uuid4().hex[:12]}"
         self._postgres.create_database(name, template=_TEMPLATE if tables else "template1")
         place = Place(
-            url=self._postgres.url(name), bootstrap=self._kafka.bootstrap, prefix=f"{name}."
+            url=self._postgres.url(name),
+            bootstrap=self._kafka.bootstrap,
+            prefix=f"{name}.",
+            servers_cpu=self._cpu,
         )
         topics = [physical_topic(place.prefix, EVENT_TYPE, kind) for kind in TxKind]
         try:
@@ -144,6 +154,17 @@ class Servers:
         """Return PostgreSQL's version."""
         with psycopg.connect(self._postgres.url("postgres").replace("+psycopg", "")) as connection:
             return str(connection.execute("SHOW server_version").fetchone()[0])  # type: ignore[index]
+
+    def _cpu(self) -> float:
+        postmaster = psutil.Process(self._postgres.pid)
+        used = postmaster.cpu_times()
+        # Of the sessions that have ended, their parent knows.
+        seconds = used.user + used.system + used.children_user + used.children_system
+        for process in (*postmaster.children(recursive=True), psutil.Process(self._kafka.pid)):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                seconds += times.user + times.system
+        return float(seconds)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": 3})

@@ -60,6 +60,7 @@ def produce(place: Place, events: int, *, keys: int, copies: int = 1) -> None:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5,
+            "log_level": 3,
             "queue.buffering.max.messages": 1_000_000,
         }
     )
