@@ -15,6 +15,7 @@ from benchmarks.records import NOTE
 LOCK: Final = ROOT / "benchmarks" / "requirements.txt"
 _FOLDER: Final = BUILD / "bench-venv"
 _READY: Final = _FOLDER / ".ready"
+"""Says of which lock it was made."""
 
 _LINE: Final = """
 FROM (SELECT 'key-' || i % {keys} AS key,
@@ -41,7 +42,8 @@ def fill_of(statement: str, *, topic: str, events: int, keys: int) -> str:
 def python() -> Path:
     """Return the Python of the environment, which is made the first time."""
     interpreter = _FOLDER / "bin" / "python"
-    if _READY.exists() and _READY.stat().st_mtime >= LOCK.stat().st_mtime:
+    lock = LOCK.read_text()
+    if _READY.exists() and _READY.read_text() == lock:
         return interpreter
     shutil.rmtree(_FOLDER, ignore_errors=True)
     venv.create(_FOLDER, with_pip=True)
@@ -55,5 +57,5 @@ def python() -> Path:
     )
     if done.returncode:
         raise BenchmarkFailed(f"pip could not install the peers:\n{done.stdout}")
-    _READY.touch()
+    _READY.write_text(lock)
     return interpreter
