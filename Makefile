@@ -40,8 +40,8 @@ format: .venv/.ready ## bring the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/.ready kafka ## measure how fast the relay drains an outbox to Kafka
-	@$(BIN)/python -m benchmarks.quick $(ARGS)
+bench: .venv/.ready kafka ## measure everything beside the peers: 20 minutes (QUICK=1: 3 minutes)
+	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(ARGS)
 
 faults: .venv/.ready kafka ## break everything on real servers and count: matrix, sweep, mutants, simulation, model
 	@$(BIN)/python -m tests.faults $(ARGS)
@@ -53,9 +53,10 @@ dist: .venv/.ready ## build the wheel and the source archive into dist/
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation
 
-lock: $(UV) ## write both requirement locks anew (UPGRADE=--upgrade: to the newest versions)
+lock: $(UV) ## write the requirement locks anew (UPGRADE=--upgrade: to the newest versions)
 	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements.lock
 	$(COMPILE) --group build --output-file requirements-build.lock
+	$(COMPILE) --group bench --output-file benchmarks/requirements.txt
 
 clean: ## remove .venv and everything that was built (the cache of Kafka's jars stays)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,1 +1,1 @@
-"""Benchmarks: the commands that print the figures of the documentation."""
+"""How fast shieldtx is, side by side with its peers: `make bench`, or `python -m benchmarks`."""

@@ -1,0 +1,1 @@
+"""The experiments: each measures a few figures that belong together."""

@@ -1,0 +1,36 @@
+"""A relay by the size of its backlog."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.bench import Bench, Outcome, rates
+from benchmarks.experiments.standing import Standing
+from benchmarks.measures import Run, measured
+
+FIGURES: Final = ("backlog_flatness",)
+
+
+def run(bench: Bench) -> Outcome:
+    """Measure beside each of three backlogs, by turns."""
+    with ExitStack() as open_:
+        outboxes: dict[int, Standing] = {}
+        for size in bench.sizes.backlogs:
+            bench.say(f"backlog: writing {size:,} rows")
+            place = open_.enter_context(bench.servers.place())
+            outboxes[size] = open_.enter_context(Standing(bench, place, backlog=size))
+            place.tidy()
+        runs: dict[int, list[Run]] = {size: [] for size in outboxes}
+        for number in range(bench.sizes.rounds):
+            for size in sorted(outboxes, reverse=number % 2 == 1):
+                bench.say(f"backlog, round {number + 1} of {bench.sizes.rounds}: {size:,} rows")
+                runs[size].append(outboxes[size].measure(bench.sizes.window))
+        bench.say("backlog: checking what was sent")
+    by_round = list(zip(*runs.values(), strict=True))
+    flat = [min(r.rate for r in of) / max(r.rate for r in of) for of in by_round]
+    largest = runs[max(runs)]
+    return Outcome(
+        figures={"backlog_flatness": measured(flat, largest)},
+        absolutes=rates({f"backlog_of_{size}": of for size, of in runs.items()}),
+    )

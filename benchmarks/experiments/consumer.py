@@ -1,0 +1,109 @@
+"""The consumer on a topic full of records, beside an inbox in plain SQLAlchemy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import Producer
+
+from benchmarks.bench import Bench, Outcome, compared, rates, run_subjects
+from benchmarks.measures import BenchmarkFailed, Run
+from benchmarks.records import Mark, check_beginning
+from benchmarks.servers import Place
+from benchmarks.subjects.application import HAS_LISTS
+from benchmarks.subjects.raw_records import record_at
+from shieldtx.brokers.partitioning import partition_of
+
+FIGURES: Final = {
+    "consumer_vs_single": ("consumer", "single_consumer"),
+    "consumer_list_vs_single": ("consumer_list", "single_consumer"),
+    "consumer_duplicates": ("consumer_duplicates", "consumer"),
+}
+WARM: Final = 500
+LIST_TIMES: Final = 5
+"""So many times the records for the handler of lists, which would be done in a moment."""
+
+
+def run(bench: Bench) -> Outcome:
+    """Consume the same topics with each of them."""
+    records, keys = bench.sizes.consumed, bench.sizes.keys
+    with bench.servers.place() as plain, bench.servers.place() as doubled:
+        produce(plain, records * LIST_TIMES + WARM, keys=keys)
+        produce(doubled, (records + WARM) // 2, keys=keys, copies=2)
+
+        def consume(topic: Place, **job: Any) -> Callable[[], Run]:
+            return lambda: _consume(bench, topic, records=records, **job)
+
+        subjects = {
+            "single_consumer": consume(plain, module="single_consumer"),
+            "consumer": consume(plain),
+            "consumer_duplicates": consume(doubled, copies=2),
+        }
+        left_out = {}
+        if HAS_LISTS:
+            subjects["consumer_list"] = consume(plain, lists=True, times=LIST_TIMES)
+        else:
+            left_out["consumer_list_vs_single"] = "ConsumerGroup has no handles_many"
+        runs = bench.by_turns("consumer", subjects)
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), left_out=left_out)
+
+
+def produce(place: Place, events: int, *, keys: int, copies: int = 1) -> None:
+    """Fill the topic with the records of so many events, each with its copies right behind it."""
+    failures: list[Any] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "log_level": 3,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    for index in range(events):
+        record = record_at(index, keys=keys, prefix=place.prefix)
+        partition = partition_of(record.key or b"", 8)
+        for _ in range(copies):
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                partition,
+                lambda error, _: failures.append(error) if error else None,
+                headers=list(record.headers),
+            )
+    if producer.flush(60) or failures:
+        raise BenchmarkFailed(f"the topic cannot be filled: {failures[:1]}")
+
+
+def _consume(
+    bench: Bench,
+    topic: Place,
+    *,
+    records: int,
+    module: str = "consumer",
+    lists: bool = False,
+    copies: int = 1,
+    times: int = 1,
+) -> Run:
+    """Consume into a database of its own and count the effects."""
+    group = f"bench-{uuid4()}"
+    with bench.servers.place() as own:
+        place = replace(own, prefix=topic.prefix)
+        run = run_subjects(
+            place,
+            module,
+            [{"group": group, "lists": lists}],
+            events=records * times,
+            warm=WARM,
+        )
+        with place.connect() as connection:
+            rows = connection.execute("SELECT key, n FROM bench_effect ORDER BY id").fetchall()
+    effects = [Mark(key=key, number=number) for key, number in rows]
+    reading = check_beginning(effects, (records * times + WARM) // copies)
+    reading.require_whole("the effects of a consumer")
+    return run

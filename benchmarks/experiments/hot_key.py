@@ -1,0 +1,42 @@
+"""A key with half of the events: what the other keys feel of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.bench import Bench, Outcome
+from benchmarks.experiments.latency import Delays, to_record
+from benchmarks.measures import Measured, measured, percentile
+
+FIGURES: Final = ("hot_key",)
+RATE: Final = 1_000
+
+
+def run(bench: Bench) -> Outcome:
+    """Measure commit to record with and without the hot key, by turns."""
+    hot: list[float] = []
+    even: list[float] = []
+    cost: Delays | None = None
+    for number in range(bench.sizes.rounds):
+        for name in ("without", "with")[:: 1 if number % 2 == 0 else -1]:
+            bench.say(f"hot key, round {number + 1} of {bench.sizes.rounds}: {name}")
+            delays = to_record(
+                bench, rate=RATE, seconds=bench.sizes.hot_key_seconds, hot=name == "with"
+            )
+            others = [ms for mark, ms in delays.milliseconds.items() if mark.key != "hot"]
+            (hot if name == "with" else even).append(percentile(others, 0.99))
+            cost = delays
+    pairs = zip(hot, even, strict=True)
+    return Outcome(
+        figures={
+            "hot_key": Measured(
+                values=tuple(beside / without for beside, without in pairs),
+                cpu_us=cost.cpu_us if cost else None,
+                wal_per_event=cost.wal_per_event if cost else None,
+            )
+        },
+        absolutes={
+            "hot_key_other_keys_p99_ms": measured(hot),
+            "hot_key_without_p99_ms": measured(even),
+        },
+    )

@@ -1,0 +1,120 @@
+"""The relay on a backlog, beside the peers and the bare clients, in one run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from benchmarks import peers
+from benchmarks.bench import WARM, Bench, Outcome, compared, measure, rates, run_subjects
+from benchmarks.children import Subject
+from benchmarks.filling import fill
+from benchmarks.measures import Run
+from benchmarks.records import check, read_topic, written
+
+FIGURES: Final = {
+    "relay_kafka_python_vs_txoutbox_ordered": ("relay_kafka_python", "txoutbox_ordered"),
+    "relay_kafka_python_vs_raw": ("relay_kafka_python", "raw_kafka_python"),
+    "relay_confluent_vs_txoutbox_ordered": ("relay_confluent", "txoutbox_ordered"),
+    "relay_two_processes_vs_one": ("relay_two_processes", "relay_kafka_python"),
+}
+TXOUTBOX_BATCH: Final = 1_000
+FASTSTREAM_BATCH: Final = 500
+FASTSTREAM_WORKERS: Final = 16
+
+
+def run(bench: Bench) -> Outcome:
+    """Drain the same line of events with each of them."""
+    runs = bench.by_turns(
+        "relay",
+        {
+            "relay_kafka_python": lambda: ours(bench, "kafka-python", relays=1),
+            "txoutbox_ordered": lambda: txoutbox_ordered(bench),
+            "relay_confluent": lambda: ours(bench, "confluent-kafka", relays=1),
+            "raw_kafka_python": lambda: raw(bench, "raw_kafka_python"),
+            "relay_two_processes": lambda: ours(bench, "kafka-python", relays=2),
+            "raw_confluent": lambda: raw(bench, "raw_confluent"),
+            "raw_sql": lambda: raw_sql(bench),
+        },
+    )
+    left_out = {}
+    if bench.sizes.with_slow_peer:
+        # Apart and once: a round of it takes longer than one of all the others.
+        once = replace(bench, sizes=replace(bench.sizes, rounds=1))
+        runs |= once.by_turns("relay", {"faststream_outbox": lambda: faststream_outbox(bench)})
+    else:
+        left_out["faststream_outbox"] = "takes too long for a quick run"
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), left_out=left_out)
+
+
+def ours(bench: Bench, client: str, *, relays: int) -> Run:
+    """Drain with one or several relay processes of shieldtx."""
+    events, keys = bench.sizes.events, bench.sizes.keys
+    with bench.servers.place() as place:
+        with place.connect() as connection:
+            fill(connection, begin=0, end=events + WARM, keys=keys)
+        place.tidy()
+        run = run_subjects(
+            place, "relay", [{"client": client, "relays": relays}] * relays, events=events
+        )
+        reading = check(read_topic(place.bootstrap, place.topic), written(events + WARM, keys))
+        reading.require_whole(f"{relays} relays with {client}")
+    return run
+
+
+def raw(bench: Bench, name: str) -> Run:
+    """Send the same records with a client alone."""
+    events, keys = bench.sizes.events, bench.sizes.keys
+    with bench.servers.place() as place:
+        job = {
+            "keys": keys,
+            "warm": WARM,
+            "events": events,
+            "partitions": bench.sizes.partitions,
+        }
+        run = run_subjects(place, name, [job], events=events)
+        reading = check(read_topic(place.bootstrap, place.topic), written(events + WARM, keys))
+        reading.require_whole(name)
+    return run
+
+
+def raw_sql(bench: Bench) -> Run:
+    """Claim and settle without sending anything."""
+    with bench.servers.place() as place:
+        with place.connect() as connection:
+            fill(connection, begin=0, end=bench.sizes.events + WARM, keys=bench.sizes.keys)
+        place.tidy()
+        return run_subjects(place, "raw_sql", [{}], events=bench.sizes.events)
+
+
+def txoutbox_ordered(bench: Bench) -> Run:
+    """Drain with txoutbox."""
+    return _peer(
+        bench,
+        "txoutbox_ordered",
+        peers.TXOUTBOX_FILL,
+        {"batch": TXOUTBOX_BATCH},
+        ordered=True,
+    )
+
+
+def faststream_outbox(bench: Bench) -> Run:
+    """Drain with faststream-outbox."""
+    return _peer(
+        bench,
+        "faststream_outbox_kafka",
+        peers.FASTSTREAM_FILL,
+        {"batch": FASTSTREAM_BATCH, "workers": FASTSTREAM_WORKERS},
+        ordered=False,
+    )
+
+
+def _peer(bench: Bench, name: str, fill_: str, job: dict[str, int], *, ordered: bool) -> Run:
+    events, keys = bench.sizes.events, bench.sizes.keys
+    with bench.servers.place(tables=False) as place:
+        statement = peers.fill_of(fill_, topic=place.topic, events=events + WARM, keys=keys)
+        with Subject(name, place.job | job | {"fill": statement}, python=peers.python()) as subject:
+            run = measure(place, [subject], events=events)
+        reading = check(read_topic(place.bootstrap, place.topic), written(events + WARM, keys))
+        reading.require_whole(name, ordered=ordered)
+    return run

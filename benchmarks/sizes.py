@@ -1,0 +1,64 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Counts of events and rounds."""
+
+    rounds: int
+    """Alternating runs of each subject."""
+    events: int
+    """Through each relay."""
+    with_slow_peer: bool = False
+    keys: int = 1_000
+    partitions: int = 8
+    latency_seconds: float
+    latency_rate: int = 500
+    """Events per second."""
+    hot_key_seconds: float
+    transactions: int
+    """Of the write side, of each kind in a round."""
+    consumed: int
+    """Records through each consumer."""
+    snapshot_events: int
+    backlogs: tuple[int, int, int]
+    window: int
+    """Events of each measurement beside a standing backlog."""
+    delayed_rows: int
+    memory_events: int
+    purged_rows: int
+
+
+FULL = Sizes(
+    rounds=3,
+    with_slow_peer=True,
+    events=100_000,
+    latency_seconds=30.0,
+    hot_key_seconds=15.0,
+    transactions=2_000,
+    consumed=10_000,
+    snapshot_events=500_000,
+    backlogs=(10_000, 1_000_000, 5_000_000),
+    window=40_000,
+    delayed_rows=1_000_000,
+    memory_events=1_000_000,
+    purged_rows=1_000_000,
+)
+QUICK = Sizes(
+    rounds=1,
+    events=40_000,
+    latency_seconds=10.0,
+    hot_key_seconds=5.0,
+    transactions=500,
+    consumed=2_000,
+    snapshot_events=60_000,
+    backlogs=(10_000, 100_000, 500_000),
+    window=20_000,
+    delayed_rows=100_000,
+    memory_events=100_000,
+    purged_rows=100_000,
+)

@@ -1,0 +1,1 @@
+"""What is measured, one process each; those of the peers run in an environment of their own."""

@@ -1,0 +1,97 @@
+"""The application that is measured: one event type, and a consumer group with one effect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Identity, MetaData, Table, Text, insert
+from sqlalchemy.orm import Session
+
+from benchmarks.records import EVENT_TYPE, SOURCE
+from shieldtx import Event, Settings, ShieldTx
+from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection, KafkaPublisher
+from shieldtx.handlers import ConsumerGroup
+
+GROUP = "effects"
+HAS_LISTS = hasattr(ConsumerGroup, "handles_many")
+"""Whether handlers can take lists of events."""
+
+_TABLES = MetaData()
+EFFECT = Table(
+    "bench_effect",
+    _TABLES,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("key", Text),
+    Column("n", BigInteger),
+)
+_INSERT = insert(EFFECT)
+
+
+def application(*, url: str, bootstrap: str, prefix: str, client: str = "kafka-python") -> ShieldTx:
+    """Make the application; `client` is the Kafka client of its relay."""
+    settings: dict[str, Any] = {
+        "source": SOURCE,
+        "database_url": url,
+        "kafka_bootstrap": bootstrap,
+        "topic_prefix": prefix,
+    }
+    broker = None
+    if "kafka_producer" in Settings.model_fields:
+        settings["kafka_producer"] = client
+    elif client == "confluent-kafka":
+        broker = _Confluent(bootstrap)
+    shield = ShieldTx(Settings(**settings), broker=broker)
+    shield.declare(EVENT_TYPE)
+    return shield
+
+
+def from_environment() -> ShieldTx:
+    """Make the application for the command line; BENCH_CLIENT names the Kafka client."""
+    settings = Settings.from_env()
+    shield = application(
+        url=settings.database_url.get_secret_value(),
+        bootstrap=settings.kafka_bootstrap,
+        prefix=settings.topic_prefix,
+        client=os.environ.get("BENCH_CLIENT", "kafka-python"),
+    )
+    handle(shield, GROUP)
+    return shield
+
+
+def handle(shield: ShieldTx, name: str, *, lists: bool = False) -> None:
+    """Declare the handler of a consumer group; it may take lists where HAS_LISTS."""
+    group = shield.consumer(name)
+    if lists:
+        group.handles_many(EVENT_TYPE)(_handle_many)  # type: ignore[attr-defined]
+    else:
+        group.handles(EVENT_TYPE)(_handle)
+
+
+def _handle(session: Session, event: Event) -> None:
+    session.execute(_INSERT, _effect_of(event))
+
+
+def _handle_many(session: Session, events: Sequence[Event]) -> None:
+    session.execute(_INSERT, [_effect_of(event) for event in events])
+
+
+def _effect_of(event: Event) -> dict[str, Any]:
+    return {"key": event.payload["key"], "n": event.payload["n"]}
+
+
+class _Confluent(KafkaBroker):
+    """Kafka, published to with confluent-kafka."""
+
+    def __init__(self, bootstrap: str) -> None:
+        connection = KafkaConnection(bootstrap_servers=bootstrap, client_id=f"shieldtx-{SOURCE}")
+        super().__init__(connection)
+        self._to = connection
+
+    def publisher(self) -> KafkaPublisher:
+        """Return a new publisher."""
+        from shieldtx.brokers import confluent_producer  # noqa: PLC0415  an extra
+
+        return KafkaPublisher(self._to, connect=partial(confluent_producer.connect))

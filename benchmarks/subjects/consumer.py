@@ -1,0 +1,30 @@
+"""shieldtx's consumer, pass after pass."""
+
+from __future__ import annotations
+
+from benchmarks.subjects.application import application, handle
+from benchmarks.subjects.telling import Telling
+from shieldtx.inbox import Verdict
+
+
+def main() -> None:
+    """Consume until the harness has heard enough."""
+    telling = Telling()
+    job = telling.job
+    app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
+    handle(app, job["group"], lists=job["lists"])
+    consumer = app.consumer_worker(job["group"])
+    telling.ready()
+    dealt_with = 0
+    while not telling.is_over:
+        done = consumer.run_once()
+        dealt_with += done.verdicts[Verdict.APPLIED] + done.duplicates
+        telling.sample(dealt_with)
+        if done.parked or done.ignored or done.verdicts[Verdict.RETRIED]:
+            raise RuntimeError(f"the consumer was not left alone: {done}")
+    consumer.close()
+    app.close()
+
+
+if __name__ == "__main__":
+    main()

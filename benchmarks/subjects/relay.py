@@ -1,0 +1,78 @@
+"""shieldtx's relay, pass after pass; it holds its part of the shards before it begins."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psutil
+
+from benchmarks.subjects.application import application
+from benchmarks.subjects.telling import Telling
+from shieldtx import ShieldTx
+from shieldtx.relay import Relay
+
+RENEWAL_S = 5.0
+IDLE_S = 0.002
+
+
+def main() -> None:
+    """Relay until the harness has heard enough."""
+    telling = Telling()
+    job = telling.job
+    app = application(
+        url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
+    )
+    relay = app.relay()
+    share = app.settings.shards // job.get("relays", 1)
+    deadline = time.monotonic() + 60
+    while len(relay.shards) != share:
+        relay.renew()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(relay.shards)} shards are held instead of {share}")
+        time.sleep(IDLE_S)
+    telling.ready()
+    threading.Thread(target=_renew, args=(relay, telling), daemon=True).start()
+    purge = _Purge(app, telling)
+    if job.get("purge"):
+        purge.start()
+    process = psutil.Process()
+    published = 0
+    while not telling.is_over:
+        done = relay.run_once()
+        published += done.published
+        telling.sample(published, purged=purge.removed, rss=process.memory_info().rss)
+        if done.outage or done.retried or done.failed or done.lost:
+            raise RuntimeError(f"the relay was not left alone: {done}")
+        if not done.more:
+            time.sleep(IDLE_S)
+    relay.close()
+    app.close()
+
+
+class _Purge(threading.Thread):
+    """Housekeeping in a thread beside the relay, as in the worker process."""
+
+    def __init__(self, app: ShieldTx, telling: Telling) -> None:
+        super().__init__(name="purge", daemon=True)
+        self.removed = 0
+        self._housekeeping = app.housekeeping()
+        self._telling = telling
+
+    def run(self) -> None:
+        """Purge until nothing is left."""
+        more = True
+        while more and not self._telling.is_over:
+            done = self._housekeeping.run_once()
+            self.removed += done.removed
+            more = done.more
+
+
+def _renew(relay: Relay, telling: Telling) -> None:
+    while not telling.is_over:
+        time.sleep(RENEWAL_S)
+        relay.renew()
+
+
+if __name__ == "__main__":
+    main()

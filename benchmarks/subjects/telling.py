@@ -1,0 +1,45 @@
+"""What a measured process tells the harness; imports nothing but Python, for the peers' sake."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+
+class Telling:
+    """The measured process's side of the conversation: a job, "ready", "go", samples."""
+
+    def __init__(self) -> None:
+        self.job: dict[str, Any] = json.loads(sys.stdin.readline())
+        self._stopped = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the harness has heard enough."""
+        return self._stopped.is_set()
+
+    def ready(self) -> None:
+        """Say that all is prepared, and wait for the word to begin."""
+        print(json.dumps({"ready": True}), flush=True)
+        sys.stdin.readline()
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def sample(self, count: int, **more: Any) -> None:
+        """Say how many events are done by now."""
+        print(json.dumps(stamp() | {"count": count} | more), flush=True)
+
+    def await_end(self) -> None:
+        """Wait until the harness has heard enough."""
+        self._stopped.wait()
+
+    def _await_end(self) -> None:
+        sys.stdin.read()
+        self._stopped.set()
+
+
+def stamp() -> dict[str, float]:
+    """Return the time and the processor time of this process so far, in seconds."""
+    return {"at": time.monotonic(), "cpu": time.process_time()}
