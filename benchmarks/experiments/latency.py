@@ -141,7 +141,7 @@ def _committed(place: Place, table: str) -> dict[Mark, float]:
         "ORDER BY 3, id"
     )
     with place.connect() as connection:
-        rows = connection.execute(statement).fetchall()  # type: ignore[call-overload]
+        rows = connection.execute(statement).fetchall()
     return {Mark(key=key, number=number): at for key, number, at in rows}
 
 
