@@ -79,15 +79,15 @@ def main() -> int:
                 arguments.only, arguments.subject, _sizes(arguments), progress, say
             )
         except BenchmarkFailed as failure:
-            console.print("[red]failed:[/]", Text(failure))
+            console.print("[red]failed:[/]", Text(str(failure)))
             return 1
     report.write(BUILD)
-    plots = [peers.python(), "-m", "benchmarks.plots", BUILD]
+    plots = [str(peers.python()), "-m", "benchmarks.plots", str(BUILD)]
     subprocess.run(plots, check=True, cwd=ROOT)  # noqa: S603  our own module
     quick = ", quick run" if arguments.quick else ""
     report.show(console, f"shieldtx beside its peers{quick}")
-    for failure in failures:
-        console.print("[red]failed:[/]", Text(failure))
+    for problem in failures:
+        console.print("[red]failed:[/]", Text(problem))
     return 1 if failures else 0
 
 

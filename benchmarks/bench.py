@@ -27,8 +27,8 @@ class Outcome:
     """Beside them, for the reader: most are events per second."""
     distributions: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Single values, for the plots."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """Figures that could not be measured, and why."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """What was left out, or is not as it should be, by the name of what it is about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

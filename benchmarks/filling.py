@@ -68,7 +68,7 @@ def fill_terminal(connection: Connection, rows: int, *, keys: int) -> None:
 def _insert(connection: Connection, statement: str, *, begin: int, end: int, keys: int) -> None:
     for start in range(begin, end, CHUNK):
         connection.execute(
-            statement,  # type: ignore[arg-type]
+            statement,
             {
                 "source": SOURCE,
                 "type": EVENT_TYPE,

@@ -47,9 +47,9 @@ def python() -> Path:
         return interpreter
     shutil.rmtree(_FOLDER, ignore_errors=True)
     venv.create(_FOLDER, with_pip=True)
-    pip = [interpreter, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    pip = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     done = subprocess.run(  # noqa: S603  our own environment
-        [*pip, "--quiet", "--require-hashes", "-r", LOCK],
+        [*pip, "--quiet", "--require-hashes", "-r", str(LOCK)],
         check=False,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.bench import Outcome
 from benchmarks.figures import FIGURES, Figure
@@ -30,14 +31,14 @@ class Report:
     figures: dict[str, Measured] = field(default_factory=dict)
     absolutes: dict[str, Measured] = field(default_factory=dict)
     distributions: dict[str, Sequence[float]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
         """Add what an experiment found."""
         self.figures.update(outcome.figures)
         self.absolutes.update(outcome.absolutes)
         self.distributions.update(outcome.distributions)
-        self.left_out.update(outcome.left_out)
+        self.remarks.update(outcome.remarks)
 
     def flat(self) -> dict[str, float | str]:
         """Return everything by name: the median under the name alone, the rest beside it."""
@@ -70,8 +71,8 @@ class Report:
         """Print both tables."""
         console.print(self._targets(title))
         console.print(self._absolutes())
-        for name, reason in self.left_out.items():
-            console.print(f"left out: {name}: {reason}")
+        for name, remark in self.remarks.items():
+            console.print(Text(f"{name.replace('_', ' ')}: {remark}"))
         console.print(
             f"{os.cpu_count()} cores, PostgreSQL {self.postgres}, Apache Kafka and everything else "
             f"on this machine; fdatasync of a page: {self.fdatasync_us:,.0f} µs"

@@ -42,13 +42,13 @@ def run(bench: Bench) -> Outcome:
             "consumer": consume(plain),
             "consumer_duplicates": consume(doubled, copies=2),
         }
-        left_out = {}
+        remarks = {}
         if HAS_LISTS:
             subjects["consumer_list"] = consume(plain, lists=True, times=LIST_TIMES)
         else:
-            left_out["consumer_list_vs_single"] = "ConsumerGroup has no handles_many"
+            remarks["consumer_list_vs_single"] = "left out, ConsumerGroup has no handles_many"
         runs = bench.by_turns("consumer", subjects)
-    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), left_out=left_out)
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
 
 
 def produce(place: Place, events: int, *, keys: int, copies: int = 1) -> None:

@@ -24,6 +24,7 @@ WARM_S: Final = 2.0
 SLICES: Final = 3
 """The spread of a percentile is that of the parts of the time."""
 SILENCE_S: Final = 15.0
+KEPT_PACE: Final = 0.97
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +35,10 @@ class Delays:
     cpu_us: float
     """Of the worker process, per event."""
     wal_per_event: float
+    rate: int
+    """Events per second that the writer was to write."""
     load: float
-    """Events per second that the writer managed to write."""
+    """Events per second that it managed to write."""
 
     def outcome(self, name: str, title: str) -> Outcome:
         """Return the two percentiles as figures, and all of it for the plots."""
@@ -45,8 +48,16 @@ class Delays:
                 f"{name}_p99_ms": self.percentile(0.99),
             },
             absolutes={f"{name}_load_events_per_s": measured([self.load])},
+            remarks=self._remarks(name),
             distributions={title: list(self.milliseconds.values())},
         )
+
+    def _remarks(self, name: str) -> dict[str, str]:
+        if self.load >= self.rate * KEPT_PACE:
+            return {}
+        return {
+            name: f"the machine is too busy, {self.load:.0f} of {self.rate} events/s were written"
+        }
 
     def percentile(self, part: float) -> Measured:
         """Return a percentile of all of it, the spread being that of its thirds."""
@@ -80,6 +91,7 @@ def to_record(bench: Bench, *, rate: int, seconds: float, hot: bool = False) -> 
         milliseconds=_delays(committed, found),
         cpu_us=cpu,
         wal_per_event=wal_per_event,
+        rate=rate,
         load=_load(committed),
     )
 
@@ -108,6 +120,7 @@ def to_effect(bench: Bench, *, rate: int, seconds: float) -> Delays:
         milliseconds=_delays(committed, effects),
         cpu_us=cpu,
         wal_per_event=wal_per_event,
+        rate=rate,
         load=_load(committed),
     )
 
@@ -128,7 +141,7 @@ def _committed(place: Place, table: str) -> dict[Mark, float]:
         "ORDER BY 3, id"
     )
     with place.connect() as connection:
-        rows = connection.execute(statement).fetchall()  # type: ignore[call-overload]
+        rows = connection.execute(statement).fetchall()
     return {Mark(key=key, number=number): at for key, number, at in rows}
 
 

@@ -37,14 +37,14 @@ def run(bench: Bench) -> Outcome:
             "raw_sql": lambda: raw_sql(bench),
         },
     )
-    left_out = {}
+    remarks = {}
     if bench.sizes.with_slow_peer:
         # Apart and once: a round of it takes longer than one of all the others.
         once = replace(bench, sizes=replace(bench.sizes, rounds=1))
         runs |= once.by_turns("relay", {"faststream_outbox": lambda: faststream_outbox(bench)})
     else:
-        left_out["faststream_outbox"] = "takes too long for a quick run"
-    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), left_out=left_out)
+        remarks["faststream_outbox"] = "left out, it takes too long for a quick run"
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
 
 
 def ours(bench: Bench, client: str, *, relays: int) -> Run:
