@@ -33,6 +33,7 @@ class SqlInboxStore:
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
+        self._due = sql.due(tables, self._dialect)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
@@ -46,7 +47,7 @@ class SqlInboxStore:
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is."""
         with self._single.connect() as connection:
-            rows = connection.execute(sql.due(self._tables, self._dialect, group, limit))
+            rows = connection.execute(self._due, sql.due_parameters(group, limit))
             return [envelope_of(row) for row in rows]
 
     def start_attempt(
@@ -86,7 +87,7 @@ class SqlInboxStore:
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
         with self._begin() as (session, connection):
-            settled = connection.execute(self._all_processed, _of_batch(attempts)).rowcount
+            settled = connection.execute(self._all_processed, self._of_batch(attempts)).rowcount
             if settled != len(attempts):
                 raise LeaseLost(
                     f"{len(attempts) - settled} of {len(attempts)} events of group "
@@ -115,7 +116,7 @@ class SqlInboxStore:
         """Take back the counted start of attempts of one batch, of those that own their row."""
         if attempts:
             with self._single.connect() as connection:
-                connection.execute(self._release, _of_batch(attempts))
+                connection.execute(self._release, self._of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Let the row wait for its next attempt."""
@@ -229,6 +230,10 @@ class SqlInboxStore:
         )
         return None if row is None else envelope_of(row)
 
+    def _of_batch(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
+        first, ids = attempts[0], [attempt.envelope.id for attempt in attempts]
+        return sql.batch_parameters(first.group, ids, first.token)
+
     @contextmanager
     def _begin(self) -> Iterator[tuple[Session, Connection]]:
         with Session(self._engine) as session, session.begin() as begun:
@@ -250,8 +255,3 @@ def _refuse_commit(connection: Connection) -> None:
     # After an error in this event, SQLAlchemy may return the connection with its transaction open.
     connection.connection.rollback()
     raise HandlerError(_ENDED)
-
-
-def _of_batch(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    first = attempts[0]
-    return sql.batch_parameters(first.group, [a.envelope.id for a in attempts], first.token)

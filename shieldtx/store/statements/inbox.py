@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import (
     ColumnElement,
     Float,
+    Integer,
     Select,
     Text,
     Update,
@@ -38,18 +39,24 @@ _SOURCE = bindparam("of_source", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
 _LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
 _EVENT_IDS = "of_events"
+_MOST = bindparam("most", type_=Integer())
 
 
-def due(t: Tables, d: StoreDialect, group: str, limit: int) -> Select[Any]:
-    """Select rows whose turn it is, in the order of arrival."""
+def due(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Select rows whose turn it is, in the order of arrival; built once, run with its limit."""
     i = t.inbox.alias("waiting")
     return (
         select(*envelope_columns(i, "event_time"))
-        .where(i.c.consumer_group == group, i.c.settled_at.is_(None))
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
         .where(_is_free(i, d), not_(_is_held_back(t, i)))
         .order_by(i.c.seq)
-        .limit(limit)
+        .limit(_MOST)
     )
+
+
+def due_parameters(group: str, limit: int) -> dict[str, Any]:
+    """Return the parameters of `due`."""
+    return {_GROUP.key: group, _MOST.key: limit}
 
 
 def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
