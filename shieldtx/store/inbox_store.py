@@ -17,6 +17,7 @@ from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
 from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.reception import Reception
+from shieldtx.store.statements import compensation
 from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
@@ -161,9 +162,9 @@ class SqlInboxStore:
             return None
         connection = session.connection()
         statement = (
-            sql.own_original(t, rollback.causation_id)
+            compensation.own_original(t, rollback.causation_id)
             if own
-            else sql.received_original(
+            else compensation.received_original(
                 t, attempt.group, rollback.causation_id, rollback.causation_source or ""
             )
         )
@@ -171,7 +172,7 @@ class SqlInboxStore:
         if row is None:
             return None
         compensated = connection.scalars(
-            sql.is_compensated(t, attempt.group, rollback.causation_id)
+            compensation.is_compensated(t, attempt.group, rollback.causation_id)
         ).one()
         return Original(
             envelope=envelope_of(row),
@@ -184,7 +185,7 @@ class SqlInboxStore:
         rollback = attempt.envelope
         if rollback.causation_id is not None:
             session.connection().execute(
-                sql.mark_compensated(
+                compensation.mark_compensated(
                     self._tables,
                     group=attempt.group,
                     event_id=rollback.id,
@@ -212,7 +213,7 @@ class SqlInboxStore:
             | self._dialect.next_in_sequence()
             | {"consumer_group": attempt.group, "event_time": rollback.time}
         )
-        statement = sql.fence(self._tables, self._dialect)
+        statement = compensation.fence(self._tables, self._dialect)
         return session.connection().execute(statement, row).one_or_none() is not None
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
@@ -222,7 +223,7 @@ class SqlInboxStore:
         row = (
             session.connection()
             .execute(
-                sql.received_by_anybody(
+                compensation.received_by_anybody(
                     self._tables, envelope.causation_id, envelope.causation_source
                 )
             )
