@@ -168,7 +168,13 @@ class Buffer:
         self.flush()
 
     def _on_connection_commit(self, connection: Connection) -> None:
-        self.flush(connection)
+        try:
+            self.flush(connection)
+        except BaseException:
+            # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
+            # back to the pool with the connection, for somebody else to commit.
+            connection.connection.rollback()
+            raise
 
     def _on_after_commit(self, session: Session) -> None:
         self._released = session.get_nested_transaction()

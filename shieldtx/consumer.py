@@ -76,6 +76,9 @@ class Consumer:
         self._decode = decode
         self._settings = settings
         self._stopping = stopping
+        self._clock = clock
+        self._more_is_coming = False
+        self._next_look = clock()
         self._batches = Batches(
             group=group, store=store, inbox=inbox, stopping=stopping, clock=clock
         )
@@ -83,11 +86,12 @@ class Consumer:
     def run_once(self) -> ConsumerPass:
         """Make one pass: first what is due in the inbox, then what is new on the topics."""
         limit = self._settings.batch_size
-        due = self._work(self._store.due(self._group.name, limit=limit))
+        due = self._work_what_is_due(limit)
         # With work at hand there is no reason to wait for more.
         busy = sum(due.values()) > due[Verdict.HELD]
         timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
         records = self._subscriber.poll(timeout=timeout, limit=limit)
+        self._more_is_coming = len(records) == limit
         if not records:
             return ConsumerPass(verdicts=due)
         try:
@@ -151,6 +155,17 @@ class Consumer:
             ignored=ignored,
         )
         return done, receipt
+
+    def _work_what_is_due(self, limit: int) -> Counter[Verdict]:
+        """Look at the inbox; behind a full batch no more often than without any records."""
+        now = self._clock()
+        if self._more_is_coming and now < self._next_look:
+            return Counter()
+        verdicts = self._work(self._store.due(self._group.name, limit=limit))
+        self._next_look = now
+        if not verdicts:
+            self._next_look += self._settings.poll_timeout.total_seconds()
+        return verdicts
 
     def _work(self, envelopes: Iterable[Envelope]) -> Counter[Verdict]:
         verdicts: Counter[Verdict] = Counter()

@@ -17,6 +17,7 @@ from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
 from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.reception import Reception
+from shieldtx.store.statements import compensation
 from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
@@ -33,6 +34,7 @@ class SqlInboxStore:
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
+        self._due = sql.due(tables, self._dialect)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
@@ -46,7 +48,7 @@ class SqlInboxStore:
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is."""
         with self._single.connect() as connection:
-            rows = connection.execute(sql.due(self._tables, self._dialect, group, limit))
+            rows = connection.execute(self._due, sql.due_parameters(group, limit))
             return [envelope_of(row) for row in rows]
 
     def start_attempt(
@@ -86,7 +88,7 @@ class SqlInboxStore:
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
         with self._begin() as (session, connection):
-            settled = connection.execute(self._all_processed, _of_batch(attempts)).rowcount
+            settled = connection.execute(self._all_processed, self._of_batch(attempts)).rowcount
             if settled != len(attempts):
                 raise LeaseLost(
                     f"{len(attempts) - settled} of {len(attempts)} events of group "
@@ -115,7 +117,7 @@ class SqlInboxStore:
         """Take back the counted start of attempts of one batch, of those that own their row."""
         if attempts:
             with self._single.connect() as connection:
-                connection.execute(self._release, _of_batch(attempts))
+                connection.execute(self._release, self._of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Let the row wait for its next attempt."""
@@ -160,9 +162,9 @@ class SqlInboxStore:
             return None
         connection = session.connection()
         statement = (
-            sql.own_original(t, rollback.causation_id)
+            compensation.own_original(t, rollback.causation_id)
             if own
-            else sql.received_original(
+            else compensation.received_original(
                 t, attempt.group, rollback.causation_id, rollback.causation_source or ""
             )
         )
@@ -170,7 +172,7 @@ class SqlInboxStore:
         if row is None:
             return None
         compensated = connection.scalars(
-            sql.is_compensated(t, attempt.group, rollback.causation_id)
+            compensation.is_compensated(t, attempt.group, rollback.causation_id)
         ).one()
         return Original(
             envelope=envelope_of(row),
@@ -183,7 +185,7 @@ class SqlInboxStore:
         rollback = attempt.envelope
         if rollback.causation_id is not None:
             session.connection().execute(
-                sql.mark_compensated(
+                compensation.mark_compensated(
                     self._tables,
                     group=attempt.group,
                     event_id=rollback.id,
@@ -211,7 +213,7 @@ class SqlInboxStore:
             | self._dialect.next_in_sequence()
             | {"consumer_group": attempt.group, "event_time": rollback.time}
         )
-        statement = sql.fence(self._tables, self._dialect)
+        statement = compensation.fence(self._tables, self._dialect)
         return session.connection().execute(statement, row).one_or_none() is not None
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
@@ -221,13 +223,17 @@ class SqlInboxStore:
         row = (
             session.connection()
             .execute(
-                sql.received_by_anybody(
+                compensation.received_by_anybody(
                     self._tables, envelope.causation_id, envelope.causation_source
                 )
             )
             .one_or_none()
         )
         return None if row is None else envelope_of(row)
+
+    def _of_batch(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
+        first, ids = attempts[0], [attempt.envelope.id for attempt in attempts]
+        return sql.batch_parameters(first.group, ids, first.token)
 
     @contextmanager
     def _begin(self) -> Iterator[tuple[Session, Connection]]:
@@ -250,8 +256,3 @@ def _refuse_commit(connection: Connection) -> None:
     # After an error in this event, SQLAlchemy may return the connection with its transaction open.
     connection.connection.rollback()
     raise HandlerError(_ENDED)
-
-
-def _of_batch(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    first = attempts[0]
-    return sql.batch_parameters(first.group, [a.envelope.id for a in attempts], first.token)

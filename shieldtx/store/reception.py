@@ -129,7 +129,8 @@ class Reception:
     ) -> list[Identity]:
         if not started:
             return []
-        given = batch_parameters(group, [envelope.id for envelope in started.values()], token)
+        ids = [envelope.id for envelope in started.values()]
+        given = batch_parameters(group, ids, token)
         return [(row[0], row[1]) for row in connection.execute(self._release_held_back, given)]
 
     def _strangers(

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import (
     ColumnElement,
     Float,
+    Integer,
     Select,
     Text,
     Update,
@@ -24,7 +25,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.events import storable
 from shieldtx.states import INBOX, InboxStatus, TxKind
@@ -38,18 +39,24 @@ _SOURCE = bindparam("of_source", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
 _LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
 _EVENT_IDS = "of_events"
+_MOST = bindparam("most", type_=Integer())
 
 
-def due(t: Tables, d: StoreDialect, group: str, limit: int) -> Select[Any]:
-    """Select rows whose turn it is, in the order of arrival."""
+def due(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Select rows whose turn it is, in the order of arrival; built once, run with its limit."""
     i = t.inbox.alias("waiting")
     return (
         select(*envelope_columns(i, "event_time"))
-        .where(i.c.consumer_group == group, i.c.settled_at.is_(None))
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
         .where(_is_free(i, d), not_(_is_held_back(t, i)))
         .order_by(i.c.seq)
-        .limit(limit)
+        .limit(_MOST)
     )
+
+
+def due_parameters(group: str, limit: int) -> dict[str, Any]:
+    """Return the parameters of `due`."""
+    return {_GROUP.key: group, _MOST.key: limit}
 
 
 def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
@@ -68,7 +75,7 @@ def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     i = t.inbox
     return (
         update(i)
-        .where(_is_row(t, _GROUP, _EVENT_ID, _SOURCE), _may_start(t))
+        .where(is_row(t, _GROUP, _EVENT_ID, _SOURCE), _may_start(t))
         .where(i.c.event_id.in_(free))
         .values(
             status=InboxStatus.PROCESSING.value,
@@ -150,70 +157,6 @@ def give_up(
     )
 
 
-def mark_compensated(
-    t: Tables, *, group: str, event_id: UUID, source: str, original_id: UUID
-) -> Update:
-    """Note which event a rollback took back."""
-    return (
-        update(t.inbox)
-        .where(_is_row(t, group, event_id, source))
-        .values(compensated_id=original_id)
-    )
-
-
-def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
-    """Select whether the group has compensated an event."""
-    i = t.inbox
-    return select(exists().where(i.c.consumer_group == group, i.c.compensated_id == original_id))
-
-
-def own_original(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select a COMMIT event that this service wrote, and lock it."""
-    o = t.outbox
-    return (
-        select(*envelope_columns(o, "created_at"))
-        .where(o.c.event_id == event_id, o.c.tx_kind == TxKind.COMMIT.value)
-        .with_for_update()
-    )
-
-
-def received_original(t: Tables, group: str, event_id: UUID, source: str) -> Select[Any]:
-    """Select a COMMIT event that the group received, with its status, and lock it."""
-    i = t.inbox
-    return (
-        select(*envelope_columns(i, "event_time"), i.c.status)
-        .where(_is_row(t, group, event_id, source), i.c.tx_kind == TxKind.COMMIT.value)
-        .with_for_update()
-    )
-
-
-def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
-    """Select a COMMIT event that any group of this service received."""
-    i = t.inbox
-    return (
-        select(*envelope_columns(i, "event_time"))
-        .where(i.c.event_id == event_id, i.c.source == source)
-        .where(i.c.tx_kind == TxKind.COMMIT.value)
-        .limit(1)
-    )
-
-
-def fence(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
-    """Leave a tombstone where an event would lie that its rollback has overtaken."""
-    return (
-        d.insert_new(t.inbox)
-        .values(
-            status=InboxStatus.FENCED.value,
-            attempts=0,
-            due_at=d.now(),
-            received_at=d.now(),
-            event_time=bindparam("event_time", type_=t.inbox.c.event_time.type),
-            settled_at=d.now(),
-        )
-        .returning(t.inbox.c.event_id)
-    )
-
-
 def replay(
     t: Tables, d: StoreDialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[Any]:
@@ -221,7 +164,7 @@ def replay(
     i = t.inbox
     return (
         update(i)
-        .where(_is_row(t, group, event_id, source), i.c.status == InboxStatus.DEAD.value)
+        .where(is_row(t, group, event_id, source), i.c.status == InboxStatus.DEAD.value)
         .values(
             status=InboxStatus.PROCESSING.value,
             attempts=0,
@@ -232,7 +175,8 @@ def replay(
     )
 
 
-def _is_row(t: Tables, group: Any, event_id: Any, source: Any) -> ColumnElement[bool]:
+def is_row(t: Tables, group: Any, event_id: Any, source: Any) -> ColumnElement[bool]:
+    """Whether a row is that of an event in a group."""
     i = t.inbox
     return and_(i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source)
 

@@ -1,0 +1,77 @@
+"""The statements that take an event back: its original, the note that it is done, the tombstone."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, Update, bindparam, exists, select, update
+from sqlalchemy.sql.dml import ReturningInsert
+
+from shieldtx.states import InboxStatus, TxKind
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.inbox import is_row
+from shieldtx.store.tables import Tables
+
+
+def mark_compensated(
+    t: Tables, *, group: str, event_id: UUID, source: str, original_id: UUID
+) -> Update:
+    """Note which event a rollback took back."""
+    return (
+        update(t.inbox).where(is_row(t, group, event_id, source)).values(compensated_id=original_id)
+    )
+
+
+def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
+    """Select whether the group has compensated an event."""
+    i = t.inbox
+    return select(exists().where(i.c.consumer_group == group, i.c.compensated_id == original_id))
+
+
+def own_original(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select a COMMIT event that this service wrote, and lock it."""
+    o = t.outbox
+    return (
+        select(*envelope_columns(o, "created_at"))
+        .where(o.c.event_id == event_id, o.c.tx_kind == TxKind.COMMIT.value)
+        .with_for_update()
+    )
+
+
+def received_original(t: Tables, group: str, event_id: UUID, source: str) -> Select[Any]:
+    """Select a COMMIT event that the group received, with its status, and lock it."""
+    i = t.inbox
+    return (
+        select(*envelope_columns(i, "event_time"), i.c.status)
+        .where(is_row(t, group, event_id, source), i.c.tx_kind == TxKind.COMMIT.value)
+        .with_for_update()
+    )
+
+
+def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
+    """Select a COMMIT event that any group of this service received."""
+    i = t.inbox
+    return (
+        select(*envelope_columns(i, "event_time"))
+        .where(i.c.event_id == event_id, i.c.source == source)
+        .where(i.c.tx_kind == TxKind.COMMIT.value)
+        .limit(1)
+    )
+
+
+def fence(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+    """Leave a tombstone where an event would lie that its rollback has overtaken."""
+    return (
+        d.insert_new(t.inbox)
+        .values(
+            status=InboxStatus.FENCED.value,
+            attempts=0,
+            due_at=d.now(),
+            received_at=d.now(),
+            event_time=bindparam("event_time", type_=t.inbox.c.event_time.type),
+            settled_at=d.now(),
+        )
+        .returning(t.inbox.c.event_id)
+    )
