@@ -5,8 +5,10 @@ from __future__ import annotations
 from benchmarks.subjects.application import application, handle
 from benchmarks.subjects.telling import Telling
 from shieldtx.inbox import Verdict
+from shieldtx.scheduling import few_collections
 
 
+@few_collections()
 def main() -> None:
     """Consume until the harness has heard enough."""
     telling = Telling()

@@ -10,9 +10,11 @@ from types import FrameType
 
 from shieldtx.app import ShieldTx
 from shieldtx.relay import RelayPass
+from shieldtx.scheduling import few_collections
 from shieldtx.workers import RENEWALS_PER_LEASE
 
 
+@few_collections()
 def relay_once(app: ShieldTx) -> RelayPass:
     """Publish what is due of the shards that nobody else holds, and free them again."""
     stop = _stop_on_signals()
@@ -34,6 +36,7 @@ def relay_once(app: ShieldTx) -> RelayPass:
     return done
 
 
+@few_collections()
 def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
     """Handle what is on the topics and what is due in the inbox; return what was counted."""
     stop = _stop_on_signals()
