@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ ACTIONS = {
     "drop": "it stands still likewise, and the answer never comes",
 }
 
+LONGEST_STANDSTILL_S = 60
 STANDSTILLS = {"freeze", "drop"}
 
 
@@ -137,9 +139,14 @@ class Breaker:
 def stand_still(wake: Path) -> None:
     """Stop this process, all its threads, until a file is there; a minute at most."""
     pid = os.getpid()
-    awake = f"for n in $(seq 600); do test -e {wake} && break; sleep 0.1; done; kill -CONT {pid}"
+    look = f"test -e {wake} && break; sleep 0.1"
+    awake = f"for n in $(seq {10 * LONGEST_STANDSTILL_S}); do {look}; done; kill -CONT {pid}"
     subprocess.Popen(["sh", "-c", awake])
+    ends = time.monotonic() + LONGEST_STANDSTILL_S
     os.kill(pid, signal.SIGSTOP)
+    # Another thread may be the one that takes the signal: until it has, this one goes nowhere.
+    while not wake.exists() and time.monotonic() < ends:
+        time.sleep(0.01)
 
 
 class Breakable:
