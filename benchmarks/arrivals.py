@@ -32,7 +32,8 @@ class Arrivals:
             }
         )
         self._reader.assign([TopicPartition(place.topic, n, 0) for n in range(PARTITIONS)])
-        self._reader.poll(1.0)
+        # Nothing is there yet: by the end of this it waits.
+        self._reader.poll(0.5)
 
     def __enter__(self) -> Self:
         return self

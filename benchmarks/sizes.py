@@ -50,15 +50,15 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     rounds=1,
-    events=40_000,
+    events=30_000,
     latency_seconds=10.0,
-    hot_key_seconds=5.0,
-    transactions=500,
-    consumed=2_000,
+    hot_key_seconds=3.0,
+    transactions=300,
+    consumed=1_500,
     snapshot_events=60_000,
     backlogs=(10_000, 100_000, 500_000),
     window=20_000,
     delayed_rows=100_000,
-    memory_events=100_000,
+    memory_events=60_000,
     purged_rows=100_000,
 )
