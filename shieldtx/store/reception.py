@@ -185,7 +185,7 @@ def _identity(envelope: Envelope) -> Identity:
     return envelope.id.int, envelope.source
 
 
-def _identities(result: Result[Any]) -> set[Identity]:
+def _identities(result: Result[*tuple[Any, ...]]) -> set[Identity]:
     return {(row[0].int, row[1]) for row in result.all()}
 
 
