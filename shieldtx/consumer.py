@@ -102,8 +102,9 @@ class Consumer:
         # The rows are committed, so the partitions can go on whatever becomes of the handlers.
         self._subscriber.commit(records)
         due.update(self._batches.work(receipt.started))
-        started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
-        due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
+        if len(receipt.started) < len(receipt.fresh):
+            started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
+            due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
         return ConsumerPass(
             records=len(records),
             fresh=done.fresh,

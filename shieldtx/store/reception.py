@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Result
 
 from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, Parked, Receipt
@@ -18,8 +19,8 @@ from shieldtx.store.statements.envelopes import columns_of
 from shieldtx.store.statements.inbox import batch_parameters
 from shieldtx.store.tables import Tables
 
-Identity = tuple[UUID, str]
-"""An event's id and its source: what a group dedupes on."""
+Identity = tuple[int, str]
+"""The number of an event's id, and its source: what a group dedupes on."""
 
 Key = tuple[str, str | None]
 """A topic and an event's key: what keeps its order."""
@@ -44,12 +45,12 @@ class Reception:
     ) -> Receipt:
         """Store a batch in the open transaction; the unique keys decide what is new."""
         token = uuid4()
-        leases = self._leases(connection, group, arrivals)
-        new = self._insert(connection, group, arrivals, leases, token)
+        identities = [_identity(arrival.envelope) for arrival in arrivals]
+        leases = self._leases(connection, group, arrivals, identities)
+        new = self._insert(connection, group, arrivals, map(leases.get, identities), token)
         fresh: dict[Identity, Envelope] = {}
         old: list[Arrival] = []
-        for arrival in arrivals:
-            identity = _identity(arrival.envelope)
+        for identity, arrival in zip(identities, arrivals, strict=True):
             if identity in new and identity not in fresh:
                 fresh[identity] = arrival.envelope
             else:
@@ -72,7 +73,11 @@ class Reception:
         )
 
     def _leases(
-        self, connection: Connection, group: str, arrivals: Sequence[Arrival]
+        self,
+        connection: Connection,
+        group: str,
+        arrivals: Sequence[Arrival],
+        identities: Sequence[Identity],
     ) -> dict[Identity, float]:
         """Choose what is started with this batch: that before which no row of its key is open."""
         keyed = [a.envelope for a in arrivals if a.lease and a.envelope.key is not None]
@@ -86,18 +91,18 @@ class Reception:
             rows = connection.execute(self._open_keys, given)
             closed = {(topic, key) for topic, key in rows}
         leases: dict[Identity, float] = {}
-        ids: set[UUID] = set()
-        for arrival in arrivals:
-            envelope = arrival.envelope
-            key, identity = (envelope.topic, envelope.key), _identity(envelope)
+        ids: set[int] = set()
+        for identity, arrival in zip(identities, arrivals, strict=True):
             if identity in leases:
                 continue
+            envelope = arrival.envelope
+            key = envelope.topic, envelope.key
             # Statements on a batch know its rows by their ids alone.
-            if arrival.lease is None or key in closed or envelope.id in ids:
+            if arrival.lease is None or key in closed or identity[0] in ids:
                 if envelope.key is not None:
                     closed.add(key)
                 continue
-            ids.add(envelope.id)
+            ids.add(identity[0])
             leases[identity] = arrival.lease.total_seconds()
         return leases
 
@@ -106,7 +111,7 @@ class Reception:
         connection: Connection,
         group: str,
         arrivals: Sequence[Arrival],
-        leases: Mapping[Identity, float],
+        leases: Iterable[float | None],
         token: UUID,
     ) -> set[Identity]:
         if not arrivals:
@@ -115,10 +120,10 @@ class Reception:
             "event_time": [arrival.envelope.time for arrival in arrivals],
             "record_partition": [arrival.record.partition for arrival in arrivals],
             "record_offset": [arrival.record.offset for arrival in arrivals],
-            sql.LEASE: [leases.get(_identity(arrival.envelope)) for arrival in arrivals],
+            sql.LEASE: list(leases),
         }
         given = self._dialect.many(columns, **{sql.GROUP: group, sql.TOKEN: token})
-        return {(row[0], row[1]) for row in connection.execute(self._receive, given)}
+        return _identities(connection.execute(self._receive, given))
 
     def _released(
         self,
@@ -126,12 +131,12 @@ class Reception:
         group: str,
         started: Mapping[Identity, Envelope],
         token: UUID,
-    ) -> list[Identity]:
+    ) -> set[Identity]:
         if not started:
-            return []
+            return set()
         ids = [envelope.id for envelope in started.values()]
         given = batch_parameters(group, ids, token)
-        return [(row[0], row[1]) for row in connection.execute(self._release_held_back, given)]
+        return _identities(connection.execute(self._release_held_back, given))
 
     def _strangers(
         self, connection: Connection, group: str, old: Sequence[Arrival]
@@ -140,8 +145,8 @@ class Reception:
         ids = [a.envelope.id for a in old if _may_be_stranger(a.envelope)]
         if not ids:
             return []
-        rows = connection.execute(sql.known(self._tables, self._dialect, group, ids))
-        known = {(row[0], row[1]) for row in rows}
+        statement = sql.known(self._tables, self._dialect, group, ids)
+        known = _identities(connection.execute(statement))
         return [
             Parked(
                 record=arrival.record,
@@ -177,7 +182,11 @@ class Reception:
 
 
 def _identity(envelope: Envelope) -> Identity:
-    return envelope.id, envelope.source
+    return envelope.id.int, envelope.source
+
+
+def _identities(result: Result[*tuple[Any, ...]]) -> set[Identity]:
+    return {(row[0].int, row[1]) for row in result.all()}
 
 
 def _may_be_stranger(envelope: Envelope) -> bool:

@@ -163,8 +163,8 @@ HUNTS: dict[str, Hunt] = {
     "M10": Hunt(invariant="inversions", run=_with_two_relays),
     "M11": Hunt(invariant="illegal", run=_broken(in_a_relay, "publish", "after", "drop")),
     "M12": Hunt(
-        invariant="double",
-        run=_broken(_nothing_refused, "attempt", "after", "freeze"),
+        invariant="illegal",
+        run=_broken(_nothing_refused, "effect", "before", "freeze"),
     ),
     "M13": Hunt(invariant="both", run=_with_lost_answers),
     "M14": Hunt(invariant="neither", run=_broken(in_a_consumer, "receive", "before", "exit")),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from shieldtx import Event, Refused, RetryPolicy
+from shieldtx import Event, Refused, RetryPolicy, new_event_id
+from shieldtx.events import Envelope
 from shieldtx.inbox import Verdict
+from shieldtx.ports import Arrival, ReceivedRecord
+from shieldtx.store.inbox_store import SqlInboxStore
 from tests.integration.test_consumer import SLOW, Make, World
 from tests.services import QUICK, Wire, drain, effect, make_topics
 
@@ -198,6 +202,46 @@ def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Call
     assert done.verdicts == {Verdict.HELD: 2, Verdict.APPLIED: 1}
     assert sorted(world.downstream.effects()) == list("abc")
     assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
+
+
+def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
+    world: World, eventually: Callable[..., None]
+) -> None:
+    earlier, later, other = (
+        Envelope(
+            id=new_event_id(),
+            type="orders.placed",
+            source="orders",
+            topic="orders.placed",
+            payload="{}",
+            time=datetime.now(UTC),
+            key=key,
+        )
+        for key in ("a", "a", "b")
+    )
+
+    def arrivals(*envelopes: Envelope, lease: timedelta | None) -> list[Arrival]:
+        record = ReceivedRecord(topic="t", partition=0, offset=0, key=b"", value=b"", headers=())
+        return [Arrival(envelope=e, record=record, lease=lease) for e in envelopes]
+
+    engine = world.downstream.engine
+    store = SqlInboxStore(engine, world.downstream.app.tables)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as beside, engine.connect() as first:
+        store._reception.receive(first, "stock", arrivals(earlier, lease=None), [])
+        batch = arrivals(earlier, later, other, lease=timedelta(minutes=1))
+        second = beside.submit(store.receive, "stock", batch, [])
+        eventually(lambda: world.downstream.rows(waiting) != [], "the batch waits for the row")
+        first.commit()
+        receipt = second.result(30)
+    assert [attempt.envelope.id for attempt in receipt.started] == [other.id]
+    assert [e.id for e in receipt.fresh] == [later.id, other.id]
+    assert state(world) == [("a", "INIT", 0), ("a", "PROCESSING", 0), ("b", "PROCESSING", 1)]
+    attempts = [
+        store.start_attempt("stock", e, lease=timedelta(minutes=1), max_attempts=3)
+        for e in (later, earlier)
+    ]
+    assert [attempt is not None for attempt in attempts] == [False, True]
 
 
 def test_an_error_that_shows_at_the_commit_is_the_fault_of_the_event_that_has_it_alone(

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy
-from shieldtx.consumer import Consumer
+from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Record
 from shieldtx.relay import Relay
@@ -409,6 +409,37 @@ def test_a_stopped_worker_leaves_the_rest_in_the_inbox(world: World) -> None:
     assert rows == [("PROCESSING", 0, None)] * 3
     drain(world.consumer())
     assert len(world.downstream.effects()) == 3
+
+
+def test_full_batches_keep_nobody_from_looking_at_what_is_due(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("not yet")
+    world.write("a")
+    now = [0.0]
+    consumer = world.consumer()
+    consumer._clock = lambda: now[0]
+    consumer._settings = ConsumerSettings(batch_size=2)
+    drain(consumer)
+    trouble.clear()
+    world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
+    world.write(*"bcdefghijk")
+    # The first look is due, and the next one when as much time has gone by as without records.
+    consumer.run_once()
+    assert "a" in world.downstream.effects()
+    looks: list[float] = []
+    look = consumer._store.due
+
+    def note(*args: Any, **more: Any) -> Any:
+        looks.append(now[0])
+        return look(*args, **more)
+
+    consumer._store.due = note  # type: ignore[method-assign]
+    for seconds in (0.0, 0.1, 0.1, 0.1):
+        now[0] += seconds
+        assert consumer.run_once().records == 2
+    drain(consumer)
+    assert looks[:2] == [0.0, pytest.approx(0.2)]
+    assert len(world.downstream.effects()) == 11
 
 
 def test_a_handler_that_is_gone_leaves_its_events_waiting(world: World) -> None:
