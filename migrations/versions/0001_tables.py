@@ -98,7 +98,7 @@ def _make_outbox(op: Operations, schema: str | None) -> None:
         ),
         *_envelope_checks(op, "shield_outbox"),
         schema=schema,
-        postgresql_with={"fillfactor": "60", "autovacuum_vacuum_scale_factor": "0.01"},
+        postgresql_with={"fillfactor": "45", "autovacuum_vacuum_scale_factor": "0.01"},
     )
 
     def index(

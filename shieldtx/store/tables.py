@@ -141,7 +141,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         _one_of("shield_outbox", "operation", Operation),
         schema=schema,
         # Room on each page for the new version of a claimed row, which then needs no index entry.
-        postgresql_with={"fillfactor": "60", **_VACUUM_OFTEN},
+        postgresql_with={"fillfactor": "45", **_VACUUM_OFTEN},
     )
     open_ = table.c.settled_at.is_(None)
     in_line = and_(open_, not_(table.c.waiting))
