@@ -221,8 +221,8 @@ def few_collections() -> Iterator[None]:
     """Let the garbage collector look seldom, and at nothing that was there before.
 
     A batch is some ten thousands of objects, none of them in a circle, which come and go together:
-    to look for circles among them, and among all that was imported, takes a third of a relay's time
-    (docs/performance.md).
+    to look for circles among them, and among all that was imported, takes a good part of a relay's
+    time.
     """
     before = gc.get_threshold()
     gc.collect()
