@@ -35,7 +35,7 @@ class Echo:
         self._accepting.start()
 
     def close(self) -> None:
-        # A connection is closed by its own thread alone: recv() must not meet a number of nobody
+        # A connection is closed by its own thread alone: recv() must not meet a number of nobody.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(10)
         self._listener.close()

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
 from shieldtx.ports import Claim, OutboxStore, Outcome, Record
+from shieldtx.relay import Relay
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -37,6 +38,20 @@ def write(service: Service, *keys: str | None, type: str = "things.happened", **
 
 def keys_of(records: list[Record]) -> list[str]:
     return [(record.key or b"").decode() for record in records]
+
+
+def assert_sent_as_written(service: Service, wire: Wire) -> None:
+    written = service.rows("SELECT event_id FROM shield_outbox ORDER BY seq")
+    sent = [dict(record.headers)["ce_id"].decode() for record in wire.published]
+    assert sent == [str(event_id) for (event_id,) in written]
+
+
+def fail_to_claim(relay: Relay, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a pass whose claim goes wrong in the way of `store`."""
+    with monkeypatch.context() as cut:
+        cut.setattr(relay, "_store", store)
+        with pytest.raises(OperationalError):
+            relay.run_once()
 
 
 def test_a_pass_claims_publishes_and_settles(service: Service, wire: Wire) -> None:
@@ -403,16 +418,11 @@ def test_nothing_overtakes_an_event_whose_claim_had_its_answer_lost(
 ) -> None:
     relay = service.relay()
     write(service, "a")
-    with monkeypatch.context() as cut:
-        cut.setattr(relay, "_store", _LosesAnswers(relay._store))
-        with pytest.raises(OperationalError):
-            relay.run_once()
+    fail_to_claim(relay, _LosesAnswers(relay._store), monkeypatch)
     write(service, "a")
     assert service.outbox() == {"PROCESSING": 1, "INIT": 1}
     drain(relay)
-    written = service.rows("SELECT event_id FROM shield_outbox ORDER BY seq")
-    sent = [dict(record.headers)["ce_id"].decode() for record in wire.published]
-    assert sent == [str(event_id) for (event_id,) in written]
+    assert_sent_as_written(service, wire)
     assert service.rows("SELECT attempts, unconfirmed FROM shield_outbox") == [(1, False)] * 2
 
 
@@ -421,20 +431,15 @@ def test_a_claim_that_was_given_up_and_comes_late_after_all_leases_nothing_to_no
 ) -> None:
     relay = service.relay()
     write(service, "a")
-    with monkeypatch.context() as cut:
-        late = _DelaysClaims(relay._store)
-        cut.setattr(relay, "_store", late)
-        with pytest.raises(OperationalError):
-            relay.run_once()
+    late = _DelaysClaims(relay._store)
+    fail_to_claim(relay, late, monkeypatch)
     assert relay.run_once().published == 1
     write(service, "a")
     late.arrive()
     write(service, "a")
     drain(relay)
     assert service.outbox() == {"PROCESSED": 3}
-    written = service.rows("SELECT event_id FROM shield_outbox ORDER BY seq")
-    sent = [dict(record.headers)["ce_id"].decode() for record in wire.published]
-    assert sent == [str(event_id) for (event_id,) in written]
+    assert_sent_as_written(service, wire)
 
 
 def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(service: Service) -> None:
@@ -457,10 +462,7 @@ def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
 ) -> None:
     relay = service.relay("one")
     write(service, "a")
-    with monkeypatch.context() as cut:
-        cut.setattr(relay, "_store", _LosesAnswers(relay._store))
-        with pytest.raises(OperationalError):
-            relay.run_once()
+    fail_to_claim(relay, _LosesAnswers(relay._store), monkeypatch)
     heir = service.relay("two")
     relay.renew()
     assert heir.renew().shards == frozenset()

@@ -179,9 +179,6 @@ class World:
                 self.say("an overdue statement arrives: {}", late())
             except DatabaseError as error:
                 self.say("an overdue statement arrives: {!r}", error)
-            # It is the later events that show whether it did harm.
-            if self.fates.chance(0.7):
-                self.write()
 
     def wake(self) -> None:
         """Let one of the processes go on that sleep side by side."""
@@ -199,6 +196,9 @@ class World:
             return
         if self.overdue and self.fates.chance(0.2):
             self.arrive()
+            # It is the later events that show whether it did harm.
+            if self.fates.chance(0.7):
+                self.write()
         fault = self.fates.fault()
         if fault is Fault.NONE:
             return
