@@ -39,6 +39,8 @@ class Tick:
     name: str
     run: Callable[[], bool]
     every: timedelta
+    linger: timedelta = timedelta(0)
+    """How long after its last pass it can be woken without the scheduler, which takes a while."""
 
 
 class Worker:
@@ -167,7 +169,7 @@ class Worker:
                 return
             finally:
                 self._pass_began.pop(tick.name, None)
-            if not more and not woken.is_set():
+            if not more and not woken.wait(tick.linger.total_seconds()):
                 return
 
     def _watch(self) -> None:
@@ -188,6 +190,8 @@ class Worker:
         log.info("%s is stopping", self._name)
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
         self._scheduler.pause()
+        for woken in self._woken.values():
+            woken.set()
         for name, running in self._running.items():
             if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 log.error("%s: %s did not end in time; its leases will run out", self._name, name)

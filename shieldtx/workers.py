@@ -9,6 +9,8 @@ from shieldtx.scheduling import Tick, Worker
 
 RENEWALS_PER_LEASE = 4
 HOUSEKEEPING = timedelta(minutes=1)
+LINGER = timedelta(milliseconds=100)
+"""How long the relay stays awake for the next hint."""
 
 
 def relay_worker(app: ShieldTx) -> Worker:
@@ -39,6 +41,7 @@ def relay_worker(app: ShieldTx) -> Worker:
                 name="poll",
                 run=lambda: relay.run_once().more,
                 every=app.settings.relay_poll_interval,
+                linger=LINGER,
             ),
             Tick(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
         ],

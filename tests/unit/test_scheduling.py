@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, tzinfo
 
 import apscheduler.schedulers.base
 import pytest
+from apscheduler.schedulers.base import BaseScheduler
 
 import shieldtx.scheduling
 from shieldtx.scheduling import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
@@ -188,6 +189,30 @@ def test_a_tick_that_is_woken_while_it_runs_runs_once_more(bench: Bench):
     bench.tick("poll", run, NEVER)
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 2
+
+
+def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkeypatch):
+    monkeypatch.delattr(BaseScheduler, "modify_job")
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            threading.Timer(0.2, lambda: bench.worker.wake("poll")).start()
+        else:
+            bench.stop()
+
+    bench.ticks.append(Tick(name="poll", run=lambda: bool(run()), every=NEVER, linger=NEVER))
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 2
+
+
+def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
+    bench.ticks.append(Tick(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
+    began = time.monotonic()
+    threading.Timer(0.2, lambda: bench.stop()).start()
+    assert bench.run() == EXIT_STOPPED
+    assert time.monotonic() - began < 10
 
 
 def test_no_tick_runs_twice_at_a_time(bench: Bench):
