@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC
 from typing import Final
 
@@ -33,7 +32,7 @@ def encode(envelope: Envelope, prefix: str, keys: Sequence[SecretStr] = ()) -> R
     if not keys or envelope.kind is not TxKind.ROLLBACK:
         return record
     signature = _signature(envelope, record.topic, keys[0])
-    return replace(record, headers=(*record.headers, (HEADER, signature)))
+    return record._replace(headers=(*record.headers, (HEADER, signature)))
 
 
 def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) -> Envelope:

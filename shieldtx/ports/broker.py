@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record for the broker: names as the broker knows them, everything else as bytes."""
 
     topic: str
@@ -18,8 +17,7 @@ class Record:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReceivedRecord:
+class ReceivedRecord(NamedTuple):
     """A record as it was read; (topic, partition, offset) names it for ever."""
 
     topic: str

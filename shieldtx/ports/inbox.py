@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -16,8 +16,7 @@ from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.states import InboxStatus
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A decoded record on its way into the inbox."""
 
     envelope: Envelope
@@ -34,8 +33,7 @@ class Parked:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One counted attempt at an inbox row, fenced by its token."""
 
     envelope: Envelope

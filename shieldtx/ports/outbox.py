@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 from shieldtx.events import Envelope
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """An outbox row in the hands of a relay."""
 
     envelope: Envelope

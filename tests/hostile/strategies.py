@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -173,13 +172,13 @@ def _edited(
 def _record(id, kind, biz_key, edits, value, key, topic) -> ReceivedRecord:
     envelope = GOOD.evolve(id=id, kind=kind, biz_key=biz_key)
     record = received(codec.encode(envelope, PREFIX))
-    record = replace(record, headers=_edited([*record.headers], edits))
+    record = record._replace(headers=_edited([*record.headers], edits))
     if value is not ...:
-        record = replace(record, value=value)
+        record = record._replace(value=value)
     if key is not ...:
         rest = tuple(header for header in record.headers if header[0] != "ce_partitionkey")
-        record = replace(record, key=key, headers=rest)
-    return record if topic is ... else replace(record, topic=topic)
+        record = record._replace(key=key, headers=rest)
+    return record if topic is ... else record._replace(topic=topic)
 
 
 records = st.builds(

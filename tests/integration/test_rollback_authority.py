@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
@@ -87,7 +86,7 @@ def shop(make_service: Make, wire: Wire, caplog: pytest.LogCaptureFixture) -> It
 
 def with_headers(record: Record, **changes: bytes | None) -> Record:
     headers = {**dict(record.headers), **changes}
-    return replace(record, headers=tuple((n, v) for n, v in headers.items() if v is not None))
+    return record._replace(headers=tuple((n, v) for n, v in headers.items() if v is not None))
 
 
 def forged(event: Event, *, source: str = "stock") -> Envelope:
@@ -165,16 +164,15 @@ def test_a_rollback_with_another_header_is_parked_whichever_it_is(shop: Shop) ->
 def test_a_rollback_cannot_be_turned_against_another_event(shop: Shop) -> None:
     _, other = shop.place("a", "b")
     genuine = next(record for record in shop.refusals() if record.key == b"a")
-    turned = replace(
-        with_headers(
-            genuine,
-            ce_causationid=str(other.id).encode(),
-            ce_partitionkey=b"b",
-            ce_id=str(new_event_id()).encode(),
-        ),
+    turned = with_headers(
+        genuine,
+        ce_causationid=str(other.id).encode(),
+        ce_partitionkey=b"b",
+        ce_id=str(new_event_id()).encode(),
+    )._replace(
         key=b"b",
     )
-    shop.deliver(turned, replace(genuine, value=b'{"reason":"another"}'))
+    shop.deliver(turned, genuine._replace(value=b'{"reason":"another"}'))
     assert shop.orders.effects("cancelled") == []
     assert [reason.split(":")[0] for reason, _ in shop.parked()] == ["ce_signature"] * 2
 

@@ -104,7 +104,7 @@ def keeps_its_name(_: Any) -> Callable[..., None]:
 
 def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..., RelayPass]:
     def fail(self: Relay, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
-        return sound(self, token, replace(claimed, unconfirmed=False), reason)
+        return sound(self, token, claimed._replace(unconfirmed=False), reason)
 
     return fail
 

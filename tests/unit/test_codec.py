@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -74,7 +73,7 @@ def received(record: Record, **changes: Any) -> ReceivedRecord:
         value=record.value,
         headers=record.headers,
     )
-    return replace(whole, **changes)
+    return whole._replace(**changes)
 
 
 @given(envelopes, prefixes)
@@ -169,15 +168,15 @@ GOOD = received(codec.encode(ORDER, PREFIX))
 
 
 def with_header(name: str, value: bytes | None) -> ReceivedRecord:
-    return replace(GOOD, headers=(*(h for h in GOOD.headers if h[0] != name), (name, value)))
+    return GOOD._replace(headers=(*(h for h in GOOD.headers if h[0] != name), (name, value)))
 
 
 def without_header(name: str) -> ReceivedRecord:
-    return replace(GOOD, headers=tuple(h for h in GOOD.headers if h[0] != name))
+    return GOOD._replace(headers=tuple(h for h in GOOD.headers if h[0] != name))
 
 
 def with_value(value: bytes | None) -> ReceivedRecord:
-    return replace(GOOD, value=value)
+    return GOOD._replace(value=value)
 
 
 REQUIRED = [
@@ -209,18 +208,18 @@ def test_a_header_that_is_no_storable_text_is_refused_by_its_name(
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_partitionkey"])
 def test_a_header_of_ours_that_occurs_twice_is_refused(name: str) -> None:
-    twice = replace(GOOD, headers=(*GOOD.headers, (name, dict(GOOD.headers)[name])))
+    twice = GOOD._replace(headers=(*GOOD.headers, (name, dict(GOOD.headers)[name])))
     with pytest.raises(UndecodableRecord, match=f"{name}.*twice"):
         codec.decode(twice, PREFIX)
 
 
 def test_of_a_users_header_that_occurs_twice_the_last_one_counts() -> None:
-    twice = replace(GOOD, headers=(*GOOD.headers, ("tenant", b"south")))
+    twice = GOOD._replace(headers=(*GOOD.headers, ("tenant", b"south")))
     assert codec.decode(twice, PREFIX).headers == {"tenant": "south"}
 
 
 def test_extensions_of_others_are_no_headers_of_the_user() -> None:
-    more = replace(GOOD, headers=(*GOOD.headers, ("ce_dataschema", b"x"), ("Ce_odd", b"y")))
+    more = GOOD._replace(headers=(*GOOD.headers, ("ce_dataschema", b"x"), ("Ce_odd", b"y")))
     assert codec.decode(more, PREFIX) == ORDER
 
 
@@ -256,17 +255,17 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
     "a long business key": (with_header("ce_bizkey", b"x" * 1025), "ce_bizkey"),
     "a long trace context": (with_header("ce_traceparent", b"x" * 257), "ce_traceparent"),
     "a partition key of its own": (with_header("ce_partitionkey", b"else"), "ce_partitionkey"),
-    "a partition key without key": (replace(GOOD, key=None), "ce_partitionkey"),
-    "a key that is no UTF-8": (replace(GOOD, key=b"\xc3\x28"), "key"),
-    "a key with NUL": (replace(GOOD, key=b"a\x00"), "key"),
+    "a partition key without key": (GOOD._replace(key=None), "ce_partitionkey"),
+    "a key that is no UTF-8": (GOOD._replace(key=b"\xc3\x28"), "key"),
+    "a key with NUL": (GOOD._replace(key=b"a\x00"), "key"),
     "a long key": (
-        replace(without_header("ce_partitionkey"), key="ä".encode() * 513),
+        without_header("ce_partitionkey")._replace(key="ä".encode() * 513),
         "key: 1026 bytes",
     ),
-    "the other kind's topic": (replace(GOOD, topic="shop.orders.rollback"), "topic"),
-    "a topic without suffix": (replace(GOOD, topic="shop.orders"), "topic"),
-    "a topic of another prefix": (replace(GOOD, topic="till.orders.commit"), "topic"),
-    "a topic of nothing but prefix and suffix": (replace(GOOD, topic="shop..commit"), "topic"),
+    "the other kind's topic": (GOOD._replace(topic="shop.orders.rollback"), "topic"),
+    "a topic without suffix": (GOOD._replace(topic="shop.orders"), "topic"),
+    "a topic of another prefix": (GOOD._replace(topic="till.orders.commit"), "topic"),
+    "a topic of nothing but prefix and suffix": (GOOD._replace(topic="shop..commit"), "topic"),
     "a tombstone": (with_value(None), "value.*tombstone"),
     "no payload": (with_value(b""), "value: is no JSON"),
     "text": (with_value(b"hello"), "value: is no JSON"),
@@ -286,7 +285,7 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
     "a deep but proper list": (with_value(b"[" * 500 + b"]" * 500), "value.*recursion"),
     "a heavy payload": (with_value(b'"' + b"x" * (16 << 20) + b'"'), "value.*limit"),
     "headers without end": (
-        replace(GOOD, headers=GOOD.headers + (("x", b""),) * 242),
+        GOOD._replace(headers=GOOD.headers + (("x", b""),) * 242),
         "headers: 257, the limit is 256",
     ),
     "a heavy header": (with_header("tenant", b"x" * 65_536), "headers: above the limit"),
@@ -342,12 +341,12 @@ def _mutations() -> st.SearchStrategy[ReceivedRecord]:
     def replaced(index: int, value: bytes | None) -> ReceivedRecord:
         headers = list(GOOD.headers)
         headers[index] = (headers[index][0], value)
-        return replace(GOOD, headers=tuple(headers))
+        return GOOD._replace(headers=tuple(headers))
 
     header = st.builds(replaced, st.integers(0, len(GOOD.headers) - 1), st.none() | anything)
     value = st.builds(with_value, st.binary() | st.text().map(str.encode))
-    key = st.builds(lambda k: replace(without_header("ce_partitionkey"), key=k), st.binary())
-    topic = st.builds(lambda t: replace(GOOD, topic=t), st.text())
+    key = st.builds(lambda k: without_header("ce_partitionkey")._replace(key=k), st.binary())
+    topic = st.builds(lambda t: GOOD._replace(topic=t), st.text())
     return header | value | key | topic
 
 

@@ -210,7 +210,7 @@ def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkey
 def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
     bench.ticks.append(Tick(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
     began = time.monotonic()
-    threading.Timer(0.2, lambda: bench.stop()).start()
+    threading.Timer(0.2, bench.stop).start()
     assert bench.run() == EXIT_STOPPED
     assert time.monotonic() - began < 10
 

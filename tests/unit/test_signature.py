@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -57,7 +56,7 @@ def sent(envelope: Envelope, *keys: SecretStr, prefix: str = PREFIX) -> Received
 
 def with_headers(record: ReceivedRecord, **changes: bytes | None) -> ReceivedRecord:
     headers = {**dict(record.headers), **changes}
-    return replace(record, headers=tuple((n, v) for n, v in headers.items() if v is not None))
+    return record._replace(headers=tuple((n, v) for n, v in headers.items() if v is not None))
 
 
 def refusal(record: ReceivedRecord, *keys: SecretStr, prefix: str = PREFIX) -> str:
@@ -133,15 +132,15 @@ TAMPERED = {
     "type": with_headers(GENUINE, ce_type=b"orders.changed"),
     "operation": with_headers(GENUINE, ce_operation=b"DELETE"),
     "time": with_headers(GENUINE, ce_time=b"2026-03-01T10:30:01+00:00"),
-    "key": replace(with_headers(GENUINE, ce_partitionkey=b"household-5"), key=b"household-5"),
-    "no key": replace(with_headers(GENUINE, ce_partitionkey=None), key=None),
+    "key": with_headers(GENUINE, ce_partitionkey=b"household-5")._replace(key=b"household-5"),
+    "no key": with_headers(GENUINE, ce_partitionkey=None)._replace(key=None),
     "business key": with_headers(GENUINE, ce_bizkey=b"18"),
     "no business key": with_headers(GENUINE, ce_bizkey=None),
     "cause": with_headers(GENUINE, ce_causationid=b"01990000-0000-7000-8000-000000000009"),
     "no cause": with_headers(GENUINE, ce_causationid=None),
     "the cause's source": with_headers(GENUINE, ce_causationsource=b"tills"),
-    "body": replace(GENUINE, value=b'{"reason":"sold  out"}'),
-    "topic": replace(GENUINE, topic="shop.refunds.rollback"),
+    "body": GENUINE._replace(value=b'{"reason":"sold  out"}'),
+    "topic": GENUINE._replace(topic="shop.refunds.rollback"),
     "signature": with_headers(GENUINE, ce_signature=dict(GENUINE.headers)["ce_signature"][:-1]),
 }
 
@@ -159,7 +158,7 @@ def test_a_rollback_that_was_turned_into_a_commit_fits_no_topic() -> None:
 
 
 def test_a_rollback_of_another_system_with_the_same_key_is_refused() -> None:
-    elsewhere = replace(sent(ROLLBACK, KEY, prefix="staging."), topic=GENUINE.topic)
+    elsewhere = sent(ROLLBACK, KEY, prefix="staging.")._replace(topic=GENUINE.topic)
     assert "is not that of this record" in refusal(elsewhere, KEY)
 
 

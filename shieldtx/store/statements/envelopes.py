@@ -42,21 +42,16 @@ ENVELOPE_WIDTH = 14
 
 def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
     """Read an envelope from the first columns of a row."""
-    return Envelope(
-        id=row[0],
-        type=row[1],
-        source=row[2],
-        topic=row[3],
-        payload=row[4],
-        time=row[5],
-        kind=_KINDS[row[6]],
-        operation=_OPERATIONS[row[7]],
-        key=row[8],
-        biz_key=row[9],
-        headers=json.loads(row[10]) if row[10] else NO_HEADERS,
-        causation_id=row[11],
-        causation_source=row[12],
-        traceparent=row[13],
+    headers = row[10]
+    return Envelope._make(
+        (
+            *row[:6],
+            _KINDS[row[6]],
+            _OPERATIONS[row[7]],
+            *row[8:10],
+            json.loads(headers) if headers else NO_HEADERS,
+            *row[11:14],
+        )
     )
 
 
