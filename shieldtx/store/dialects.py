@@ -100,11 +100,13 @@ class PostgresDialect:
         """Test membership in the rows of a query, which is run once and before all else."""
         return column == any_(func.array(rows.scalar_subquery()))
 
-    def is_among(
-        self, column: ColumnElement[Any], addresses: ColumnElement[Any]
-    ) -> ColumnElement[bool]:
-        """Test whether an address is among those of a parameter."""
-        return column == any_(cast(addresses, ARRAY(_TupleId())))
+    def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Test whether an address is among the `addresses` that are the parameter `name`."""
+        return column == any_(cast(bindparam(name, type_=Text()), ARRAY(_TupleId())))
+
+    def addresses(self, addresses: Sequence[str]) -> str:
+        """Return the parameter for addresses."""
+        return _array(addresses)
 
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return where the row lies, which costs no look into an index; an UPDATE changes it."""
@@ -257,11 +259,13 @@ class SqliteDialect:
         """Test membership in the rows of a query."""
         return column.in_(rows)
 
-    def is_among(
-        self, column: ColumnElement[Any], addresses: ColumnElement[Any]
-    ) -> ColumnElement[bool]:
+    def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Find nothing: rows have no addresses here."""
-        return and_(column == addresses, false())
+        return and_(column == bindparam(name), false())
+
+    def addresses(self, addresses: Sequence[str]) -> str:
+        """Return what finds nothing."""
+        return ",".join(addresses)
 
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return what stands for the address of a row: its id."""

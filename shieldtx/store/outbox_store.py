@@ -189,7 +189,8 @@ class SqlOutboxStore:
         there = self._addresses.get(token, {}) if self._dialect.has_addresses else {}
         count = 0
         if there:
-            parameters = sql.place_parameters(token, [there[event_id] for event_id in ids])
+            where = [there[event_id] for event_id in ids]
+            parameters = sql.place_parameters(self._dialect, token, where)
             count = connection.execute(self._processed, parameters).rowcount
         if count < len(ids):
             # Taken over by another relay, or moved by somebody who rewrote the table.

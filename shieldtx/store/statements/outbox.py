@@ -10,7 +10,6 @@ from uuid import UUID
 from sqlalchemy import (
     CTE,
     BigInteger,
-    BindParameter,
     ColumnElement,
     Float,
     Insert,
@@ -47,7 +46,7 @@ _LIMIT = bindparam("at_most", type_=Integer())
 _PART = bindparam("at_most_of_each", type_=Integer())
 _START = bindparam("start_at", type_=BigInteger())
 _KNOWN = bindparam("known_shards", type_=BigInteger())
-_ADDRESSES: BindParameter[Any] = bindparam("at_addresses")
+_ADDRESSES = "at_addresses"
 
 
 def insert(t: Tables, d: StoreDialect) -> Insert:
@@ -162,9 +161,9 @@ def processed_there(t: Tables, d: StoreDialect) -> Update:
     )
 
 
-def place_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
+def place_parameters(d: StoreDialect, token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of statements that go by rows' addresses."""
-    return {_TOKEN.key: token, _ADDRESSES.key: list(addresses)}
+    return {_TOKEN.key: token, _ADDRESSES: d.addresses(addresses)}
 
 
 def release(
