@@ -147,8 +147,8 @@ class SqlOutboxStore:
             Claimed(envelope=envelope_of(row), attempts=row[_ATTEMPTS], unconfirmed=row[_DOUBT])
             for row in rows
         ]
-        left = min(row[_LEFT] for row in rows)
-        return Claim(token=token, events=events, lease_left=timedelta(seconds=left))
+        lease_left = timedelta(seconds=rows[0][_LEFT])
+        return Claim(token=token, events=events, lease_left=lease_left)
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
         """Give back what is leased in the relay's shards, and rename it, in one transaction."""

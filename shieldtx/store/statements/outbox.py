@@ -72,6 +72,8 @@ def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     """
     leased = _leased_shards(t, d)
     shards = select(leased.c.shard)
+    # A row's lease ends with its shard's: whoever owns the shard next may take both.
+    until = func.min(leased.c.lease_until)
     # The waiting line first: its rows are older, and each holds back its key.
     ready = union_all(
         select(_due_in_waiting_line(t, d, leased).subquery().c.address),
@@ -89,8 +91,7 @@ def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
             # Whoever had it until its lease ran out may have sent it, and cannot be asked.
             unconfirmed=or_(o.c.unconfirmed, o.c.status == OutboxStatus.PROCESSING.value),
             lease_token=_TOKEN,
-            # A row's lease ends with its shard's: whoever owns the shard next may take both.
-            lease_until=select(func.min(leased.c.lease_until)).scalar_subquery(),
+            lease_until=select(until).scalar_subquery(),
         )
         .returning(
             *envelope_columns(o, "created_at"),
@@ -98,7 +99,7 @@ def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
             o.c.attempts,
             o.c.unconfirmed,
             o.c.waiting,
-            d.seconds_until(o.c.lease_until),
+            select(d.seconds_until(until)).scalar_subquery(),
             d.address(o),
             d.sight(leased, exists(shards.where(_has_a_key_on_hold(t, leased)))),
         )
