@@ -296,7 +296,7 @@ class ShieldTx:
             )
         return declared
 
-    @property
+    @cached_property
     def _hints(self) -> bool:
         return self.settings.relay_wakeup and self.settings.url.get_backend_name() == "postgresql"
 

@@ -25,6 +25,10 @@ class Posting:
     at: datetime | None = None
 
 
+_BUFFERS = "shieldtx.buffers"
+_COMMITS = "shieldtx.commits"
+
+
 class OutboxWriter(Protocol):
     """Writes rows over the caller's connection, in the transaction that is open there."""
 
@@ -67,13 +71,10 @@ class Buffer:
         self._writer = writer
         self._after_commit = after_commit
         self._entries: list[_Entry] = []
-        self._examined: Connection | None = None
         self._at_once = False
-        self._hears_begin = False
+        self._asynchronous = False
+        self._followed: Connection | None = None
         self._released: SessionTransaction | None = None
-        sqlalchemy_event.listen(session, "before_commit", self._on_before_commit)
-        sqlalchemy_event.listen(session, "after_commit", self._on_after_commit)
-        sqlalchemy_event.listen(session, "after_transaction_end", self._on_end)
 
     def admit(self, *, asynchronous: bool) -> None:
         """Make sure that events can go into the session's transaction, or raise TransactionRefused.
@@ -92,6 +93,7 @@ class Buffer:
             session.begin()
         # A session on somebody's Connection may never be committed itself: nothing may wait in it.
         self._at_once = not asynchronous and isinstance(session.bind, Connection)
+        self._asynchronous = asynchronous
         if asynchronous:
             self._admit_asynchronous()
         else:
@@ -125,9 +127,6 @@ class Buffer:
                 "without the session: make it with join_transaction_mode='create_savepoint', or "
                 "add events with `await session.run_sync(outbox.add, event)`"
             )
-        if not self._hears_begin:
-            self._hears_begin = True
-            sqlalchemy_event.listen(session, "after_begin", self._on_begin)
         root = session.get_transaction()
         for connection in root.connections if root is not None else ():
             self._examine(connection)
@@ -142,27 +141,29 @@ class Buffer:
                 "the connection is in a savepoint that its session knows nothing of: begin it "
                 "with session.begin_nested(), so that its events can follow it"
             )
-        if connection is not self._examined:
-            self._examined = connection
-            # Events may still come after `before_commit`, from the flush of the commit itself.
-            sqlalchemy_event.listen(connection, "commit", self._on_connection_commit)
+        if _COMMITS in session.info:
+            self._follow(connection)
 
-    def _on_begin(
-        self,
-        session: Session,  # noqa: ARG002  SQLAlchemy's signature
-        transaction: SessionTransaction,  # noqa: ARG002  SQLAlchemy's signature
-        connection: Connection,
-    ) -> None:
-        if self._entries:
+    def _follow(self, connection: Connection) -> None:
+        """Insert at the last moment what has come too late for `before_commit`."""
+        if connection is self._followed or isinstance(self._session.bind, Connection):
+            return
+        self._followed = connection
+        sqlalchemy_event.listen(connection, "commit", self._on_connection_commit)
+
+    def on_begin(self, connection: Connection) -> None:
+        """Examine the connection on which an asynchronous session begins."""
+        if self._asynchronous and self._entries:
             self._examine(connection)
 
-    def _on_before_commit(self, session: Session) -> None:
+    def on_before_commit(self) -> None:
+        """Insert what waits; from here on, events may still come from the commit's own flush."""
+        session = self._session
         if session.in_nested_transaction():
-            # A savepoint's release is no commit: its events wait for the real one. Which may be the
-            # cause of the release, and then needs a connection to hear from.
-            root = session.get_transaction()
-            if self._entries and root is not None and not root.connections:
-                session.connection()
+            # A savepoint's release is no commit: its events wait for the real one, which may be the
+            # cause of the release and says nothing more here.
+            if self._entries:
+                self._follow(session.connection())
             return
         session.flush()
         self.flush()
@@ -176,15 +177,17 @@ class Buffer:
             connection.connection.rollback()
             raise
 
-    def _on_after_commit(self, session: Session) -> None:
-        self._released = session.get_nested_transaction()
+    def on_after_commit(self) -> None:
+        """Let the relay know."""
+        self._released = self._session.get_nested_transaction()
         if self._released is None and self._entries:
             self._after_commit()
 
-    def _on_end(self, session: Session, ended: SessionTransaction) -> None:  # noqa: ARG002  SQLAlchemy's signature
+    def on_end(self, ended: SessionTransaction) -> None:
+        """Forget what was committed, or was rolled back with a savepoint."""
         if ended.parent is None:
             self._entries.clear()
-            self._examined = None
+            self._followed = None
         # A savepoint that was not released was rolled back, even if only its end says so: after a
         # flush that failed, or when the session is closed.
         elif ended.nested and ended is not self._released:
@@ -192,6 +195,45 @@ class Buffer:
             for entry in self._entries:
                 if ended in entry.written_in:
                     entry.written_in = ()
+
+
+def buffers_of(session: Session) -> dict[object, Buffer]:
+    """Return the buffers of a session, by the outbox that fills them."""
+    buffers: dict[object, Buffer] = session.info.setdefault(_BUFFERS, {})
+    return buffers
+
+
+# Heard from all sessions of the process: to listen to one costs as much as to write an event.
+@sqlalchemy_event.listens_for(Session, "after_begin")
+def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
+    for buffer in _known(session):
+        buffer.on_begin(connection)
+
+
+@sqlalchemy_event.listens_for(Session, "before_commit")
+def _on_before_commit(session: Session) -> None:
+    # Its first event may come from another listener of its commit.
+    session.info[_COMMITS] = True
+    for buffer in _known(session):
+        buffer.on_before_commit()
+
+
+@sqlalchemy_event.listens_for(Session, "after_commit")
+def _on_after_commit(session: Session) -> None:
+    for buffer in _known(session):
+        buffer.on_after_commit()
+
+
+@sqlalchemy_event.listens_for(Session, "after_transaction_end")
+def _on_end(session: Session, ended: SessionTransaction) -> None:
+    if ended.parent is None:
+        session.info.pop(_COMMITS, None)
+    for buffer in _known(session):
+        buffer.on_end(ended)
+
+
+def _known(session: Session) -> list[Buffer]:
+    return list(session.info[_BUFFERS].values()) if _BUFFERS in session.info else []
 
 
 def _enclosing(session: Session) -> Iterator[SessionTransaction]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from shieldtx.buffer import Buffer, OutboxWriter, Posting
+from shieldtx.buffer import Buffer, OutboxWriter, Posting, buffers_of
 from shieldtx.catalog import Catalog
 from shieldtx.errors import EventRefused, TransactionRefused
 from shieldtx.events import Envelope, Event, new_event_id, storable
@@ -24,7 +24,6 @@ CallersTransaction: TypeAlias = (
     Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]
 )
 
-_BUFFERS = "shieldtx.buffers"
 _HANDLING = "shieldtx.handling"
 
 
@@ -182,7 +181,7 @@ class Outbox:
     def _admit_session(self, caller: Session | AsyncSession) -> Buffer:
         """Return the session's buffer, once its transaction is known to take events."""
         session = caller.sync_session if isinstance(caller, AsyncSession) else caller
-        buffers: dict[Outbox, Buffer] = session.info.setdefault(_BUFFERS, {})
+        buffers = buffers_of(session)
         if self not in buffers:
             buffers[self] = Buffer(session, self._writer, self._after_commit)
         buffers[self].admit(asynchronous=isinstance(caller, AsyncSession))
@@ -213,8 +212,7 @@ def handling(session: Session, event: Event | None) -> None:
 
 def flush_events(session: Session) -> None:
     """Insert the events that wait in a session now, so that what is wrong with them shows here."""
-    buffers: dict[Outbox, Buffer] = session.info.get(_BUFFERS, {})
-    for buffer in buffers.values():
+    for buffer in buffers_of(session).values():
         buffer.flush()
 
 

@@ -177,7 +177,7 @@ def _text_problem(part: Any) -> str | None:
         return None
     if "\x00" in part:
         return "holds a NUL character, which PostgreSQL cannot store"
-    if any("\ud800" <= c <= "\udfff" for c in part):
+    if not part.isascii() and any("\ud800" <= c <= "\udfff" for c in part):
         return "holds a lone surrogate, which is no text in UTF-8"
     return None
 
