@@ -33,6 +33,7 @@ class Subject:
 
     def __init__(self, name: str, job: Mapping[str, Any], *, python: Path | None = None) -> None:
         self.name = name
+        self._is_ready = False
         self._log = BUILD / "bench-logs" / f"{name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -73,8 +74,11 @@ class Subject:
 
     def await_ready(self) -> None:
         """Wait until it has made its preparations."""
+        if self._is_ready:
+            return
         if "ready" not in (said := self.hear(READY_S)):
             raise BenchmarkFailed(f"{self.name} said {said} before it was ready")
+        self._is_ready = True
 
     def begin(self) -> None:
         """Let it begin."""
