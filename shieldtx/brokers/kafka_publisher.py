@@ -12,6 +12,7 @@ from typing import Final
 from kafka.errors import KafkaError
 
 from shieldtx.brokers import kafka_producer
+from shieldtx.brokers.codec import MAX_HEADER_BYTES
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_call import REFUSALS, REJECTIONS, Call
 from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings
@@ -87,9 +88,10 @@ class KafkaPublisher:
     def _reject_impossible(self, call: Call) -> None:
         limit = self._settings.max_record_bytes
         for index, record in enumerate(call.records):
-            size = _content_bytes(record)
+            size = len(record.value) + len(record.key or b"")
             call.sizes.append(size)
-            if size > limit:
+            # Headers are counted where they could matter: an event's are not larger than that.
+            if size > limit - MAX_HEADER_BYTES and (size := _content_bytes(record)) > limit:
                 call.reject(index, f"{size} bytes, the limit is {limit}")
             elif not _can_name_a_topic(record.topic):
                 call.reject(index, f"no topic can have the name {record.topic!r}")

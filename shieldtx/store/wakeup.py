@@ -1,6 +1,6 @@
 """Wake-up hints from writers to relays over PostgreSQL's LISTEN and NOTIFY.
 
-A hint is sent after the commit, on a connection of its own, at most once in 10 ms: NOTIFY inside
+A hint is sent after the commit, on a connection of its own, at most once in 5 ms: NOTIFY inside
 the business transactions would serialise their commits. A lost hint costs a poll interval, nothing
 else.
 """
@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 log = logging.getLogger(__name__)
 
-PAUSE = 0.01
+PAUSE = 0.005
 """Seconds between two hints of one process."""
 
 RECONNECT = 5.0
