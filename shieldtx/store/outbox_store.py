@@ -107,7 +107,7 @@ class SqlOutboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        # A claim is one statement, and a transaction by itself.
+        # For single statements, which are transactions by themselves.
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._clock = clock
         self._low_water = LowWater(clock)
@@ -176,7 +176,9 @@ class SqlOutboxStore:
         statements += [
             sql.retry(t, d, token, r.event_id, delay=r.delay, reason=r.reason) for r in s.retries
         ]
-        with self._engine.begin() as connection:
+        # Mostly all were acknowledged: one statement, for which BEGIN and COMMIT would take longer.
+        engine = self._engine if statements else self._single
+        with engine.begin() as connection:
             count = self._settle_processed(connection, token, s.processed) if s.processed else 0
             count += sum(connection.execute(statement).rowcount for statement in statements)
         self._addresses.pop(token, None)
