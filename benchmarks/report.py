@@ -62,10 +62,21 @@ class Report:
         return found
 
     def write(self, folder: Path) -> None:
-        """Write `bench.json`, and the single values for the plots."""
+        """Write `bench.json`, the table as `bench.md`, and the single values for the plots."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "bench.json").write_text(json.dumps(self.flat(), indent=2) + "\n")
+        (folder / "bench.md").write_text(self.markdown())
         (folder / "bench-distributions.json").write_text(json.dumps(self.distributions))
+
+    def markdown(self) -> str:
+        """Return the table of targets for a page of the docs."""
+        lines = ["| figure | target | measured | spread |", "|---|---|---|---|"]
+        for figure in FIGURES:
+            value = self.figures.get(figure.name)
+            if value is not None:
+                title, target, median, spread = _row(figure, value)[:4]
+                lines.append(f"| {title} | {target} | {median} | {spread} |")
+        return "\n".join([*lines, "", self._machine(), ""])
 
     def show(self, console: Console, title: str) -> None:
         """Print both tables."""
@@ -73,7 +84,10 @@ class Report:
         console.print(self._absolutes())
         for name, remark in self.remarks.items():
             console.print(Text(f"{name.replace('_', ' ')}: {remark}"))
-        console.print(
+        console.print(self._machine())
+
+    def _machine(self) -> str:
+        return (
             f"{os.cpu_count()} cores, PostgreSQL {self.postgres}, Apache Kafka and everything else "
             f"on this machine; fdatasync of a page: {self.fdatasync_us:,.0f} µs"
         )
