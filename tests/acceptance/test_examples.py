@@ -23,8 +23,10 @@ from examples.retail.stage import PROJECT
 from shieldtx.embedded import EmbeddedPostgres
 from tests.conftest import Eventually
 
-PATIENCE_S = 150.0
+PATIENCE_S = 240.0
 """For a demo of a few hundred baskets, on a machine that has other things to do."""
+BASKETS = "150"
+"""Some of which ask for more than there is left, and half of which come after the kills."""
 
 
 def test_the_smallest_example_reserves_what_is_there_and_takes_the_rest_back() -> None:
@@ -189,7 +191,7 @@ def finished() -> Iterator[Finished]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        with demo(folder, "--baskets", "300", "--keep") as running:
+        with demo(folder, "--baskets", BASKETS, "--keep") as running:
             status = running.finish()
             survivors = running.survivors()
         yield Finished(folder=folder, status=status, said=running.said, survivors=survivors)
@@ -203,14 +205,14 @@ def test_the_demo_loses_nothing_although_a_relay_and_a_consumer_are_killed(
     assert finished.status == 0, said
     assert re.search(r"SIGKILL to orders relay 1 .* and to the stock consumer", said)
     assert re.search(r"its shards were taken over after \d+\.\d s", said)
-    assert figure(said, "placed") == "300"
+    assert figure(said, "placed") == BASKETS
     for name in ("lost", "double", "order inversions", "never placed", "parked"):
         assert figure(said, name) == "0", said
     assert figure(said, "accounts that do not balance") == "0"
     assert figure(said, "products that do not balance") == "0"
     effects = int(figure(said, "effects (reservations)"))
     compensations = int(figure(said, "compensations (refunds)"))
-    assert effects + compensations == 300
+    assert effects + compensations == int(BASKETS)
     assert compensations > 0
     assert verdicts(said) == {
         ("COMMIT", "MATCHED"): effects,
@@ -234,7 +236,7 @@ def test_the_demo_fails_loudly_when_rows_change_behind_its_back(finished: Finish
         said = running.said
 
     assert status == 1, said
-    assert figure(said, "placed") == "300"
+    assert figure(said, "placed") == BASKETS
     assert figure(said, "double") == "1"
     assert "WRONG: effects that were doubled: 1" in said
     assert verdicts(said)["COMMIT", "MISSING_DOWNSTREAM"] == 1
