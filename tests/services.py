@@ -16,6 +16,7 @@ from shieldtx.consumer import Consumer
 from shieldtx.ports import Delivery, Outcome, Publisher, Record, Subscriber, TopicAdmin
 from shieldtx.relay import Relay
 
+SHARDS = 8
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
 """Three attempts without any waiting."""
 
@@ -25,7 +26,7 @@ class Service:
 
     def __init__(self, name: str, url: str, broker: Broker, **settings: Any) -> None:
         self.engine: Engine = create_engine(url)
-        settings = {"shards": 8, "relay_wakeup": False} | settings
+        settings = {"shards": SHARDS, "relay_wakeup": False} | settings
         self.app = ShieldTx(
             Settings(source=name, database_url=url, **settings), engine=self.engine, broker=broker
         )

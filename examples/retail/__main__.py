@@ -1,7 +1,8 @@
 """The demo: real baskets through two services, with a relay and a consumer killed half-way.
 
 `python -m examples.retail [--baskets N]` needs nothing but Python and Java: it starts PostgreSQL
-and Apache Kafka itself, and takes every process with it when it ends, however it ends.
+and Apache Kafka itself, and takes every process with it when it ends, however it ends. What a run
+with `--keep` leaves is audited once more by `--again`, whatever was done to it meanwhile.
 """
 
 from __future__ import annotations
@@ -48,13 +49,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.retail", description=__doc__)
     parser.add_argument("--baskets", type=_positive, default=5000, metavar="N")
     parser.add_argument("--keep", action="store_true", help="leave the databases and the topics")
+    parser.add_argument("--again", action="store_true", help="audit what --keep has left")
     parser.add_argument("--folder", type=Path, default=PROJECT / "build" / "demo")
     options = parser.parse_args()
+    folder = options.folder.resolve()
+    if options.again and not (folder / "postgres").is_dir():
+        parser.error(f"{folder} holds nothing that a run with --keep has left")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     console = Console()
     try:
-        return demonstrate(console, options.baskets, options.folder.resolve(), keep=options.keep)
+        baskets = 0 if options.again else options.baskets
+        return demonstrate(console, baskets, folder, keep=options.keep or options.again)
     except ShieldTxError as error:
         said = f"[bold red]the demo broke off:[/] {escape(str(error))}"
         console.print(said, soft_wrap=True, highlight=False)
@@ -62,19 +68,19 @@ def main() -> int:
 
 
 def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> int:
-    """Play the scenario, audit it and reconcile it; return the exit status."""
+    """Play the scenario, audit it and reconcile it; return the exit status.
+
+    Without baskets nothing is played: what was kept in the folder is audited and reconciled.
+    """
     require_java()
     fetch_kafka(progress=console.print)
     driver = fetch_jdbc_driver(progress=console.print)
     display = Display(console, baskets=baskets)
-    with opened(folder, keep=keep) as stage:
-        display.say(f"PostgreSQL is up; {baskets:,} baskets will go through the tills")
-        fleet = Fleet(stage, display.say)
-        try:
-            with display:
-                scenario.play(stage, fleet, display, baskets)
-        finally:
-            fleet.kill_all()
+    with opened(folder, keep=keep, anew=baskets > 0) as stage:
+        if baskets:
+            play(stage, display, baskets)
+        else:
+            stage.kafka_started.result()
         audit = audit_all(stage)
         report.print_audit(console, audit)
         display.say("reconciling both databases on Spark")
@@ -96,6 +102,17 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
             f"in {display.seconds:.0f} s."
         )
     return EXIT_WRONG if wrong else EXIT_WELL
+
+
+def play(stage: Stage, display: Display, baskets: int) -> None:
+    """Let the baskets through; no process outlives that."""
+    display.say(f"PostgreSQL is up; {baskets:,} baskets will go through the tills")
+    fleet = Fleet(stage, display.say)
+    try:
+        with display:
+            scenario.play(stage, fleet, display, baskets)
+    finally:
+        fleet.kill_all()
 
 
 def audit_all(stage: Stage) -> Audit:

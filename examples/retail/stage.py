@@ -55,13 +55,14 @@ class Stage:
 
 
 @contextmanager
-def opened(folder: Path, *, keep: bool) -> Iterator[Stage]:
+def opened(folder: Path, *, keep: bool, anew: bool) -> Iterator[Stage]:
     """Start both servers, and stop them at the end; `keep` leaves their data in the folder.
 
+    They begin `anew`, or with what was kept there.
     PostgreSQL is ready then, with the databases in it; for Kafka ask `kafka_started`.
     """
     databases, topics = (folder / name if keep else None for name in ("postgres", "kafka"))
-    for kept in filter(None, (databases, topics)):
+    for kept in filter(None, (databases, topics) if anew else ()):
         shutil.rmtree(kept, ignore_errors=True)
     postgres, kafka = EmbeddedPostgres(databases), EmbeddedKafka(topics)
     with ExitStack() as closing:
@@ -71,6 +72,6 @@ def opened(folder: Path, *, keep: bool) -> Iterator[Stage]:
         background = closing.enter_context(ThreadPoolExecutor(1))
         kafka_started = background.submit(kafka.start)
         postgres.start()
-        for service in SERVICES:
+        for service in SERVICES if anew else ():
             postgres.create_database(service)
         yield Stage(folder=folder, postgres=postgres, kafka=kafka, kafka_started=kafka_started)

@@ -16,7 +16,8 @@ from shieldtx.cli import main
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka"])
 
-TIMEOUT_S = 60
+TIMEOUT_S = 150
+"""For a command that starts Spark, on a machine that has other things to do."""
 
 
 def run(

@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import Outcome
-from tests.acceptance.conftest import Shop
+from tests.acceptance.conftest import Service, Shop
+from tests.folders import assert_free_of
 
 URL = "postgresql+psycopg://ann:s3cret-word@127.0.0.1:5432/orders"
 
 
 def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path: Path) -> None:
     shop.migrate()
-    shop.place(range(6))
+    shop.place(range(6), note="payload nobody reads")
     shop.orders.ok("relay", "--once")
     shop.stock.ok("consume", shop.stock.environment["SHOP_STOCK_GROUP"], "--once")
     shop.stock.execute("DELETE FROM shield_inbox WHERE key = 'k3'")
@@ -37,26 +39,42 @@ def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path:
     (pair,) = result.data["pairs"]
     assert (pair["upstream"], pair["downstream"]) == ("orders", "stock")
     assert pair["group"] == shop.stock.environment["SHOP_STOCK_GROUP"]
-    for name in ("report", "rows", "summary", "findings", "log"):
-        assert Path(result.data[name]).exists(), name
+    paths = [Path(result.data[name]) for name in ("report", "rows", "summary", "findings", "log")]
+    assert set(paths) == set((tmp_path / "report").iterdir())
+    assert_free_of(tmp_path / "report", password_of(shop.orders), "payload nobody reads")
 
 
-def test_a_run_that_breaks_off_has_a_status_of_its_own_and_shows_no_password(
+def password_of(service: Service) -> str:
+    password = make_url(service.url).password
+    assert password
+    return password
+
+
+def test_a_run_that_breaks_off_has_a_status_of_its_own_and_says_why_without_the_password(
     shop: Shop, tmp_path: Path
 ) -> None:
+    findings = tmp_path / "report" / "summary.json"
+    findings.parent.mkdir()
+    findings.write_text("left by an earlier run")
+    wrong = make_url(shop.stock.url).set(password="wr0ng-pa55word")
+
     result = shop.orders.run(
         "reconcile",
         *("--upstream", "orders=ORDERS_URL", "--downstream", "stock=STOCK_URL"),
         *("--out", str(tmp_path / "report")),
         ORDERS_URL=shop.orders.url,
-        STOCK_URL=f"{shop.stock.url}_missing",
+        STOCK_URL=wrong.render_as_string(hide_password=False),
         SHIELDTX_JDBC_JAR=str(fetch_jdbc_driver()),
     )
 
     assert result.status == Outcome.ERROR
-    assert "does not exist" in result.err
-    password = shop.orders.url.partition("@")[0].rpartition(":")[2]
-    assert password not in result.out + result.err
+    last_line = result.err.splitlines()[-1]
+    assert "password authentication failed" in last_line
+    assert "in the database of service stock" in last_line
+    assert not findings.exists()
+    for secret in (password_of(shop.orders), "wr0ng-pa55word"):
+        assert secret not in result.out + result.err
+        assert_free_of(findings.parent, secret)
     assert "outcome" in result.out
     assert "ERROR" in result.out
 

@@ -22,7 +22,7 @@ from examples.retail.stage import PROJECT
 from examples.retail.topics import TopicRecord
 from shieldtx import Event
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.store.schema import Schema
+from shieldtx.store.schema import DEFAULT_SHARDS
 
 TOPIC = "orders.placed.commit"
 REFUSED = 13
@@ -76,10 +76,12 @@ def services() -> Iterator[Any]:
 
 
 @pytest.fixture
-def world(services: Any, postgres: EmbeddedPostgres) -> Iterator[World]:
+def world(
+    services: Any, postgres: EmbeddedPostgres, migrated: Callable[[int], str]
+) -> Iterator[World]:
     names = [f"test_{uuid.uuid4().hex}" for _ in services]
     for name in names:
-        postgres.create_database(name)
+        postgres.create_database(name, template=migrated(DEFAULT_SHARDS))
     engines = [create_engine(postgres.url(name)) for name in names]
     try:
         yield played(World(*engines), *services)
@@ -92,7 +94,6 @@ def world(services: Any, postgres: EmbeddedPostgres) -> Iterator[World]:
 def played(world: World, orders: Any, stock: Any) -> World:
     """Let the services handle all baskets, as relays and consumers would have them do."""
     for service, engine in ((orders, world.orders), (stock, world.stock)):
-        Schema(engine).upgrade()
         service.Base.metadata.create_all(engine)
     with Session(world.orders) as session, session.begin():
         session.execute(insert(orders.Account), [{"household_id": h} for h in (1, 2)])

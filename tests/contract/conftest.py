@@ -35,7 +35,7 @@ class Stores:
 @pytest.fixture(params=["postgresql", "sqlite"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     if request.param == "postgresql":
-        url = request.getfixturevalue("database_url")
+        url = request.getfixturevalue("migrated_url")
     else:
         url = f"sqlite:///{tmp_path / 'store.db'}"
     engine = create_engine(url)

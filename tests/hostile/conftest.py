@@ -10,19 +10,19 @@ import pytest
 
 from shieldtx.app import Broker
 from shieldtx.embedded import EmbeddedPostgres
-from tests.services import Service
+from tests.services import SHARDS, Service
 
 Make = Callable[..., Service]
 
 
 @pytest.fixture
-def make_service(postgres: EmbeddedPostgres) -> Iterator[Make]:
+def make_service(postgres: EmbeddedPostgres, migrated: Callable[[int], str]) -> Iterator[Make]:
     """Make services by name and broker; each has a PostgreSQL database of its own."""
     made: list[tuple[Service, str]] = []
 
     def make(name: str, broker: Broker, **settings: Any) -> Service:
         database = f"test_{uuid.uuid4().hex}"
-        postgres.create_database(database)
+        postgres.create_database(database, template=migrated(settings.get("shards", SHARDS)))
         service = Service(name, postgres.url(database), broker, **settings)
         made.append((service, database))
         return service

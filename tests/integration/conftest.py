@@ -11,7 +11,7 @@ import pytest
 
 from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
-from tests.services import Service, Wire
+from tests.services import SHARDS, Service, Wire
 from tests.shops import Shop
 
 
@@ -21,13 +21,15 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-def make_service(postgres: EmbeddedPostgres, wire: Wire) -> Iterator[Callable[..., Service]]:
+def make_service(
+    postgres: EmbeddedPostgres, migrated: Callable[[int], str], wire: Wire
+) -> Iterator[Callable[..., Service]]:
     """Make services by name; each has a PostgreSQL database of its own."""
     made: list[tuple[Service, str]] = []
 
     def make(name: str, **settings: Any) -> Service:
         database = f"test_{uuid.uuid4().hex}"
-        postgres.create_database(database)
+        postgres.create_database(database, template=migrated(settings.get("shards", SHARDS)))
         service = Service(name, postgres.url(database), wire, **settings)
         made.append((service, database))
         return service

@@ -23,7 +23,7 @@ Make = Callable[..., Service]
 
 @pytest.fixture
 def orders(make_service: Make) -> Service:
-    service = make_service("orders", relay_lease=1.0, relay_send_timeout=0.5)
+    service = make_service("orders")
     service.app.declare("orders.placed", retry=QUICK)
     make_topics(service)
     return service
@@ -67,8 +67,12 @@ def test_defect_marked_processed_although_the_send_failed(orders: Service, wire:
 
 
 def test_defect_rows_in_processing_after_a_crash_stay_for_ever(
-    orders: Service, wire: Wire, eventually: Callable[..., None]
+    make_service: Make, wire: Wire, eventually: Callable[..., None]
 ) -> None:
+    # Short, for a quick takeover; long enough for a pass on a busy machine.
+    orders = make_service("orders", relay_lease=3.0, relay_send_timeout=0.5)
+    orders.app.declare("orders.placed")
+    make_topics(orders)
     place(orders, "a")
 
     def crash() -> None:

@@ -116,15 +116,15 @@ RECORD = ReceivedRecord(
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     url = f"sqlite:///{tmp_path}/service.db"
     if request.param == "postgresql":
-        url = request.getfixturevalue("database_url")
+        url = request.getfixturevalue("migrated_url")
     service = Service(url)
     yield service
     service.app.engine.dispose()
 
 
 @pytest.fixture
-def postgres_service(database_url: str) -> Iterator[Service]:
-    service = Service(database_url)
+def postgres_service(migrated_url: str) -> Iterator[Service]:
+    service = Service(migrated_url)
     yield service
     service.app.engine.dispose()
 

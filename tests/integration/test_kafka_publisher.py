@@ -198,6 +198,7 @@ def test_compressed_records_arrive(
     assert log_of(kafka, topic) == [f"{n:03}" * 300 for n in range(100)]
 
 
+@pytest.mark.parametrize("connect", [CLIENTS["kafka-python"]])  # it is not asked
 @pytest.mark.parametrize("name", ["", ".", "..", "with space", "\u00fc", "x" * 250, "a/b"])
 def test_a_name_that_no_topic_can_have_is_rejected(publisher: KafkaPublisher, name: str) -> None:
     assert outcomes(publisher.publish([record(name, "x")], timeout=30)) == ["REJECTED"]

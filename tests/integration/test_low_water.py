@@ -21,10 +21,9 @@ from shieldtx.store import low_water
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.low_water import LOOK_BACK_S, SETTLING_S, LowWater
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
-from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 
-SHARDS = 2
+SHARDS = 4
 HOUR = timedelta(hours=1)
 NOT_LONG = timedelta(0)
 
@@ -94,9 +93,8 @@ def _envelope(key: str) -> Envelope:
 
 
 @pytest.fixture
-def line(database_url: str) -> Iterator[Line]:
-    engine = create_engine(database_url, pool_size=20)
-    Schema(engine, shards=SHARDS).upgrade()
+def line(migrated_url: str) -> Iterator[Line]:
+    engine = create_engine(migrated_url, pool_size=20)
     yield Line(engine)
     engine.dispose()
 

@@ -27,16 +27,16 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ShieldTx]:
     """A migrated service whose database nobody works on."""
     url = f"sqlite:///{tmp_path}/service.db"
     if request.param == "postgresql":
-        url = request.getfixturevalue("database_url")
-    yield from migrated(url)
+        url = request.getfixturevalue("migrated_url")
+    yield from opened(url)
 
 
 @pytest.fixture
-def postgres_app(database_url: str) -> Iterator[ShieldTx]:
-    yield from migrated(database_url)
+def postgres_app(migrated_url: str) -> Iterator[ShieldTx]:
+    yield from opened(migrated_url)
 
 
-def migrated(url: str) -> Iterator[ShieldTx]:
+def opened(url: str) -> Iterator[ShieldTx]:
     app = ShieldTx(Settings(source="orders", database_url=url, shards=4, relay_wakeup=False))
     app.schema.upgrade()
     app.declare("orders.placed")

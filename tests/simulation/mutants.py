@@ -30,10 +30,30 @@ class Mutant:
     method: str
     defective: Callable[[Callable[..., Any]], Callable[..., Any]]
     """Makes the defective method from the sound one."""
+    seed: int = 1
+    """From which its schedules are drawn: another one where by the first it takes thousands."""
+
+
+SEEDS = {
+    "withdraws-under-its-name": 74,
+    "works-without-token": 3,
+    "batch-settles-without-token": 12,
+}
+"""By which a defect shows that needs a rare coincidence; found by trying one after the other.
+
+They are as good as any other once the course of the schedules has changed: then look for new ones.
+"""
 
 
 MUTANTS = {
-    name: Mutant(name=name, invariant=invariant, of=of, method=method, defective=defective)
+    name: Mutant(
+        name=name,
+        invariant=invariant,
+        of=of,
+        method=method,
+        defective=defective,
+        seed=SEEDS.get(name, 1),
+    )
     for name, invariant, of, method, defective in (
         # The relay and its table.
         (

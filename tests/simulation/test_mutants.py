@@ -9,9 +9,9 @@ from tests.simulation import MUTANTS, replay, run
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_defect_shows_through_its_invariant(name: str) -> None:
-    invariant = MUTANTS[name].invariant
-    result = run(10_000, seed=1, processes=1, mutant=name, until=invariant)
-    assert result.invariants.get(invariant), f"{result} does not name {invariant}"
+    mutant = MUTANTS[name]
+    result = run(10_000, seed=mutant.seed, processes=1, mutant=name, until=mutant.invariant)
+    assert result.invariants.get(mutant.invariant), f"{result} does not name {mutant.invariant}"
 
 
 def test_a_finding_replays_with_its_defect_and_not_without() -> None:
