@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Identity, MetaData, Table, Text, insert
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    Identity,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from benchmarks.records import EVENT_TYPE, SOURCE
@@ -28,6 +40,15 @@ EFFECT = Table(
     Column("n", BigInteger),
 )
 _INSERT = insert(EFFECT)
+_LISTED = (
+    func.unnest(
+        bindparam("keys", type_=ARRAY(Text())), bindparam("numbers", type_=ARRAY(BigInteger()))
+    )
+    .table_valued("key", "n")
+    .render_derived()
+)
+_INSERT_LISTED = insert(EFFECT).from_select(["key", "n"], select(_LISTED.c.key, _LISTED.c.n))
+"""One statement for all rows: a list of parameters would be a statement for each of them."""
 
 
 def application(*, url: str, bootstrap: str, prefix: str, client: str = "kafka-python") -> ShieldTx:
@@ -71,15 +92,13 @@ def handle(shield: ShieldTx, name: str, *, lists: bool = False) -> None:
 
 
 def _handle(session: Session, event: Event) -> None:
-    session.execute(_INSERT, _effect_of(event))
+    session.execute(_INSERT, {"key": event.payload["key"], "n": event.payload["n"]})
 
 
 def _handle_many(session: Session, events: Sequence[Event]) -> None:
-    session.execute(_INSERT, [_effect_of(event) for event in events])
-
-
-def _effect_of(event: Event) -> dict[str, Any]:
-    return {"key": event.payload["key"], "n": event.payload["n"]}
+    keys = [event.payload["key"] for event in events]
+    numbers = [event.payload["n"] for event in events]
+    session.execute(_INSERT_LISTED, {"keys": keys, "numbers": numbers})
 
 
 class _Confluent(KafkaBroker):

@@ -164,9 +164,6 @@ def _make_inbox(op: Operations, schema: str | None) -> None:
             name=op.f("shield_inbox_status_check"),
         ),
         *_envelope_checks(op, "shield_inbox"),
-        sa.UniqueConstraint(
-            "consumer_group", "compensated_id", name=op.f("shield_inbox_compensated_id_key")
-        ),
         schema=schema,
         postgresql_with={"fillfactor": "70", "autovacuum_vacuum_scale_factor": "0.01"},
     )
@@ -186,6 +183,12 @@ def _make_inbox(op: Operations, schema: str | None) -> None:
         "shield_inbox_error_idx",
         ["settled_at"],
         "settled_at IS NOT NULL AND last_error IS NOT NULL",
+    )
+    index(
+        "shield_inbox_compensated_id_key",
+        ["consumer_group", "compensated_id"],
+        "compensated_id IS NOT NULL",
+        unique=True,
     )
     index(
         "shield_inbox_biz_key_key",

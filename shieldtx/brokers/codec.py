@@ -7,7 +7,6 @@ The headers that a user gave an event travel under their own names.
 from __future__ import annotations
 
 import math
-import re
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -36,13 +35,19 @@ MAX_KEY_BYTES: Final = 1_024
 2,704 bytes that PostgreSQL's B-tree takes."""
 
 _RESERVED: Final = ("ce_", "content-")
-# Numbers from about 1.8e308 on are read as infinity: they have a long exponent or many digits.
-_HUGE_EXPONENT: Final = re.compile(r"[0-9][eE]\+?[0-9]{3}")
-_MANY_DIGITS: Final = re.compile(r"(?<![0-9])[0-9]{200}")
+_CONSTANT_HEADERS: Final = 6
+_MOST_BYTES: Final = 4
+"""Of a character in UTF-8."""
+_UUID_LENGTH: Final = 36
+# Makes any digit a 0: to look for these then takes a fifth of a regular expression's time.
+_SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
+_MANY_DIGITS: Final = b"0" * 200
 # A day from the ends of Python's time: a database may show it in any time zone.
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 _SHOWN_CHARACTERS: Final = 80
+
+_Headers = tuple[tuple[str, bytes | None], ...]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -92,7 +97,7 @@ def decode(record: ReceivedRecord, prefix: str) -> Envelope:
     if (version := _required(own, "ce_specversion")) != SPEC_VERSION:
         raise UndecodableRecord(f"ce_specversion: {_shown(version)} is not {SPEC_VERSION}")
     content_type = _required(own, "content-type")
-    if content_type.partition(";")[0].strip().lower() != CONTENT_TYPE:
+    if content_type != CONTENT_TYPE and not _is_json(content_type):
         raise UndecodableRecord(f"content-type: {_shown(content_type)} is not {CONTENT_TYPE}")
     kind = _member(TxKind, "ce_txkind", _required(own, "ce_txkind"))
     event_id = _uuid("ce_id", _required(own, "ce_id"))
@@ -149,12 +154,27 @@ def _is_reserved(name: str) -> bool:
 
 def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
     """Return the headers that are shieldtx's own and those of the user, as text."""
-    if len(record.headers) > MAX_HEADERS:
-        raise UndecodableRecord(f"headers: {len(record.headers)}, the limit is {MAX_HEADERS}")
+    headers = record.headers
+    if len(headers) > MAX_HEADERS:
+        raise UndecodableRecord(f"headers: {len(headers)}, the limit is {MAX_HEADERS}")
+    own, users, size = _first_headers(headers[:_CONSTANT_HEADERS])
+    own, users = own.copy(), users.copy()
+    _read_headers(headers[_CONSTANT_HEADERS:], own, users, size)
+    return own, users
+
+
+# The first headers of the records of a type, which `encode` makes, are the same.
+@lru_cache(maxsize=256)
+def _first_headers(headers: _Headers) -> tuple[dict[str, str], dict[str, str], int]:
     own: dict[str, str] = {}
     users: dict[str, str] = {}
-    size = 0
-    for name, value in record.headers:
+    size = _read_headers(headers, own, users, 0)
+    return own, users, size
+
+
+def _read_headers(headers: _Headers, own: dict[str, str], users: dict[str, str], size: int) -> int:
+    """Add headers to those before them, which have `size` bytes; return how many they have all."""
+    for name, value in headers:
         if value is None:
             raise UndecodableRecord(f"header {_shown(name)}: has no value")
         size += len(name) + len(value)
@@ -168,7 +188,7 @@ def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
             raise UndecodableRecord(f"header {_shown(name)}: occurs twice")
         else:
             own[name] = text
-    return own, users
+    return size
 
 
 def _check_name(name: str) -> None:
@@ -197,6 +217,10 @@ def _required(own: dict[str, str], name: str) -> str:
         raise UndecodableRecord(f"{name}: the header is missing") from None
 
 
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == CONTENT_TYPE
+
+
 def _named(own: dict[str, str], name: str) -> str:
     text = _required(own, name)
     if not text:
@@ -210,12 +234,15 @@ def _optional(own: dict[str, str], name: str, limit: int) -> str | None:
 
 
 def _within(part: str, text: str, limit: int) -> str:
+    if len(text) * _MOST_BYTES <= limit:
+        return text
     size = len(text.encode())
     if size > limit:
         raise UndecodableRecord(f"{part}: {size} bytes, the limit is {limit}")
     return text
 
 
+@lru_cache(maxsize=64)
 def _member(enum: type[E], name: str, text: str) -> E:
     try:
         return enum(text)
@@ -225,14 +252,14 @@ def _member(enum: type[E], name: str, text: str) -> E:
 
 
 def _uuid(name: str, text: str) -> UUID:
+    # UUID() also takes braces, URNs and digits of other scripts. Here 32 digits have to be left for
+    # it, which fromhex() takes from ASCII alone.
     try:
-        value = UUID(text)
+        if len(text) == _UUID_LENGTH and text[8:24:5] == "----":
+            return UUID(bytes=bytes.fromhex(text.replace("-", "")))
     except ValueError:
-        value = None
-    # UUID() also takes braces, URNs and digits of other scripts.
-    if value is None or str(value) != text.lower():
-        raise UndecodableRecord(f"{name}: {_shown(text)} is no UUID")
-    return value
+        pass
+    raise UndecodableRecord(f"{name}: {_shown(text)} is no UUID")
 
 
 def _time(text: str) -> datetime:
@@ -255,6 +282,7 @@ def _key(key: bytes | None, partition_key: str | None) -> str | None:
     return None if text is None else _within("key", text, MAX_KEY_BYTES)
 
 
+@lru_cache(maxsize=4096)
 def _logical_topic(topic: str, prefix: str, kind: TxKind) -> str:
     suffix = f".{kind.lower()}"
     logical = topic.removeprefix(prefix).removesuffix(suffix)
@@ -276,9 +304,18 @@ def _payload(value: bytes | None) -> str:
         parsed = from_json(value, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         raise UndecodableRecord(f"value: is no JSON ({error})") from error
-    if "\\u0000" in text or _HUGE_EXPONENT.search(text) or _MANY_DIGITS.search(text):
+    if "\\u0000" in text or _may_be_infinite(value):
         _refuse_unstorable(parsed)
     return text
+
+
+def _may_be_infinite(value: bytes) -> bool:
+    """Whether JSON may hold a number from about 1.8e308 on, which is read as infinity.
+
+    Such numbers have an exponent of three digits, or hundreds of digits.
+    """
+    shape = value.translate(_SHAPE, b"+")
+    return b"0e000" in shape or _MANY_DIGITS in shape
 
 
 def _refuse_unstorable(value: Any) -> None:

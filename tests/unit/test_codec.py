@@ -223,6 +223,49 @@ def test_extensions_of_others_are_no_headers_of_the_user() -> None:
     assert codec.decode(more, PREFIX) == ORDER
 
 
+def test_a_record_keeps_nothing_of_one_that_began_with_the_same_headers() -> None:
+    start = GOOD.headers[:5]
+    for own in ("one", "other"):
+        headers = (*start, (own, b"x"), *GOOD.headers[5:])
+        assert codec.decode(GOOD._replace(headers=headers), PREFIX).headers.keys() == {
+            *ORDER.headers,
+            own,
+        }
+    with pytest.raises(UndecodableRecord, match="ce_time: the header is missing"):
+        codec.decode(without_header("ce_time"), PREFIX)
+    assert codec.decode(GOOD, PREFIX) == ORDER
+
+
+@pytest.mark.parametrize("order", range(len(GOOD.headers)))
+def test_headers_may_come_in_any_order(order: int) -> None:
+    turned = GOOD.headers[order:] + GOOD.headers[:order]
+    assert codec.decode(GOOD._replace(headers=turned), PREFIX) == ORDER
+
+
+def test_an_id_may_be_in_capitals() -> None:
+    record = with_header("ce_id", str(ORDER.id).upper().encode())
+    assert codec.decode(record, PREFIX) == ORDER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0199000-00000-7000-8000-000000000001",
+        "01990000-0000-7000-8000-0000_0000001",
+        "01990000-0000-7000-8000-00000000000 ",
+        "+1990000-0000-7000-8000-000000000001",
+        "0x990000-0000-7000-8000-000000000001",
+        "01990000-0000-7000-8000-00000000000g",
+        "01990000-0000-7000-8000-00000000000-",
+        "01990000-0000-7000-8000-00000000000\u0661",
+        "01990000000070008000000000000001",
+    ],
+)
+def test_an_id_in_another_form_than_that_of_rfc_9562_is_refused(text: str) -> None:
+    with pytest.raises(UndecodableRecord, match=r"ce_id: .* is no UUID"):
+        codec.decode(with_header("ce_id", text.encode()), PREFIX)
+
+
 def test_a_content_type_may_have_parameters() -> None:
     record = with_header("content-type", b"Application/JSON; charset=utf-8")
     assert codec.decode(record, PREFIX) == ORDER
@@ -275,6 +318,8 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
     "NaN": (with_value(b'{"a":NaN}'), "value: is no JSON"),
     "Infinity": (with_value(b"[-Infinity]"), "value: is no JSON"),
     "a number that reads as infinity": (with_value(b"[1e999]"), "value.*range"),
+    "a signed exponent that does": (with_value(b'{"a":-1.5E+309}'), "value.*range"),
+    "so many digits that they do": (with_value(b"[" + b"9" * 310 + b".5]"), "value.*range"),
     "an integer too long to read": (with_value(b"1" * 5000), "value: is no JSON"),
     "a NUL": (with_value(b'"\x00"'), "value.*NUL"),
     "an escaped NUL": (with_value(b'{"a":["x\\u0000y"]}'), "value.*NUL"),
