@@ -297,5 +297,5 @@ def _received(record: Any) -> ReceivedRecord:
         offset=record.offset,
         key=record.key,
         value=record.value,
-        headers=tuple(record.headers[:]),
+        headers=tuple(record.headers),
     )
