@@ -77,7 +77,7 @@ class Consumer:
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
-        self._more_is_coming = False
+        self._may_skip_a_look = False
         self._next_look = clock()
         self._batches = Batches(
             group=group, store=store, inbox=inbox, stopping=stopping, clock=clock
@@ -91,7 +91,7 @@ class Consumer:
         busy = sum(due.values()) > due[Verdict.HELD]
         timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
         records = self._subscriber.poll(timeout=timeout, limit=limit)
-        self._more_is_coming = len(records) == limit
+        self._may_skip_a_look = False
         if not records:
             return ConsumerPass(verdicts=due)
         try:
@@ -105,6 +105,9 @@ class Consumer:
         if len(receipt.started) < len(receipt.fresh):
             started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
             due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
+        # Nobody has to wait then but for a time, and the one after the next pass is soon enough.
+        applied = due[Verdict.APPLIED]
+        self._may_skip_a_look = len(records) == limit or applied == due.total() == done.fresh
         return ConsumerPass(
             records=len(records),
             fresh=done.fresh,
@@ -158,9 +161,9 @@ class Consumer:
         return done, receipt
 
     def _work_what_is_due(self, limit: int) -> Counter[Verdict]:
-        """Look at the inbox; behind a full batch no more often than without any records."""
+        """Look at the inbox; while records come that wait for nobody, not more often than else."""
         now = self._clock()
-        if self._more_is_coming and now < self._next_look:
+        if self._may_skip_a_look and now < self._next_look:
             return Counter()
         verdicts = self._work(self._store.due(self._group.name, limit=limit))
         self._next_look = now

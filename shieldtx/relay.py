@@ -72,6 +72,8 @@ class RelayPass:
     outage: str = ""
     ahead: int = 0
     """Claimed already, for the next pass."""
+    backlog: bool = False
+    """More may be due already; a worker passes again without waiting for a hint."""
 
     def plus(self, other: RelayPass) -> RelayPass:
         """Add two parts of a pass up."""
@@ -84,11 +86,12 @@ class RelayPass:
             lost=self.lost + other.lost,
             outage=self.outage or other.outage,
             ahead=other.ahead,
+            backlog=other.backlog,
         )
 
     @property
     def more(self) -> bool:
-        """Whether there was work, so that the next pass should follow at once."""
+        """Whether there was work, so that another pass may find what became due meanwhile."""
         return (self.claimed > 0 or self.ahead > 0) and not self.outage
 
 
@@ -183,7 +186,7 @@ class Relay:
             done, self._unreported = self._unreported, RelayPass()
             if batch is None:
                 if (self._owed or self._in_doubt) and (late := self._write_down()).claimed:
-                    return done.plus(late)
+                    return done.plus(late).plus(RelayPass(backlog=True))
                 if self._outage.is_pausing:
                     return done.plus(RelayPass(outage="paused"))
                 # After an outage a single event finds out whether the broker is back.
@@ -205,7 +208,9 @@ class Relay:
         backlog = len(batch.claim.events) >= self._settings.batch_size * PART_OF_A_SHARD
         if not backlog and not self._owed:
             self._end(batch, self._sender.send(batch))
-            return self._write_down()
+            # Behind an event that was retried, others of its key may have waited.
+            retried = any(claimed.attempts > 1 for claimed in batch.claim.events)
+            return self._write_down().plus(RelayPass(backlog=retried))
         sending = self._beside.submit(self._sender.send, batch)
         done, ahead, failure = RelayPass(), None, None
         try:
@@ -221,9 +226,9 @@ class Relay:
             # Its keys may be those of the events that were not acknowledged.
             self._hold_back(ahead)
         if ahead is None or not clean or not ahead.claim.events:
-            return done.plus(self._write_down())
+            return done.plus(self._write_down()).plus(RelayPass(backlog=True))
         self._ahead = ahead
-        return done.plus(RelayPass(ahead=len(ahead.claim.events)))
+        return done.plus(RelayPass(ahead=len(ahead.claim.events), backlog=True))
 
     def _claim(self, limit: int) -> Batch:
         since = self._clock()

@@ -25,6 +25,10 @@ def relay_worker(app: ShieldTx) -> Worker:
             worker.wake("poll")
         return False
 
+    def poll() -> bool:
+        done = relay.run_once()
+        return done.backlog and not done.outage
+
     def keep_house() -> bool:
         return housekeeping.run_once().more
 
@@ -39,7 +43,7 @@ def relay_worker(app: ShieldTx) -> Worker:
             Tick(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE),
             Tick(
                 name="poll",
-                run=lambda: relay.run_once().more,
+                run=poll,
                 every=app.settings.relay_poll_interval,
                 linger=LINGER,
             ),

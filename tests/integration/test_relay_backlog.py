@@ -50,6 +50,33 @@ def test_the_next_batch_is_claimed_while_one_is_published(service: Service, wire
     assert sent(wire) == ids
 
 
+def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
+    make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
+) -> None:
+    service = make_service("orders", relay_batch_size=100)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    relay = service.relay()
+    first = write(service, 1)
+    wire.fate = lambda _: answer(Outcome.REFUSED)
+    done = relay.run_once()
+    assert (done.retried, done.backlog) == (1, False)
+    held_back = write(service, 2)
+    wire.fate = lambda _: None
+    passes = []
+
+    def the_retry_is_sent() -> bool:
+        passes.append(relay.run_once())
+        return passes[-1].published > 0
+
+    eventually(the_retry_is_sent, "the retry is due")
+    assert sent(wire)[-1:] == first
+    assert passes[-1].backlog
+    done = relay.run_once()
+    assert (done.published, done.backlog) == (2, False)
+    assert sent(wire) == first + held_back
+
+
 @pytest.mark.parametrize("outcome", [Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.REFUSED])
 def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
     service: Service, wire: Wire, outcome: Outcome, eventually: Callable[..., None]
