@@ -99,9 +99,12 @@ class Consumer:
         except Exception:
             self._subscriber.rewind(records)
             raise
-        # The rows are committed, so the partitions can go on whatever becomes of the handlers.
-        self._subscriber.commit(records)
-        due.update(self._batches.work(receipt.started))
+        try:
+            due.update(self._batches.work(receipt.started))
+        finally:
+            # The rows are committed, so the partitions can go on whatever became of the handlers;
+            # the effects need not wait for the broker's answer.
+            self._subscriber.commit(records)
         if len(receipt.started) < len(receipt.fresh):
             started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
             due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))

@@ -15,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from shieldtx import Event, Refused, RetryPolicy, new_event_id
 from shieldtx.events import Envelope
 from shieldtx.inbox import Verdict
-from shieldtx.ports import Arrival, ReceivedRecord
+from shieldtx.ports import Arrival, Attempt, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
 from tests.integration.test_consumer import SLOW, Make, World
 from tests.services import QUICK, Wire, drain, effect, make_topics
@@ -188,14 +188,14 @@ def test_neighbours_of_an_event_that_kills_keep_all_their_attempts(world: World)
 
 def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Calls) -> None:
     zombie = world.consumer()
-    commit = zombie._subscriber.commit
+    work = zombie._batches.work
 
-    def stall(records: Any) -> None:
-        commit(records)
+    def stall(attempts: Sequence[Attempt]) -> Counter[Verdict]:
         world.downstream.execute("UPDATE shield_inbox SET lease_until = now() WHERE key <> 'c'")
         drain(world.consumer())
+        return work(attempts)
 
-    zombie._subscriber.commit = stall  # type: ignore[method-assign]
+    zombie._batches.work = stall  # type: ignore[method-assign]
     world.write(*"abc")
     done = zombie.run_once()
     # What nobody took over is still its own.
