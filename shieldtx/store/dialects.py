@@ -118,12 +118,8 @@ class PostgresDialect:
         return column == any_(func.array(rows.scalar_subquery()))
 
     def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        """Test whether an address is among the `addresses` that are the parameter `name`."""
-        return column == any_(cast(bindparam(name, type_=Text()), ARRAY(_TupleId())))
-
-    def addresses(self, addresses: Sequence[str]) -> str:
-        """Return the parameter for addresses."""
-        return _array(addresses)
+        """Test whether an address is in the list that is the parameter `name`."""
+        return column == any_(bindparam(name, type_=_Listed(_TupleId())))
 
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return where the row lies, which costs no look into an index; an UPDATE changes it."""
@@ -276,10 +272,6 @@ class SqliteDialect:
     def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Find nothing: rows have no addresses here."""
         return and_(column == bindparam(name), false())
-
-    def addresses(self, addresses: Sequence[str]) -> str:
-        """Return what finds nothing."""
-        return ",".join(addresses)
 
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return what stands for the address of a row: its id."""

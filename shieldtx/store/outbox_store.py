@@ -192,7 +192,7 @@ class SqlOutboxStore:
         count = 0
         if there:
             where = [there[event_id] for event_id in ids]
-            parameters = sql.place_parameters(self._dialect, token, where)
+            parameters = sql.place_parameters(token, where)
             count = connection.execute(self._processed, parameters).rowcount
         if count < len(ids):
             # Taken over by another relay, or moved by somebody who rewrote the table.

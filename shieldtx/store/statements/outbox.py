@@ -162,9 +162,9 @@ def processed_there(t: Tables, d: StoreDialect) -> Update:
     )
 
 
-def place_parameters(d: StoreDialect, token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
+def place_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of statements that go by rows' addresses."""
-    return {_TOKEN.key: token, _ADDRESSES: d.addresses(addresses)}
+    return {_TOKEN.key: token, _ADDRESSES: addresses}
 
 
 def release(
