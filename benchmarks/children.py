@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -136,6 +137,7 @@ def follow(subjects: Sequence[Subject], until: Callable[[Sample], bool]) -> Samp
     latest: list[Sample | None] = [None] * len(subjects)
     for subject in subjects:
         subject.begin()
+    count, moved = -1, time.monotonic()
     while True:
         place = _next_speaker(latest)
         latest[place] = sample_in(subjects[place].hear())
@@ -151,6 +153,10 @@ def follow(subjects: Sequence[Subject], until: Callable[[Sample], bool]) -> Samp
         )
         if until(together):
             return together
+        if together.count > count:
+            count, moved = together.count, time.monotonic()
+        elif time.monotonic() - moved > SILENCE_S:
+            raise BenchmarkFailed(f"nothing was done for {SILENCE_S:.0f} s, after {count} events")
 
 
 def _next_speaker(latest: Sequence[Sample | None]) -> int:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.bench import Bench, run_subjects
-from benchmarks.filling import Feeder, fill
+from benchmarks.filling import Feeder, fill, waits
 from benchmarks.measures import Run, Sample
 from benchmarks.records import check_beginning, read_topic
 from benchmarks.servers import Place
@@ -21,6 +21,7 @@ class Standing:
         self._bench = bench
         self._reached = backlog
         self._sent = 0
+        self._standing = 0
         with place.connect() as connection:
             fill(connection, begin=0, end=backlog, keys=bench.sizes.keys)
 
@@ -40,6 +41,7 @@ class Standing:
         self, events: int, *, is_over: Callable[[Sample], bool] = lambda _: False, **job: Any
     ) -> Run:
         """Measure a fresh relay process over so many events; `is_over` may end it before."""
+        self._top_up()
         feeder = Feeder(self.place, begin=self._reached, keys=self._bench.sizes.keys)
         try:
             run = run_subjects(
@@ -55,6 +57,20 @@ class Standing:
         self._reached = feeder.reached
         self._sent += run.events
         return run
+
+    def _top_up(self) -> None:
+        """Write what the relay before has sent beyond what was written for it."""
+        with self.place.connect() as connection:
+            now = waits(connection)
+            self._standing = max(self._standing, now)
+            missing = self._standing - now
+            fill(
+                connection,
+                begin=self._reached,
+                end=self._reached + missing,
+                keys=self._bench.sizes.keys,
+            )
+        self._reached += missing
 
     def require_order(self) -> None:
         """Raise BenchmarkFailed unless all that was sent is in the topic, once and in order."""

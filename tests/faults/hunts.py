@@ -95,7 +95,8 @@ def _with_a_long_transaction(banks: Banks) -> None:
 
 def _with_two_relays(banks: Banks) -> None:
     banks.open(but="upstream relay")
-    banks.write(60, accounts=banks.accounts[:1], refused=0.0)
+    # More than the one that freezes takes: a batch, and the next one ahead.
+    banks.write(160, accounts=banks.accounts[:1], refused=0.0)
     point = Failpoint(step="publish", when="before", action="freeze")
     banks.upstream.launch("relay", **banks.upstream.broken_at(point))
     banks.struck(banks.upstream)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import create_engine, false, func, or_, select
+from sqlalchemy import BigInteger, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from shieldtx.batches import Batches
@@ -80,9 +80,9 @@ def _leases_never_run_out(breaker: Breaker) -> None:
 
 
 def _no_shard_leases(breaker: Breaker) -> None:
-    def mutant(t: Any, d: Any, relay: str) -> Any:
+    def mutant(t: Any, d: Any) -> Any:
         s = t.shard
-        return select(s.c.shard, d.later(60).label("lease_until")).cte("leased")
+        return select(s.c.shard, s.c.epoch, d.later(60).label("lease_until")).cte("leased")
 
     outbox_sql._leased_shards = mutant
 
@@ -100,7 +100,9 @@ def _polled_by_last_seen(breaker: Breaker) -> None:
         seen[0] = max(seen[0], newest or 0)
         return claimed
 
-    outbox_sql._is_claimable = lambda o, d: (o.c.seq > seen[0]) & claimable(o, d)
+    # The statement is built once, and asks anew each time it is run.
+    newest = bindparam("newest_seen", callable_=lambda: seen[0], type_=BigInteger())
+    outbox_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
     SqlOutboxStore.claim = mutant
 
 
