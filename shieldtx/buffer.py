@@ -26,7 +26,6 @@ class Posting:
 
 
 _BUFFERS = "shieldtx.buffers"
-_COMMITS = "shieldtx.commits"
 
 
 class OutboxWriter(Protocol):
@@ -73,7 +72,7 @@ class Buffer:
         self._entries: list[_Entry] = []
         self._at_once = False
         self._asynchronous = False
-        self._followed: Connection | None = None
+        self._examined: Connection | None = None
         self._released: SessionTransaction | None = None
 
     def admit(self, *, asynchronous: bool) -> None:
@@ -141,15 +140,11 @@ class Buffer:
                 "the connection is in a savepoint that its session knows nothing of: begin it "
                 "with session.begin_nested(), so that its events can follow it"
             )
-        if _COMMITS in session.info:
-            self._follow(connection)
-
-    def _follow(self, connection: Connection) -> None:
-        """Insert at the last moment what has come too late for `before_commit`."""
-        if connection is self._followed or isinstance(self._session.bind, Connection):
-            return
-        self._followed = connection
-        sqlalchemy_event.listen(connection, "commit", self._on_connection_commit)
+        if connection is not self._examined:
+            self._examined = connection
+            # Whoever commits: the session, the connection by itself; and events may still come
+            # after `before_commit`, from the flush of the commit itself.
+            sqlalchemy_event.listen(connection, "commit", self._on_connection_commit)
 
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which an asynchronous session begins."""
@@ -157,13 +152,14 @@ class Buffer:
             self._examine(connection)
 
     def on_before_commit(self) -> None:
-        """Insert what waits; from here on, events may still come from the commit's own flush."""
+        """Insert what waits."""
         session = self._session
         if session.in_nested_transaction():
-            # A savepoint's release is no commit: its events wait for the real one, which may be the
-            # cause of the release and says nothing more here.
-            if self._entries:
-                self._follow(session.connection())
+            # A savepoint's release is no commit: its events wait for the real one. Which may be the
+            # cause of the release, and then needs a connection to hear from.
+            root = session.get_transaction()
+            if self._entries and root is not None and not root.connections:
+                session.connection()
             return
         session.flush()
         self.flush()
@@ -187,7 +183,7 @@ class Buffer:
         """Forget what was committed, or was rolled back with a savepoint."""
         if ended.parent is None:
             self._entries.clear()
-            self._followed = None
+            self._examined = None
         # A savepoint that was not released was rolled back, even if only its end says so: after a
         # flush that failed, or when the session is closed.
         elif ended.nested and ended is not self._released:
@@ -212,8 +208,6 @@ def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -
 
 @sqlalchemy_event.listens_for(Session, "before_commit")
 def _on_before_commit(session: Session) -> None:
-    # Its first event may come from another listener of its commit.
-    session.info[_COMMITS] = True
     for buffer in _known(session):
         buffer.on_before_commit()
 
@@ -226,8 +220,6 @@ def _on_after_commit(session: Session) -> None:
 
 @sqlalchemy_event.listens_for(Session, "after_transaction_end")
 def _on_end(session: Session, ended: SessionTransaction) -> None:
-    if ended.parent is None:
-        session.info.pop(_COMMITS, None)
     for buffer in _known(session):
         buffer.on_end(ended)
 

@@ -182,6 +182,15 @@ def test_events_added_by_a_hook_of_the_session_are_not_forgotten(shop: Shop, hoo
     assert shop.events() == (["hook"] if alone else ["body", "hook"])
 
 
+def test_an_event_goes_with_data_that_are_committed_on_the_sessions_connection(shop: Shop):
+    with shop.session() as session:
+        session.add(Order(id=1))
+        session.flush()
+        shop.outbox.add(session, placed("body"))
+        session.connection().commit()
+    assert (shop.orders(), shop.events()) == ([1], ["body"])
+
+
 def test_a_business_key_is_written_once_per_event_type(shop: Shop):
     with shop.session() as session:
         shop.outbox.add(session, placed(biz_key="order-1"))
