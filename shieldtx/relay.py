@@ -207,10 +207,12 @@ class Relay:
         """Publish a batch; beside that, settle the one before and claim the next of a backlog."""
         backlog = len(batch.claim.events) >= self._settings.batch_size * PART_OF_A_SHARD
         if not backlog and not self._owed:
+            # A single event was claimed to find out whether the broker is back; or others of its
+            # key have waited behind one that is retried.
+            others = self._outage.is_on or any(c.attempts > 1 for c in batch.claim.events)
             self._end(batch, self._sender.send(batch))
-            # Behind an event that was retried, others of its key may have waited.
-            retried = any(claimed.attempts > 1 for claimed in batch.claim.events)
-            return self._write_down().plus(RelayPass(backlog=retried))
+            done = self._write_down()
+            return done.plus(RelayPass(backlog=others or done.released > 0))
         sending = self._beside.submit(self._sender.send, batch)
         done, ahead, failure = RelayPass(), None, None
         try:

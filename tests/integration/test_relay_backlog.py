@@ -77,6 +77,30 @@ def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
     assert sent(wire) == first + held_back
 
 
+def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
+    make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
+) -> None:
+    service = make_service("orders", relay_batch_size=100)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    relay = service.relay()
+    ids = write(service, 3)
+    wire.fate = lambda _: answer(Outcome.UNSENT)
+    assert relay.run_once().released == 3
+    wire.fate = lambda _: None
+    passes = []
+
+    def one_is_sent() -> bool:
+        passes.append(relay.run_once())
+        return passes[-1].published > 0
+
+    eventually(one_is_sent, "the pause is over")
+    assert (passes[-1].published, passes[-1].backlog) == (1, True)
+    done = relay.run_once()
+    assert (done.published, done.backlog) == (2, False)
+    assert sent(wire) == ids
+
+
 @pytest.mark.parametrize("outcome", [Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.REFUSED])
 def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
     service: Service, wire: Wire, outcome: Outcome, eventually: Callable[..., None]
