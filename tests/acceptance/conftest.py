@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import uuid
@@ -275,17 +274,6 @@ def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> It
         )
         writer.declare("orders.placed")
         yield Shop(orders=orders, stock=stock, kafka=kafka, prefix=f"{run}.", writer=writer)
-
-
-@contextmanager
-def frozen(pid: int | None) -> Iterator[None]:
-    """Stop a process for a while, without its noticing."""
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def is_ready(worker: ChildProcess) -> bool:

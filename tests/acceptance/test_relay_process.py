@@ -12,12 +12,12 @@ from tests.acceptance.conftest import (
     LEASE_S,
     Shop,
     first_of_each_key,
-    frozen,
     is_ready,
     status_of,
     unread_bytes,
 )
 from tests.conftest import Eventually
+from tests.standstill import frozen
 
 TWENTY = range(20)
 IN_ORDER = {f"k{k}": [n for n in TWENTY if n % 4 == k] for k in range(4)}

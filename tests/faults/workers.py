@@ -10,12 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from shieldtx.cli import main
 from shieldtx.embedded.processes import PR_SET_PDEATHSIG, ChildProcess
+from tests.standstill import frozen
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka"])
@@ -128,11 +129,8 @@ class Worker:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Let it stand still, without its noticing."""
-        self.send(signal.SIGSTOP)
-        try:
+        with frozen(self.pid) if self.is_running else nullcontext():
             yield
-        finally:
-            self.send(signal.SIGCONT)
 
     def has_logged(self, pattern: str) -> bool:
         """Whether it has printed this."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import kafka.codec
 import pytest
@@ -32,6 +30,7 @@ from shieldtx.errors import BrokerError, BrokerUnavailable
 from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
 from tests import children
 from tests.kafka_clients import CLIENTS
+from tests.standstill import frozen
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +73,6 @@ def make_topic(connection: KafkaConnection, partitions: int = 1) -> str:
     return name
 
 
-@contextmanager
-def frozen(server: EmbeddedKafka) -> Iterator[None]:
-    """Stop the broker's process in its tracks: connections stay open and nobody answers."""
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
 def records(topic: str, *values: str) -> list[Record]:
     return [Record(topic=topic, key=b"k", value=value.encode()) for value in values]
 
@@ -110,7 +98,7 @@ def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_t
 ) -> None:
     assert outcomes(publisher.publish(records(topic, "0"), timeout=20)) == {Outcome.ACKNOWLEDGED}
     unclear = records(topic, "1", "2", "3")
-    with frozen(fragile):
+    with frozen(fragile.pid):
         started = time.monotonic()
         ended = publisher.publish(unclear, timeout=1.5)
         took = time.monotonic() - started
@@ -140,7 +128,7 @@ def test_records_behind_an_unclear_batch_are_not_sent(
     publisher = KafkaPublisher(connection, settings, connect=CLIENTS[client])
     try:
         publisher.publish(records(topic, "warm"), timeout=20)
-        with frozen(fragile):
+        with frozen(fragile.pid):
             ended = publisher.publish(records(topic, *["x" * 900] * 10), timeout=1)
     finally:
         publisher.close()
@@ -159,7 +147,7 @@ def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
     sending = threading.Thread(
         target=lambda: ended.extend(publisher.publish(records(topic, "1", "2"), timeout=30))
     )
-    with frozen(fragile):
+    with frozen(fragile.pid):
         sending.start()
         # Longer than a request may take: it is repeated on a second connection.
         sending.join(3)
@@ -210,7 +198,7 @@ def test_a_frozen_broker_is_away_for_its_readers_until_it_thaws(
             except BrokerUnavailable:
                 return True
 
-        with frozen(fragile):
+        with frozen(fragile.pid):
             eventually(is_away, "polls raise BrokerUnavailable", within=30)
         publisher.publish(records(topic, "1"), timeout=20)
         came: list[ReceivedRecord] = []

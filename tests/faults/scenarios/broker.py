@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from tests import standstill
 from tests.faults.banks import Banks
 from tests.faults.matrix import Fault
 from tests.faults.side import Side
@@ -54,7 +51,7 @@ def frozen(banks: Banks) -> None:
         "events are published",
         PATIENCE_S,
     )
-    with _standing_still(banks):
+    with standstill.frozen(banks.kafka.pid):
         thaw_at = time.monotonic() + FREEZE_S
         banks.until(lambda: _unconfirmed(banks), "a send ends without an answer", PATIENCE_S)
         time.sleep(max(0.0, thaw_at - time.monotonic()))
@@ -88,17 +85,6 @@ def _open(banks: Banks) -> None:
     for _ in range(2):
         banks.upstream.relay(**PATIENT)
     banks.downstream.consume()
-
-
-@contextmanager
-def _standing_still(banks: Banks) -> Iterator[None]:
-    broker = banks.kafka.pid
-    assert broker is not None
-    os.kill(broker, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(broker, signal.SIGCONT)
 
 
 def _logged(side: Side, words: str) -> bool:
