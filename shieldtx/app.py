@@ -21,6 +21,7 @@ from shieldtx.events import NO_HEADERS, Envelope, new_event_id, physical_topic
 from shieldtx.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
+from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.outbox import Outbox
 from shieldtx.payloads import decode_payload
 from shieldtx.ports import Publisher, Subscriber, TopicAdmin
@@ -245,14 +246,21 @@ class ShieldTx:
     ) -> Consumer:
         """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
         declared = self._declared(group)
-        prefix = self.settings.topic_prefix
+        intake = DirectIntake(
+            group=declared,
+            subscriber=self.broker.subscriber(group, self.topics_of(group)),
+            decode=partial(
+                signature.decode,
+                prefix=self.settings.topic_prefix,
+                keys=self.settings.signing_keys,
+            ),
+        )
         store = SqlInboxStore(self.engine, self.tables)
         return Consumer(
             group=declared,
-            subscriber=self.broker.subscriber(group, self.topics_of(group)),
+            intake=ReadAheadIntake(intake),
             store=store,
             inbox=Inbox(group=declared, store=store, outbox=self.outbox),
-            decode=partial(signature.decode, prefix=prefix, keys=self.settings.signing_keys),
             settings=ConsumerSettings(batch_size=self.settings.consumer_batch_size),
             stopping=stopping,
         )

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from shieldtx.batches import Batches, shares_batches
-from shieldtx.errors import UndecodableRecord
+from shieldtx.batches import Batches
 from shieldtx.events import Envelope
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.inbox import Inbox, Verdict
-from shieldtx.ports import Arrival, InboxStore, Parked, Receipt, ReceivedRecord, Subscriber
-
-log = logging.getLogger(__name__)
+from shieldtx.intake import Intake
+from shieldtx.ports import InboxStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,19 +58,17 @@ class Consumer:
         self,
         *,
         group: ConsumerGroup,
-        subscriber: Subscriber,
+        intake: Intake,
         store: InboxStore,
         inbox: Inbox,
-        decode: Callable[[ReceivedRecord], Envelope],
         settings: ConsumerSettings,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
-        self._subscriber = subscriber
+        self._intake = intake
         self._store = store
         self._inbox = inbox
-        self._decode = decode
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
@@ -90,33 +85,30 @@ class Consumer:
         # With work at hand there is no reason to wait for more.
         busy = sum(due.values()) > due[Verdict.HELD]
         timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
-        records = self._subscriber.poll(timeout=timeout, limit=limit)
+        batch = self._intake.take(timeout=timeout, limit=limit)
         self._may_skip_a_look = False
-        if not records:
+        if not batch.records:
             return ConsumerPass(verdicts=due)
         try:
-            done, receipt = self._receive(records)
+            receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
         except Exception:
-            self._subscriber.rewind(records)
+            self._intake.put_back(batch)
             raise
-        try:
-            due.update(self._batches.work(receipt.started))
-        finally:
-            # The rows are committed, so the partitions can go on whatever became of the handlers;
-            # the effects need not wait for the broker's answer.
-            self._subscriber.commit(records)
+        # The rows are committed, so the partitions can go on whatever becomes of the handlers.
+        self._intake.done(batch)
+        due.update(self._batches.work(receipt.started))
         if len(receipt.started) < len(receipt.fresh):
             started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
             due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
         # Nobody has to wait then but for a time, and the one after the next pass is soon enough.
-        applied = due[Verdict.APPLIED]
-        self._may_skip_a_look = len(records) == limit or applied == due.total() == done.fresh
+        read, fresh = len(batch.records), len(receipt.fresh)
+        self._may_skip_a_look = read == limit or due[Verdict.APPLIED] == due.total() == fresh
         return ConsumerPass(
-            records=len(records),
-            fresh=done.fresh,
-            duplicates=done.duplicates,
-            parked=done.parked,
-            ignored=done.ignored,
+            records=read,
+            fresh=fresh,
+            duplicates=receipt.duplicates,
+            parked=receipt.parked,
+            ignored=batch.ignored,
             verdicts=due,
         )
 
@@ -125,43 +117,11 @@ class Consumer:
 
         What waits in the inbox for its time does not count. Raises BrokerUnavailable.
         """
-        return self._subscriber.has_caught_up()
+        return self._intake.has_caught_up()
 
     def close(self) -> None:
         """Leave the group."""
-        self._subscriber.close()
-
-    def _receive(self, records: Sequence[ReceivedRecord]) -> tuple[ConsumerPass, Receipt]:
-        """Decode a batch and store it in one transaction."""
-        arrivals: list[Arrival] = []
-        parked: list[Parked] = []
-        ignored = 0
-        for record in records:
-            try:
-                envelope = self._decode(record)
-                handler = self._group.handler_of(envelope.type, envelope.kind)
-                if handler is not None:
-                    handler.check_authority(envelope)
-            except UndecodableRecord as error:
-                log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
-                    "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
-                )
-                parked.append(Parked(record=record, reason=str(error)))
-                continue
-            if handler is None:
-                ignored += 1
-            else:
-                lease = handler.lease if shares_batches(handler, envelope) else None
-                arrivals.append(Arrival(envelope=envelope, record=record, lease=lease))
-        receipt = self._store.receive(self._group.name, arrivals, parked)
-        done = ConsumerPass(
-            records=len(records),
-            fresh=len(receipt.fresh),
-            duplicates=receipt.duplicates,
-            parked=receipt.parked,
-            ignored=ignored,
-        )
-        return done, receipt
+        self._intake.close()
 
     def _work_what_is_due(self, limit: int) -> Counter[Verdict]:
         """Look at the inbox; while records come that wait for nobody, not more often than else."""

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from shieldtx.batches import Batches
 from shieldtx.brokers import codec, signature
-from shieldtx.consumer import Consumer
 from shieldtx.inbox import Inbox, Verdict
+from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay import Relay
 from shieldtx.sending import Sender
@@ -155,13 +155,14 @@ def _published_before_the_commit(breaker: Breaker) -> None:
 
 
 def _offsets_before_the_inbox(breaker: Breaker) -> None:
-    receive = Consumer._receive
+    take = DirectIntake.take
 
-    def mutant(self: Consumer, records: Any) -> Any:
-        self._subscriber.commit(records)
-        return receive(self, records)
+    def mutant(self: DirectIntake, **limits: Any) -> Batch:
+        batch = take(self, **limits)
+        self.done(batch)
+        return batch
 
-    Consumer._receive = mutant
+    DirectIntake.take = mutant
 
 
 def _duplicates_reach_the_handler(breaker: Breaker) -> None:

@@ -13,6 +13,7 @@ from shieldtx.events import physical_topic
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
+from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.relay import Relay, RelaySettings
 from shieldtx.retry import RetryPolicy
 from tests.simulation.banks import groups
@@ -103,12 +104,20 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
         member = Member(name, process.name)
         subscriber = MemorySubscriber(world.broker, member)
-        return Consumer(
+        intake = DirectIntake(
             group=group,
             subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
+            decode=_DECODE,
+        )
+        return Consumer(
+            group=group,
+            intake=ReadAheadIntake(
+                intake,
+                beside=Beside(world.fates),  # type: ignore[arg-type]
+                clock=process.clock,
+            ),
             store=store,  # type: ignore[arg-type]
             inbox=Inbox(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
-            decode=_DECODE,
             settings=ConsumerSettings(batch_size=shape.consumer_batch, poll_timeout=timedelta(0)),
             clock=process.clock,
         )

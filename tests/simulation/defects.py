@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from shieldtx.consumer import Consumer
+from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
 from shieldtx.relay import Relay, RelayPass
 from shieldtx.states import InboxStatus, OutboxStatus
@@ -109,12 +109,14 @@ def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..
     return fail
 
 
-def commits_offsets_first(sound: Callable[..., Any]) -> Callable[..., Any]:
-    def receive(self: Consumer, records: Sequence[Any]) -> Any:
-        self._subscriber.commit(records)
-        return sound(self, records)
+def commits_offsets_first(sound: Callable[..., Batch]) -> Callable[..., Batch]:
+    def take(self: DirectIntake, **limits: Any) -> Batch:
+        batch = sound(self, **limits)
+        if batch.records:
+            self.done(batch)
+        return batch
 
-    return receive
+    return take
 
 
 def forgets_what_is_settled(sound: Callable[..., Receipt]) -> Callable[..., Receipt]:

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from shieldtx.batches import Batches
-from shieldtx.consumer import Consumer
+from shieldtx.intake import DirectIntake
 from shieldtx.ports import Outcome
 from shieldtx.relay import Relay
 from tests.simulation import defects
@@ -98,7 +98,7 @@ MUTANTS = {
         ("withdraws-under-its-name", "I4", Relay, "_withdraw", defects.keeps_its_name),
         ("undoes-the-unconfirmed", "I5", Relay, "_fail", defects.undoes_what_may_be_delivered),
         # The consumer and its table.
-        ("offset-before-receive", "I3", Consumer, "_receive", defects.commits_offsets_first),
+        ("offset-before-receive", "I3", DirectIntake, "take", defects.commits_offsets_first),
         ("no-dedupe", "I3", MemoryInboxStore, "receive", defects.forgets_what_is_settled),
         (
             "effect-apart-from-status",

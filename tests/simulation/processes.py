@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -181,33 +182,53 @@ class Interrupted:
 
 
 class Beside:
-    """What a process does beside something else is done before it or after it."""
+    """What a process does beside something else is done before it or after it, in its order."""
 
     def __init__(self, fates: Fates) -> None:
         self._fates = fates
+        self._promises: deque[Promise] = deque()
 
-    def submit(self, call: Callable[..., Any], *args: Any) -> Promise:
-        promise = Promise(partial(call, *args))
+    def submit(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Promise:
+        promise = Promise(self, partial(call, *args, **kwargs))
+        self._promises.append(promise)
         if self._fates.chance(0.5):
-            promise.result()
+            self.keep(promise)
         return promise
 
-    def shutdown(self, *, wait: bool) -> None:
+    def keep(self, promise: Promise) -> None:
+        """Make the calls up to this one."""
+        while not promise.is_kept:
+            self._promises.popleft().make()
+
+    def shutdown(self, *, wait: bool = True) -> None:
         """Leave nothing behind."""
 
 
 class Promise:
     """A call that is made at the latest when its result is asked for."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, beside: Beside, call: Callable[[], Any]) -> None:
+        self._beside = beside
         self._call = call
-        self._made = False
         self._result: Any = None
+        self._error: Exception | None = None
+        self.is_kept = False
+
+    def make(self) -> None:
+        self.is_kept = True
+        try:
+            self._result = self._call()
+        except Exception as error:  # noqa: BLE001  raised where the result is asked for
+            self._error = error
+
+    def exception(self) -> Exception | None:
+        self._beside.keep(self)
+        return self._error
 
     def result(self) -> Any:
-        if not self._made:
-            self._made = True
-            self._result = self._call()
+        self._beside.keep(self)
+        if self._error is not None:
+            raise self._error
         return self._result
 
 

@@ -68,9 +68,10 @@ class BreakableShield(ShieldTx):
         consumer = super().consumer_worker(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
         consumer._store = consumer._inbox._store = consumer._batches._store = store
-        consumer._subscriber._options |= membership()
-        consumer._subscriber = points.Breakable(
-            consumer._subscriber, self.breaker, points.SUBSCRIBER_STEPS
+        intake = consumer._intake._intake
+        intake._subscriber._options |= membership()
+        intake._subscriber = points.Breakable(
+            intake._subscriber, self.breaker, points.SUBSCRIBER_STEPS
         )
         return consumer
 

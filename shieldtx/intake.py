@@ -1,0 +1,217 @@
+"""What a consumer takes in: batches of records, read and decoded, where it pays in a thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from shieldtx.batches import shares_batches
+from shieldtx.errors import BrokerError, UndecodableRecord
+from shieldtx.events import Envelope
+from shieldtx.handlers import ConsumerGroup
+from shieldtx.ports import Arrival, Parked, ReceivedRecord, Subscriber
+
+log = logging.getLogger(__name__)
+
+COMMIT_EVERY = 0.1
+"""Seconds between two commits of offsets while records come; each costs a round trip to Kafka."""
+
+
+class Batch(NamedTuple):
+    """Records in the order they were read, and what they are to the group."""
+
+    records: tuple[ReceivedRecord, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
+    parked: tuple[Parked, ...] = ()
+    ignored: int = 0
+    """Events of types that the group has no handler for."""
+
+
+class Intake(Protocol):
+    """Where a consumer has its records from; used by one thread at a time."""
+
+    def take(self, *, timeout: float, limit: int) -> Batch:
+        """Return up to `limit` records, waiting up to `timeout` seconds; raises BrokerError."""
+        ...
+
+    def done(self, batch: Batch) -> None:
+        """Have the offsets of a batch committed, whose rows are; raises BrokerError."""
+        ...
+
+    def put_back(self, batch: Batch) -> None:
+        """Have a batch read again: its rows could not be stored."""
+        ...
+
+    def has_caught_up(self) -> bool:
+        """Whether all that is on the topics has been taken; raises BrokerUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+class DirectIntake:
+    """Reads a batch when it is asked for and commits its offsets when it is done."""
+
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        subscriber: Subscriber,
+        decode: Callable[[ReceivedRecord], Envelope],
+    ) -> None:
+        self._group = group
+        self._subscriber = subscriber
+        self._decode = decode
+
+    def take(self, *, timeout: float, limit: int) -> Batch:
+        """See Intake."""
+        records = tuple(self._subscriber.poll(timeout=timeout, limit=limit))
+        arrivals: list[Arrival] = []
+        parked: list[Parked] = []
+        for record in records:
+            try:
+                arrival = self._arrival(record)
+            except UndecodableRecord as error:
+                log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
+                    "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
+                )
+                parked.append(Parked(record=record, reason=str(error)))
+            else:
+                if arrival is not None:
+                    arrivals.append(arrival)
+        ignored = len(records) - len(arrivals) - len(parked)
+        return Batch(records, tuple(arrivals), tuple(parked), ignored)
+
+    def done(self, batch: Batch) -> None:
+        """See Intake."""
+        self._subscriber.commit(batch.records)
+
+    def put_back(self, batch: Batch) -> None:
+        """See Intake."""
+        self._subscriber.rewind(batch.records)
+
+    def has_caught_up(self) -> bool:
+        """See Intake."""
+        return self._subscriber.has_caught_up()
+
+    def close(self) -> None:
+        """See Intake."""
+        self._subscriber.close()
+
+    def _arrival(self, record: ReceivedRecord) -> Arrival | None:
+        envelope = self._decode(record)
+        handler = self._group.handler_of(envelope.type, envelope.kind)
+        if handler is None:
+            return None
+        handler.check_authority(envelope)
+        lease = handler.lease if shares_batches(handler, envelope) else None
+        return Arrival(envelope=envelope, record=record, lease=lease)
+
+
+class ReadAheadIntake:
+    """Leaves broker and decoding to one thread, beside which the consumer works in its database.
+
+    Behind a full batch the next one is read at once. A smaller one has emptied the topics: what
+    comes meanwhile is better read together, later. Offsets are committed in the thread too, from
+    time to time; whoever reads their records once more finds them in the inbox.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        *,
+        beside: Executor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read by way of another intake, `beside` the consumer; a thread of its own by default.
+
+        It makes one call at a time, in their order.
+        """
+        self._intake = intake
+        self._beside = beside or ThreadPoolExecutor(1, thread_name_prefix="shieldtx-intake")
+        self._clock = clock
+        self._ahead: Future[Batch] | None = None
+        self._done: dict[tuple[str, int], ReceivedRecord] = {}
+        """The last record of each partition whose offset is not committed yet."""
+        self._commit: Future[None] | None = None
+        self._committing: dict[tuple[str, int], ReceivedRecord] = {}
+        self._next_commit = clock()
+        self._is_closed = False
+
+    def take(self, *, timeout: float, limit: int) -> Batch:
+        """See Intake; raises what a commit of offsets meanwhile has met, too."""
+        self._end_commit()
+        batch = self._read_ahead()
+        if not batch.records:
+            reading = self._beside.submit(self._intake.take, timeout=timeout, limit=limit)
+            batch = reading.result()
+        if len(batch.records) == limit:
+            self._ahead = self._beside.submit(self._intake.take, timeout=0.0, limit=limit)
+        if not batch.records:
+            self._begin_commit()
+        return batch
+
+    def done(self, batch: Batch) -> None:
+        """See Intake; whether the broker has taken the offsets is known later."""
+        self._done |= {(record.topic, record.partition): record for record in batch.records}
+        if self._clock() >= self._next_commit:
+            self._begin_commit()
+
+    def put_back(self, batch: Batch) -> None:
+        """See Intake; what was read ahead goes back too, so that the order stays."""
+        try:
+            records = batch.records + self._read_ahead().records
+        except BrokerError as error:
+            log.warning("nothing was read ahead: %s", error)
+            records = batch.records
+        self._beside.submit(self._intake.put_back, Batch(records)).result()
+
+    def has_caught_up(self) -> bool:
+        """See Intake."""
+        ahead = self._ahead
+        # What a failure to read ahead means, the next pass tells.
+        if ahead is not None and (ahead.exception() is not None or ahead.result().records):
+            return False
+        return self._beside.submit(self._intake.has_caught_up).result()
+
+    def close(self) -> None:
+        """See Intake; commits what is done, if the broker is there. Once more is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._end_commit()
+            self._begin_commit()
+            self._end_commit()
+        except BrokerError as error:
+            log.warning("offsets are not committed, their records are delivered again: %s", error)
+        finally:
+            self._beside.submit(self._intake.close).result()
+            self._beside.shutdown()
+
+    def _read_ahead(self) -> Batch:
+        ahead, self._ahead = self._ahead, None
+        return Batch() if ahead is None else ahead.result()
+
+    def _begin_commit(self) -> None:
+        if self._done and self._commit is None:
+            self._committing, self._done = self._done, {}
+            batch = Batch(tuple(self._committing.values()))
+            self._commit = self._beside.submit(self._intake.done, batch)
+            self._next_commit = self._clock() + COMMIT_EVERY
+
+    def _end_commit(self) -> None:
+        """Wait for the commit on its way, and keep the offsets that it could not bring home."""
+        commit, self._commit = self._commit, None
+        if commit is None:
+            return
+        try:
+            commit.result()
+        except BrokerError:
+            self._done = self._committing | self._done
+            raise

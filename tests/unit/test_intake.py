@@ -1,0 +1,240 @@
+"""What a consumer takes in, and what it reads ahead: nothing lost, nothing out of order."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+
+from shieldtx.brokers import codec
+from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.catalog import Catalog
+from shieldtx.errors import BrokerUnavailable
+from shieldtx.events import Envelope
+from shieldtx.handlers import ConsumerGroup
+from shieldtx.intake import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
+from shieldtx.ports import ReceivedRecord, Record, Subscriber
+
+TOPIC = "orders.placed.commit"
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    broker = MemoryBroker()
+    broker.topics().create([TOPIC], partitions=1, replication=1)
+    return broker
+
+
+@pytest.fixture
+def group() -> ConsumerGroup:
+    group = ConsumerGroup("stock", Catalog())
+    group.handles("orders.placed")(lambda session, event: None)
+    return group
+
+
+class Watched:
+    """A subscriber that counts its polls and is used by one thread at a time, which it checks."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+        self._in_use = threading.Lock()
+        self.polls = 0
+        self.commits = 0
+
+    def poll(self, *, timeout: float, limit: int) -> list[ReceivedRecord]:
+        with self._alone():
+            self.polls += 1
+            return list(self._subscriber.poll(timeout=timeout, limit=limit))
+
+    def commit(self, records: tuple[ReceivedRecord, ...]) -> None:
+        with self._alone():
+            self._subscriber.commit(records)
+            self.commits += 1
+
+    def rewind(self, records: tuple[ReceivedRecord, ...]) -> None:
+        with self._alone():
+            self._subscriber.rewind(records)
+
+    def has_caught_up(self) -> bool:
+        with self._alone():
+            return self._subscriber.has_caught_up()
+
+    def close(self) -> None:
+        with self._alone():
+            self._subscriber.close()
+
+    def _alone(self) -> threading.Lock:
+        assert not self._in_use.locked(), "two threads use the subscriber"
+        return self._in_use
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def subscriber(broker: MemoryBroker) -> Watched:
+    return Watched(broker.subscriber("stock", [TOPIC]))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def intake(group: ConsumerGroup, subscriber: Watched, clock: Clock) -> Iterator[ReadAheadIntake]:
+    decode = partial(codec.decode, prefix="")
+    direct = DirectIntake(group=group, subscriber=subscriber, decode=decode)
+    intake = ReadAheadIntake(direct, clock=clock)
+    yield intake
+    intake.close()
+
+
+def fill(broker: MemoryBroker, events: range, of_type: str = "orders.placed") -> None:
+    records = [
+        codec.encode(
+            Envelope(
+                id=uuid.UUID(int=n),
+                type=of_type,
+                source="orders",
+                topic="orders.placed",
+                payload=str(n),
+                time=datetime.now(UTC),
+            ),
+            "",
+        )
+        for n in events
+    ]
+    broker.publisher().publish(records, timeout=1)
+
+
+def taken(batch: Batch) -> list[int]:
+    return [arrival.envelope.id.int for arrival in batch.arrivals]
+
+
+def committed(broker: MemoryBroker) -> int:
+    return broker.committed("stock").get((TOPIC, 0), 0)
+
+
+def test_behind_a_full_batch_the_next_one_is_read_at_once(
+    broker: MemoryBroker,
+    intake: ReadAheadIntake,
+    subscriber: Watched,
+    eventually: Callable[..., None],
+) -> None:
+    fill(broker, range(3))
+    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+    eventually(lambda: subscriber.polls == 2, "the second batch is read")
+    assert not intake.has_caught_up()
+    assert taken(intake.take(timeout=0, limit=2)) == [2]
+    assert intake.has_caught_up()
+
+
+def test_behind_a_batch_that_is_not_full_nothing_is_read_before_it_is_asked_for(
+    broker: MemoryBroker, intake: ReadAheadIntake, subscriber: Watched
+) -> None:
+    fill(broker, range(2))
+    assert taken(intake.take(timeout=0, limit=3)) == [0, 1]
+    fill(broker, range(2, 4))
+    assert not intake.has_caught_up()  # the thread has done all it was told to
+    assert subscriber.polls == 1
+    assert taken(intake.take(timeout=0, limit=3)) == [2, 3]
+
+
+def test_a_batch_that_goes_back_takes_along_what_was_read_ahead(
+    broker: MemoryBroker, intake: ReadAheadIntake
+) -> None:
+    fill(broker, range(5))
+    batch = intake.take(timeout=0, limit=2)
+    intake.put_back(batch)
+    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+    assert taken(intake.take(timeout=0, limit=2)) == [2, 3]
+    assert taken(intake.take(timeout=0, limit=2)) == [4]
+
+
+def test_offsets_are_committed_from_time_to_time_and_when_nothing_comes(
+    broker: MemoryBroker, intake: ReadAheadIntake, subscriber: Watched, clock: Clock
+) -> None:
+    fill(broker, range(10))
+    for _ in range(3):
+        intake.done(intake.take(timeout=0, limit=2))
+    assert not intake.has_caught_up()
+    assert (subscriber.commits, committed(broker)) == (1, 2)
+    clock.now += COMMIT_EVERY
+    intake.done(intake.take(timeout=0, limit=2))
+    intake.done(intake.take(timeout=0, limit=2))
+    assert not intake.take(timeout=0, limit=2).records
+    assert not intake.take(timeout=0, limit=2).records
+    assert committed(broker) == 10
+
+
+def test_offsets_of_what_is_not_done_are_never_committed(
+    broker: MemoryBroker, intake: ReadAheadIntake
+) -> None:
+    fill(broker, range(6))
+    intake.done(intake.take(timeout=0, limit=2))
+    intake.take(timeout=0, limit=2)
+    intake.close()
+    assert committed(broker) == 2
+
+
+def test_what_is_done_is_committed_before_the_end(
+    broker: MemoryBroker, intake: ReadAheadIntake
+) -> None:
+    fill(broker, range(6))
+    for _ in range(3):
+        intake.done(intake.take(timeout=0, limit=2))
+    intake.close()
+    assert committed(broker) == 6
+
+
+def test_offsets_that_an_outage_kept_are_committed_after_it(
+    broker: MemoryBroker, intake: ReadAheadIntake, clock: Clock
+) -> None:
+    fill(broker, range(2))
+    batch = intake.take(timeout=0, limit=5)
+    broker.go_down()
+    intake.done(batch)
+    with pytest.raises(BrokerUnavailable):
+        intake.take(timeout=0, limit=5)
+    broker.come_back()
+    assert not intake.take(timeout=0, limit=5).records
+    assert not intake.take(timeout=0, limit=5).records
+    assert committed(broker) == 2
+
+
+def test_an_outage_while_reading_ahead_loses_nothing(
+    broker: MemoryBroker, intake: ReadAheadIntake
+) -> None:
+    fill(broker, range(2))
+    broker.go_down()
+    with pytest.raises(BrokerUnavailable):
+        intake.take(timeout=0, limit=2)
+    broker.come_back()
+    batch = intake.take(timeout=0, limit=2)
+    broker.go_down()
+    intake.put_back(batch)
+    broker.come_back()
+    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+
+
+def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(
+    broker: MemoryBroker, intake: ReadAheadIntake
+) -> None:
+    fill(broker, range(1))
+    fill(broker, range(1, 2), of_type="orders.cancelled")
+    broker.publisher().publish([Record(topic=TOPIC, key=None, value=b"?")], timeout=1)
+    batch = intake.take(timeout=0, limit=5)
+    assert (taken(batch), batch.ignored, len(batch.records)) == ([0], 1, 3)
+    assert [parked.record.offset for parked in batch.parked] == [2]
