@@ -60,13 +60,13 @@ class Batches:
         group: ConsumerGroup,
         store: InboxStore,
         inbox: Inbox,
-        stopping: Callable[[], bool] = lambda: False,
+        is_time_up: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
         self._store = store
         self._inbox = inbox
-        self._stopping = stopping
+        self._is_time_up = is_time_up
         self._clock = clock
         self._pace = LONGEST / FIRST
 
@@ -91,7 +91,7 @@ class Batches:
                 continue
             if task.error is not None:
                 self._fail(attempts[0], task.error, run)
-            elif self._stopping() or self._clock() >= run.ends:
+            elif self._is_time_up() or self._clock() >= run.ends:
                 self._part(attempts, run)
             else:
                 most = max(1, int(LONGEST / self._pace))
@@ -171,10 +171,10 @@ class Batches:
         self._note(attempt, self._inbox.fail(attempt, self._handler_of(attempt), error), run)
 
     def _part(self, attempts: Sequence[Attempt], run: _Run) -> None:
-        """Give each of them a turn of its own, now or, when the worker stops, some other time."""
+        """Give each of them a turn of its own, now or, when time is up, some other time."""
         self._store.release(attempts)
         for attempt in attempts:
-            if self._stopping():
+            if self._is_time_up():
                 return
             self._note(attempt, self._inbox.work(attempt.envelope), run)
 

@@ -15,6 +15,12 @@ from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Intake
 from shieldtx.ports import InboxStore
 
+LONGEST_PASS = 60.0
+"""Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.
+
+A slow handler is no reason to take the worker for hung, or to leave the consumer group.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerSettings:
@@ -74,12 +80,14 @@ class Consumer:
         self._clock = clock
         self._may_skip_a_look = False
         self._next_look = clock()
+        self._pass_ends = clock() + LONGEST_PASS
         self._batches = Batches(
-            group=group, store=store, inbox=inbox, stopping=stopping, clock=clock
+            group=group, store=store, inbox=inbox, is_time_up=self._is_time_up, clock=clock
         )
 
     def run_once(self) -> ConsumerPass:
         """Make one pass: first what is due in the inbox, then what is new on the topics."""
+        self._pass_ends = self._clock() + LONGEST_PASS
         limit = self._settings.batch_size
         due = self._work_what_is_due(limit)
         # With work at hand there is no reason to wait for more.
@@ -134,10 +142,13 @@ class Consumer:
             self._next_look += self._settings.poll_timeout.total_seconds()
         return verdicts
 
+    def _is_time_up(self) -> bool:
+        return self._stopping() or self._clock() >= self._pass_ends
+
     def _work(self, envelopes: Iterable[Envelope]) -> Counter[Verdict]:
         verdicts: Counter[Verdict] = Counter()
         for envelope in envelopes:
-            if self._stopping():
+            if self._is_time_up():
                 break
             verdicts[self._inbox.work(envelope)] += 1
         return verdicts

@@ -13,6 +13,7 @@ from sqlalchemy import String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, Refused, RetryPolicy, new_event_id
+from shieldtx.consumer import LONGEST_PASS
 from shieldtx.events import Envelope
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord
@@ -96,6 +97,32 @@ def test_a_failure_undoes_no_neighbour_and_costs_none_an_attempt(
     assert sorted(state(world)) == expected
     [(reason,)] = world.downstream.rows("SELECT last_error FROM shield_inbox WHERE key = 'c'")
     assert reason == "ValueError: not today"
+
+
+def test_a_pass_of_slow_handlers_ends_in_time_and_the_next_one_goes_on(world: World) -> None:
+    now = [0.0]
+
+    def take_a_while(session: Session, event: Event) -> None:
+        now[0] += LONGEST_PASS / 4
+        effect("stock")(session, event)
+
+    world.downstream.app.consumer("stock").handles("orders.placed")(take_a_while)
+    consumer = world.consumer()
+    consumer._clock = consumer._batches._clock = lambda: now[0]
+    world.write(*"abcdefghij")
+    consumer.run_once()
+    # What is begun when time is up is done.
+    assert now[0] <= LONGEST_PASS * 2
+    assert world.downstream.inbox()["PROCESSED"] < 10
+    passes = 1
+    while world.downstream.inbox() != {"PROCESSED": 10}:
+        began = now[0]
+        consumer.run_once()
+        assert LONGEST_PASS * 0.5 <= now[0] - began <= LONGEST_PASS * 1.25
+        passes += 1
+    assert passes <= 4
+    assert {attempts for _, _, attempts in state(world)} == {1}
+    assert Counter(world.downstream.effects()) == Counter("abcdefghij")
 
 
 def test_every_failure_of_many_is_found(world: World, calls: Calls) -> None:
