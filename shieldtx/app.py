@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
@@ -24,7 +24,7 @@ from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.outbox import Outbox
 from shieldtx.payloads import decode_payload
-from shieldtx.ports import Publisher, Subscriber, TopicAdmin
+from shieldtx.ports import Broker
 from shieldtx.publishing import Part, Publication, payload_type_of, publishing
 from shieldtx.relay import LocalRollback, Relay, RelaySettings
 from shieldtx.retry import RetryPolicy
@@ -42,22 +42,6 @@ from shieldtx.store.wakeup import Listener, Notifier
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)
-
-
-class Broker(Protocol):
-    """A message broker: what makes publishers, subscribers and topic admins for it."""
-
-    def publisher(self) -> Publisher:
-        """Return a new publisher."""
-        ...
-
-    def subscriber(self, group: str, topics: list[str]) -> Subscriber:
-        """Return a new member of a consumer group that reads these topics."""
-        ...
-
-    def topics(self) -> TopicAdmin:
-        """Return an admin of the topics."""
-        ...
 
 
 class ShieldTx:

@@ -11,9 +11,8 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from shieldtx import RetryPolicy, Settings, ShieldTx
-from shieldtx.app import Broker
 from shieldtx.consumer import Consumer
-from shieldtx.ports import Delivery, Outcome, Publisher, Record, Subscriber, TopicAdmin
+from shieldtx.ports import Broker, Delivery, Outcome, Publisher, Record, Subscriber, TopicAdmin
 from shieldtx.relay import Relay
 
 SHARDS = 8

@@ -1,6 +1,7 @@
 """What the services need from outside, as protocols: brokers and stores are their adapters."""
 
 from shieldtx.ports.broker import (
+    Broker,
     Delivery,
     Outcome,
     Publisher,
@@ -37,6 +38,7 @@ __all__ = [
     "Subscriber",
     "TopicState",
     "TopicAdmin",
+    "Broker",
     "Claimed",
     "Claim",
     "Retry",

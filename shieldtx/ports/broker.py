@@ -132,3 +132,19 @@ class TopicAdmin(Protocol):
     def close(self) -> None:
         """Let go of the broker."""
         ...
+
+
+class Broker(Protocol):
+    """A message broker: what makes publishers, subscribers and topic admins for it."""
+
+    def publisher(self) -> Publisher:
+        """Return a new publisher."""
+        ...
+
+    def subscriber(self, group: str, topics: list[str]) -> Subscriber:
+        """Return a new member of a consumer group that reads these topics."""
+        ...
+
+    def topics(self) -> TopicAdmin:
+        """Return an admin of the topics."""
+        ...

@@ -12,13 +12,20 @@ from dataclasses import dataclass
 import pytest
 from kafka import KafkaAdminClient
 
-from shieldtx.app import Broker
 from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection, KafkaSubscriber
 from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
-from shieldtx.ports import Outcome, Publisher, ReceivedRecord, Record, Subscriber, TopicState
+from shieldtx.ports import (
+    Broker,
+    Outcome,
+    Publisher,
+    ReceivedRecord,
+    Record,
+    Subscriber,
+    TopicState,
+)
 
 BROKERS = ["memory", "kafka-python"]
 # confluent-kafka publishes and does nothing else: members of groups, topics and their tests are

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shieldtx.app import Broker
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.ports import Broker
 from tests.services import SHARDS, Service
 
 Make = Callable[..., Service]
