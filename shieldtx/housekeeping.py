@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,12 +50,26 @@ class Retention:
     batches_per_pass: int = 50
 
 
-class Housekeeping:
-    """Purges in small transactions, so that it never stands in anybody's way for long."""
+REST = 0.3
+"""What part of a batch's time passes before the next one: others need the database too."""
 
-    def __init__(self, *, store: PurgeStore, retention: Retention) -> None:
+
+class Housekeeping:
+    """Purges in small transactions with pauses, so that it stands in nobody's way for long."""
+
+    def __init__(
+        self,
+        *,
+        store: PurgeStore,
+        retention: Retention,
+        clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Purge by way of `store`, resting for a while (in seconds) behind each batch."""
         self._store = store
         self._retention = retention
+        self._clock = clock
+        self._rest = rest
 
     def run_once(self) -> Purged:
         """Make one pass over both tables, of a bounded number of batches."""
@@ -69,9 +84,11 @@ class Housekeeping:
     def _purge(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
         removed = 0
         for _ in range(self._retention.batches_per_pass):
+            began = self._clock()
             batch = purge(older_than=older_than, limit=self._retention.batch_size)
             removed += batch.removed
             if not batch.more:
                 return Purged(removed=removed, more=False)
+            self._rest((self._clock() - began) * REST)
         # A long way over rows that stay is no reason to hurry.
         return Purged(removed=removed, more=removed > 0)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from shieldtx import InboxStatus, OutboxStatus, new_event_id
-from shieldtx.housekeeping import Housekeeping, Retention
+from shieldtx.housekeeping import REST, Housekeeping, Purged, Retention
 from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.purge_store import SqlPurgeStore
@@ -124,6 +124,27 @@ def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):
     assert [(p.removed, p.more) for p in passes[:2]] == [(10, True), (10, True)]
     assert (passes[2].removed, left(shop, "outbox")) == (5, set())
     assert keeper.run_once().more is False
+
+
+def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop):
+    fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(12)))
+    store = SqlPurgeStore(shop.engine, shop.tables)
+    now, rests = [0.0], []
+
+    def one_that_takes_its_time(**limits: Any) -> Purged:
+        done = SqlPurgeStore.purge_outbox(store, **limits)
+        now[0] += done.removed
+        return done
+
+    store.purge_outbox = one_that_takes_its_time
+    keeper = Housekeeping(
+        store=store,
+        retention=Retention(outbox=DAY, inbox=DAY, batch_size=5),
+        clock=lambda: now[0],
+        rest=rests.append,
+    )
+    assert keeper.run_once().removed == 12
+    assert rests[:3] == [5 * REST, 5 * REST, 2 * REST]
 
 
 def test_a_batch_looks_at_no_more_rows_than_its_limit(shop: Shop):
