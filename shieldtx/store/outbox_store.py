@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from shieldtx.buffer import Posting
 from shieldtx.errors import EventRefused, LocalRollbackFailed, TransactionRefused
 from shieldtx.events import shard_of
-from shieldtx.outbox import flush_events
 from shieldtx.ports import Claim, Claimed, Settlement
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.low_water import LowWater
@@ -217,8 +216,8 @@ class SqlOutboxStore:
             if local_rollback is not None:
                 try:
                     local_rollback(session)
-                    session.flush()
-                    flush_events(session)
+                    # Here, because constraints and hooks may wait for the COMMIT to object.
+                    session.commit()
                 except Exception as error:
                     raise LocalRollbackFailed(
                         f"local rollback failed: {type(error).__name__}: {error}"
