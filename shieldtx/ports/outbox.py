@@ -96,7 +96,8 @@ class OutboxStore(Protocol):
         """Settle a row as FAILED and run the local rollback in the same transaction.
 
         Returns False, having done nothing, when the row no longer carried the token. Raises
-        LocalRollbackFailed, both undone, when the local rollback raises or cannot be committed.
+        LocalRollbackFailed, both undone, when the local rollback raises, ends or spoils the
+        transaction, or cannot be committed.
         """
         ...
 

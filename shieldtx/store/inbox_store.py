@@ -8,14 +8,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
-from shieldtx.errors import HandlerError, LeaseLost
+from shieldtx.errors import LeaseLost
 from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
 from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.lent_session import check_intact, commits_refused, lend
 from shieldtx.store.reception import Reception
 from shieldtx.store.statements import compensation
 from shieldtx.store.statements import inbox as sql
@@ -75,7 +76,7 @@ class SqlInboxStore:
         parameters = sql.attempt_parameters(
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
-        with self._begin() as (session, connection):
+        with lend(self._engine, "handler") as (session, connection):
             # First of all, for its lock: who takes the row over has to wait for the end of this.
             if connection.execute(self._processed, parameters).rowcount != 1:
                 raise LeaseLost(
@@ -87,7 +88,7 @@ class SqlInboxStore:
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
-        with self._begin() as (session, connection):
+        with lend(self._engine, "handler") as (session, connection):
             settled = connection.execute(self._all_processed, self._of_batch(attempts)).rowcount
             if settled != len(attempts):
                 raise LeaseLost(
@@ -95,21 +96,12 @@ class SqlInboxStore:
                     f"{attempts[0].group!r} were taken over before their attempt began; raise the "
                     "handlers' leases if this is frequent"
                 )
-            event.listen(connection, "commit", _refuse_commit)
-            yield session
-            event.remove(connection, "commit", _refuse_commit)
+            with commits_refused(session):
+                yield session
 
     def clear(self, session: Session) -> None:
         """Make the session of an effect as new for the next handler; nothing in it is undone."""
-        begun: SessionTransaction
-        begun, connection = session.info[_BEGUN]
-        if session.get_transaction() is not begun or not begun.is_active:
-            raise HandlerError(_ENDED)
-        if self._dialect.is_aborted(connection):
-            raise HandlerError(
-                "the handler went on after an error of the database, which had ended its "
-                "transaction: let the error out, or try the statement in session.begin_nested()"
-            )
+        check_intact(session)
         if len(session.identity_map):
             session.expunge_all()
 
@@ -234,25 +226,3 @@ class SqlInboxStore:
     def _of_batch(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
         first, ids = attempts[0], [attempt.envelope.id for attempt in attempts]
         return sql.batch_parameters(first.group, ids, first.token)
-
-    @contextmanager
-    def _begin(self) -> Iterator[tuple[Session, Connection]]:
-        with Session(self._engine) as session, session.begin() as begun:
-            connection = session.connection()
-            session.info[_BEGUN] = begun, connection
-            yield session, connection
-
-
-_BEGUN = "shieldtx.effect"
-
-_ENDED = (
-    "the handler ended the transaction that it was called with: leave commit, rollback and close "
-    "to shieldtx"
-)
-
-
-def _refuse_commit(connection: Connection) -> None:
-    """Keep a handler's commit from committing its neighbours, who are settled and not yet run."""
-    # After an error in this event, SQLAlchemy may return the connection with its transaction open.
-    connection.connection.rollback()
-    raise HandlerError(_ENDED)

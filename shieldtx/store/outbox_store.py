@@ -18,6 +18,7 @@ from shieldtx.errors import EventRefused, LocalRollbackFailed, TransactionRefuse
 from shieldtx.events import shard_of
 from shieldtx.ports import Claim, Claimed, Settlement
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.lent_session import check_intact, commits_refused, lend
 from shieldtx.store.low_water import LowWater
 from shieldtx.store.statements import leases
 from shieldtx.store.statements import outbox as sql
@@ -210,12 +211,14 @@ class SqlOutboxStore:
     ) -> bool:
         """Settle a row as FAILED together with its local rollback."""
         statement = sql.failed(self._tables, self._dialect, token, event_id, reason=reason)
-        with Session(self._engine) as session, session.begin():
-            if session.connection().execute(statement).rowcount != 1:
+        with lend(self._engine, "local rollback") as (session, connection):
+            if connection.execute(statement).rowcount != 1:
                 return False
             if local_rollback is not None:
                 try:
-                    local_rollback(session)
+                    with commits_refused(session):
+                        local_rollback(session)
+                    check_intact(session)
                     # Here, because constraints and hooks may wait for the COMMIT to object.
                     session.commit()
                 except Exception as error:

@@ -23,6 +23,7 @@ from shieldtx.relay import Relay
 from shieldtx.sending import Sender
 from shieldtx.states import TxKind
 from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.lent_session import lend
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
@@ -176,8 +177,7 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
         verdict = work(self, envelope)
         if verdict is Verdict.HELD:
             handler = self._group.handler_of(envelope.type, envelope.kind)
-            with Session(self._store._engine) as session, session.begin():
-                session.info["shieldtx.effect"] = session.get_transaction(), session.connection()
+            with lend(self._store._engine, "handler") as (session, _):
                 self.call(session, handler, envelope)
             return Verdict.APPLIED
         return verdict
@@ -188,7 +188,7 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
 def _effect_and_status_apart(breaker: Breaker) -> None:
     @contextmanager
     def apart(self: SqlInboxStore, settle: Any, parameters: Any) -> Iterator[Session]:
-        with self._begin() as (session, _):
+        with lend(self._engine, "handler") as (session, _):
             yield session
         breaker.reach("handler", "after")
         with self._engine.begin() as connection:

@@ -7,11 +7,12 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
+from shieldtx.errors import HandlerError
 from shieldtx.ports import Outcome
 from shieldtx.relay import Relay
 from tests.services import Service, Wire, answer, effect, make_topics
@@ -57,11 +58,44 @@ def orphan(session: Session) -> None:
     session.execute(text("INSERT INTO details VALUES ('nobody')"))
 
 
+def swallow_an_error(session: Session) -> None:
+    with suppress(DBAPIError):
+        session.execute(text("SELECT * FROM nowhere"))
+
+
+def swallow_a_refused_commit(session: Session) -> None:
+    with suppress(HandlerError):
+        session.commit()
+
+
+def roll_back_below(session: Session) -> None:
+    session.connection().rollback()
+
+
+def roll_back_and_begin_below(session: Session) -> None:
+    connection: Connection = session.connection()
+    connection.rollback()
+    connection.execute(text("SELECT 1"))
+
+
+def commit_below(session: Session) -> None:
+    session.connection().commit()
+
+
 FAILURES = {
     "deferred": (orphan, "violates foreign key"),
+    "swallowed": (swallow_an_error, "went on after an error"),
+    "commit": (Session.commit, "leave commit"),
+    "swallowed commit": (swallow_a_refused_commit, "leave commit"),
+    "commit below": (commit_below, "leave commit"),
+    "rollback": (Session.rollback, "leave commit"),
+    "rollback below": (roll_back_below, "leave commit"),
+    "rollback and begin below": (roll_back_and_begin_below, "leave commit"),
+    "close": (Session.close, "leave commit"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
 @pytest.mark.parametrize(("undo", "said"), FAILURES.values(), ids=list(FAILURES))
 def test_a_local_rollback_that_fails_leaves_nothing_and_the_others_go(
     service: Service, relay_with: Callable[[Undo], Relay], undo: Undo, said: str
