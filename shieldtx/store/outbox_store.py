@@ -187,10 +187,14 @@ class SqlOutboxStore:
         return count
 
     def _settle_processed(self, connection: Connection, token: UUID, ids: Sequence[UUID]) -> int:
-        """Settle rows where they lay when they were claimed, or wherever they lie now."""
+        """Settle rows where they lay when they were claimed, or wherever they lie now.
+
+        By their addresses only the whole of a claim: when somebody has rewritten the table, a
+        neighbour of the same token may lie where one of them lay.
+        """
         there = self._addresses.get(token, {}) if self._dialect.has_addresses else {}
         count = 0
-        if there:
+        if len(there) == len(ids):
             where = [there[event_id] for event_id in ids]
             parameters = sql.place_parameters(token, where)
             count = connection.execute(self._processed, parameters).rowcount
