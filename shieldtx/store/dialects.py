@@ -131,11 +131,14 @@ class PostgresDialect:
         listed = func.string_agg(pairs, aggregate_order_by(literal_column("','"), shards.c.shard))
         return select(func.hashtextextended(listed, 0, type_=BigInteger())).scalar_subquery()
 
-    def sight(self, shards: FromClause, on_hold: ColumnElement[bool]) -> ColumnElement[str]:
+    def sight(
+        self, shards: FromClause, on_hold: ColumnElement[bool], chosen: FromClause
+    ) -> ColumnElement[str]:
         """Return what the statement sees of its surroundings, for `sight_of`."""
         seen = func.pg_current_snapshot()
         running = (func.pg_snapshot_xmin(seen), func.pg_snapshot_xmax(seen))
-        parts = (self.digest(shards), cast(on_hold, Integer), *running)
+        count = select(func.count()).select_from(chosen).scalar_subquery()
+        parts = (self.digest(shards), cast(on_hold, Integer), *running, count)
         return select(func.concat_ws(" ", *parts, type_=Text())).scalar_subquery()
 
     def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
@@ -281,7 +284,12 @@ class SqliteDialect:
         """Know no shards: each claim looks from the beginning."""
         return literal(0, BigInteger())
 
-    def sight(self, shards: FromClause, on_hold: ColumnElement[bool]) -> ColumnElement[str]:  # noqa: ARG002  one signature for both
+    def sight(
+        self,
+        shards: FromClause,  # noqa: ARG002  one signature for both
+        on_hold: ColumnElement[bool],  # noqa: ARG002
+        chosen: FromClause,  # noqa: ARG002
+    ) -> ColumnElement[str]:
         """See nothing."""
         return literal("", Text())
 

@@ -38,6 +38,8 @@ class Sight:
     """Every transaction before this one had ended."""
     next_to_run: int
     """No transaction from this one on had begun."""
+    chosen: int
+    """So many rows were to be claimed; another transaction may have changed some meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

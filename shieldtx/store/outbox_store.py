@@ -130,11 +130,14 @@ class SqlOutboxStore:
         if not rows:
             low_water.note(start, None, 0, full=False, took=self._clock() - began)
             return Claim(token=token, events=[], lease_left=timedelta(0))
+        sight = sql.sight_of(rows[0][_SIGHT])
+        if sight is not None and sight.chosen > len(rows):
+            return self._unclaim(token, [row[0] for row in rows])
         rows = sorted(rows, key=itemgetter(ENVELOPE_WIDTH))  # by seq
         last = max((row[_SEQ] for row in rows if not row[_WAITING]), default=0)
         low_water.note(
             start,
-            sql.sight_of(rows[0][_SIGHT]),
+            sight,
             last,
             full=len(rows) >= limit,
             took=self._clock() - began,
@@ -149,6 +152,17 @@ class SqlOutboxStore:
         ]
         lease_left = timedelta(seconds=rows[0][_LEFT])
         return Claim(token=token, events=events, lease_left=lease_left)
+
+    def _unclaim(self, token: UUID, ids: Sequence[UUID]) -> Claim:
+        """Give back a claim of fewer rows than were chosen, and leave them to the next.
+
+        The last owner of the others, back from a standstill, was writing down how they ended while
+        the claim waited for their locks. Of a key, they come before what was claimed.
+        """
+        with self._single.connect() as connection:
+            connection.execute(sql.unclaim(self._tables, self._dialect, token, ids))
+        self._low_water.forget()
+        return Claim(token=token, events=[], lease_left=timedelta(0))
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
         """Give back what is leased in the relay's shards, and rename it, in one transaction."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, Update, create_engine, text
 
 from shieldtx import new_event_id
 from shieldtx.buffer import Posting
 from shieldtx.events import Envelope
-from shieldtx.ports import Settlement
+from shieldtx.ports import Claim, Settlement
+from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.statements import outbox as sql
 from shieldtx.store.tables import tables
 
 HOUR = timedelta(hours=1)
@@ -32,9 +35,9 @@ class Outbox:
         self.writer = SqlOutboxWriter(self.tables, shards=4)
         self.leases = SqlLeaseStore(self.engine, self.tables)
 
-    def store_of(self, relay: str) -> SqlOutboxStore:
+    def store_of(self, relay: str, lease: timedelta = HOUR) -> SqlOutboxStore:
         """A relay's view of the outbox; it owns every shard that is free."""
-        self.leases.renew(relay=relay, lease=HOUR)
+        self.leases.renew(relay=relay, lease=lease)
         return SqlOutboxStore(self.engine, self.tables)
 
     def write(self, *ids: UUID, key: str = "k", delay: timedelta | None = None) -> None:
@@ -48,10 +51,14 @@ class Outbox:
             for statement in statements:
                 alone.execute(text(statement))
 
+    def one(self, query: str) -> object:
+        with self.engine.connect() as connection:
+            return connection.scalar(text(query))
+
     def status(self) -> dict[UUID, str]:
         with self.engine.connect() as connection:
             rows = connection.execute(text("SELECT event_id, status FROM shield_outbox"))
-            return dict(rows.tuples().all())
+            return dict(rows.all())
 
 
 def _envelope(event_id: UUID, key: str) -> Envelope:
@@ -99,3 +106,72 @@ def test_a_table_that_was_rewritten_meanwhile_has_no_neighbour_settled(
     status = outbox.status()
     assert {event_id for event_id in status if status[event_id] == "PROCESSED"} == {*processed}
     assert all(status[event_id] == "INIT" for event_id in unsent)
+
+
+LEASE_RAN_OUT = "SELECT bool_and(lease_until < now()) FROM shield_shard"
+SOMEBODY_WAITS = """
+    SELECT count(*) > 0 FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+def _release(outbox: Outbox, claim: Claim) -> Update:
+    [claimed] = claim.events
+    dialect, ids = dialect_of(outbox.engine.dialect), [claimed.envelope.id]
+    return sql.release(outbox.tables, dialect, claim.token, ids, reason="outage", unconfirmed=True)
+
+
+def _retry(outbox: Outbox, claim: Claim) -> Update:
+    [claimed] = claim.events
+    dialect, event_id = dialect_of(outbox.engine.dialect), claimed.envelope.id
+    return sql.retry(
+        outbox.tables, dialect, claim.token, event_id, delay=timedelta(0), reason="refused"
+    )
+
+
+@pytest.mark.parametrize("frozen", ["before it writes", "before it commits"])
+@pytest.mark.parametrize("write_back", [_release, _retry])
+def test_nothing_overtakes_an_event_that_a_frozen_relay_gives_back_during_a_takeover(
+    outbox: Outbox,
+    eventually: Callable[..., None],
+    frozen: str,
+    write_back: Callable[[Outbox, Claim], Update],
+) -> None:
+    first, second = new_event_id(), new_event_id()
+    outbox.write(first)
+    before = outbox.store_of("frozen", lease=timedelta(milliseconds=500))
+    statement = write_back(outbox, before.claim(relay="frozen", limit=10))
+    outbox.write(second)
+    with outbox.engine.connect() as thawing, ThreadPoolExecutor(1) as beside:
+        if frozen == "before it commits":
+            assert thawing.execute(statement).rowcount == 1
+        eventually(lambda: outbox.one(LEASE_RAN_OUT), "the lease has run out")
+        heir = outbox.store_of("heir")
+        if frozen == "before it writes":
+            thawing.execute(statement)
+        claiming = beside.submit(heir.claim, relay="heir", limit=10)
+        eventually(
+            lambda: claiming.done() or outbox.one(SOMEBODY_WAITS), "the heir waits, or has them"
+        )
+        thawing.commit()
+        claims = [claiming.result()]
+    eventually(
+        lambda: claims.append(_take(heir, claims[-1])) or first in _sent(claims), "first is sent"
+    )
+    while claims[-1].events:
+        claims.append(_take(heir, claims[-1]))
+    assert _sent(claims) == [first, second]
+    assert set(outbox.status().values()) == {"PROCESSED"}
+    attempts = [claimed.attempts for claim in claims for claimed in claim.events]
+    assert attempts[1] == 1
+
+
+def _sent(claims: list[Claim]) -> list[UUID]:
+    return [claimed.envelope.id for claim in claims for claimed in claim.events]
+
+
+def _take(store: SqlOutboxStore, sent: Claim) -> Claim:
+    """Settle a claim as sent, and make the next."""
+    if sent.events:
+        store.settle(sent.token, Settlement(processed=_sent([sent])))
+    return store.claim(relay="heir", limit=10)

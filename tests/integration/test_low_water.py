@@ -190,7 +190,7 @@ def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> No
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     now = 100.0
     mark = LowWater(lambda: now)
-    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5)
+    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=1)
     for last in (10, 20, 30):
         mark.note(mark.start(), sight, last, full=True, took=1.0)
         now += SETTLING_S

@@ -101,7 +101,7 @@ def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
             o.c.waiting,
             select(d.seconds_until(until)).scalar_subquery(),
             d.address(o),
-            d.sight(leased, exists(shards.where(_has_a_key_on_hold(t, leased)))),
+            d.sight(leased, exists(shards.where(_has_a_key_on_hold(t, leased))), chosen),
         )
     )
 
@@ -129,12 +129,13 @@ def sight_of(seen: str) -> Sight | None:
     """Read what a claim saw; None where the database does not tell."""
     if not seen:
         return None
-    shards, held, oldest_running, next_to_run = map(int, seen.split())
+    shards, held, oldest_running, next_to_run, chosen = map(int, seen.split())
     return Sight(
         shards=shards,
         held=bool(held),
         oldest_running=oldest_running,
         next_to_run=next_to_run,
+        chosen=chosen,
     )
 
 
@@ -171,10 +172,13 @@ def release(
     t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], *, reason: str, unconfirmed: bool
 ) -> Update:
     """Give rows back where they were, without counting the attempt."""
-    statement = _write_back(t, d, token, ids, OutboxStatus.INIT).values(
-        attempts=t.outbox.c.attempts - 1, last_error=storable(reason)
-    )
+    statement = unclaim(t, d, token, ids).values(last_error=storable(reason))
     return statement.values(unconfirmed=True) if unconfirmed else statement
+
+
+def unclaim(t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID]) -> Update:
+    """Give rows back as they were before their claim."""
+    return _write_back(t, d, token, ids, OutboxStatus.INIT).values(attempts=t.outbox.c.attempts - 1)
 
 
 def withdraw(t: Tables, d: StoreDialect, shards: Sequence[int]) -> Update:
