@@ -205,7 +205,14 @@ class PostgresDialect:
     def migrate_alone(self, connection: Connection, schema: str | None) -> None:
         """Hold back every other migration of the same tables until this transaction ends."""
         name = schema or connection.scalar(select(func.current_schema()))
-        digest = hashlib.sha256(f"shieldtx migrates {name}".encode()).digest()
+        self._be_alone(connection, f"shieldtx migrates {name}")
+
+    def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
+        """Hold back the group's other compensations of an event until this transaction ends."""
+        self._be_alone(connection, f"shieldtx group {group} compensates {event_id}")
+
+    def _be_alone(self, connection: Connection, purpose: str) -> None:
+        digest = hashlib.sha256(purpose.encode()).digest()
         key = literal(int.from_bytes(digest[:8], "big", signed=True), BigInteger)
         connection.execute(select(func.pg_advisory_xact_lock(key)))
 
@@ -345,6 +352,9 @@ class SqliteDialect:
         """Take the one writer lock: by itself, the driver begins no transaction for DDL."""
         if not getattr(connection.connection.dbapi_connection, "in_transaction", False):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
+        """Hold back nobody: there is one writer at a time."""
 
     def next_in_sequence(self) -> dict[str, Any]:
         """Return the next number: SQLite counts only primary keys by itself."""

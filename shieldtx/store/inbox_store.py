@@ -153,6 +153,9 @@ class SqlInboxStore:
         if rollback.causation_id is None:
             return None
         connection = session.connection()
+        if own:
+            # The lock on the row is a shared one.
+            self._dialect.compensate_alone(connection, attempt.group, rollback.causation_id)
         statement = (
             compensation.own_original(t, rollback.causation_id)
             if own

@@ -31,12 +31,16 @@ def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
 
 
 def own_original(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select a COMMIT event that this service wrote, and lock it."""
+    """Select a COMMIT event that this service wrote, and keep it from being purged.
+
+    The lock leaves its status to the relay, which may not have settled it yet: a compensation may
+    take long, and a claim that waited for it would hold up all the relay's shards.
+    """
     o = t.outbox
     return (
         select(*envelope_columns(o, "created_at"))
         .where(o.c.event_id == event_id, o.c.tx_kind == TxKind.COMMIT.value)
-        .with_for_update()
+        .with_for_update(read=True, key_share=True)
     )
 
 
