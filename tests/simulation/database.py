@@ -19,6 +19,9 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 START = 1_000.0
 """Where the databases' clock begins, in seconds."""
 
+COMPENSATES = "compensates"
+"""The first part of a lock on (group, event): the event is compensated, and may be settled."""
+
 
 class DatabaseError(Exception):
     """The database did not answer, or answered with an error of its own."""
@@ -232,6 +235,13 @@ class Database:
     def next_token(self) -> UUID:
         self.tokens += 1
         return UUID(int=self.tokens)
+
+    def is_passed_over(self, key: Hashable) -> bool:
+        """Whether a statement that skips locked rows leaves this one out."""
+        return key in self.locks or any(
+            isinstance(lock, tuple) and lock[0] == COMPENSATES and lock[-1] == key
+            for lock in self.locks
+        )
 
     def free(self, key: Hashable) -> None:
         """Raise Blocked where a statement would wait for a transaction that holds the row."""

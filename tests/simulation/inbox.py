@@ -12,7 +12,14 @@ from shieldtx.errors import LeaseLost
 from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
 from shieldtx.states import INBOX, InboxStatus, TxKind
-from tests.simulation.database import Change, Database, DatabaseError, InboxRow, Transaction
+from tests.simulation.database import (
+    COMPENSATES,
+    Change,
+    Database,
+    DatabaseError,
+    InboxRow,
+    Transaction,
+)
 
 _MAY_START = INBOX.sources_of(
     InboxStatus.PROCESSING, among=(InboxStatus.INIT, InboxStatus.PROCESSING)
@@ -198,7 +205,7 @@ class MemoryInboxStore:
             written = db.outbox.get(original_id)
             if written is None or written.envelope.kind is not TxKind.COMMIT:
                 return None
-            session.lock(original_id)
+            session.lock((COMPENSATES, attempt.group, original_id))
             envelope = written.envelope
         else:
             key = (attempt.group, original_id, rollback.causation_source or "")

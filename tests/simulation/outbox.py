@@ -145,7 +145,7 @@ class MemoryOutboxStore:
             (
                 row
                 for row in ready
-                if row.waiting and row.due_at <= db.now and row.envelope.id not in db.locks
+                if row.waiting and row.due_at <= db.now and not db.is_passed_over(row.envelope.id)
             ),
             key=lambda row: row.due_at,
         )

@@ -58,7 +58,7 @@ class MemoryPurgeStore:
                 row.status in purgeable
                 and row.settled_at is not None
                 and row.settled_at < db.now - older_than.total_seconds()
-                and key not in db.locks
+                and not db.is_passed_over(key)
             ):
                 db.delete(table, row)
                 removed += 1
