@@ -165,8 +165,11 @@ class KafkaPublisher:
                 if round_.take(call.records[index], call.partitions[index]):
                     continue
             except (KafkaError, ValueError) as error:
-                # The topic was there a moment ago; no later record may go without this one.
-                call.stop(f"the Kafka client did not take the record: {error}")
+                # A batch of this round has ended the client already: its records tell why.
+                is_ended = type(error) is KafkaError and position > 0
+                if not is_ended:
+                    # The topic was there a moment ago; no later record may go without this one.
+                    call.stop(f"the Kafka client did not take the record: {error}")
             del sent[position:]
             break
         call.handed_over.update(sent)

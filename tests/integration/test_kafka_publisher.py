@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
-from shieldtx.brokers.kafka_client import Connect, ProducerSettings
+from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings, Round
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports import Delivery, Outcome, Record
 from tests.kafka_clients import CLIENTS
@@ -135,6 +136,56 @@ def test_records_that_fit_are_stored_where_their_batch_does_not(
     ended = publisher.publish(sent, timeout=30)
     assert {(d.outcome, d.reason) for d in ended} == {(Outcome.ACKNOWLEDGED, "")}
     assert [v[:3] for v in log_of(kafka, narrow)] == [f"{n:03}" for n in range(150)]
+
+
+def test_a_batch_that_fails_while_later_records_are_handed_over_is_divided_all_the_same(
+    kafka: EmbeddedKafka,
+    connection: KafkaConnection,
+    connect: Connect,
+    make_topic: Callable[..., str],
+) -> None:
+    narrow = make_topic(partitions=2, max_message_bytes="100000")
+    sent = [record(narrow, f"{n:04}" + "x" * 5_000, key=f"key-{n % 10}") for n in range(1_000)]
+    sent[700] = record(narrow, "x" * 120_000, key="key-0")
+    publisher = KafkaPublisher(connection, connect=_unhurried(connect))
+    try:
+        ended = publisher.publish(sent, timeout=60)
+    finally:
+        publisher.close()
+    assert [i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED] == [700]
+    behind = list(range(710, 1_000, 10))
+    assert [i for i, d in enumerate(ended) if d.outcome is Outcome.HELD] == behind
+    assert outcomes(ended).count("ACKNOWLEDGED") == 1_000 - 1 - len(behind)
+    stored = [int(value[:4]) for value in firsts(log_of(kafka, narrow))]
+    for key in range(10):
+        mine = [n for n in stored if n % 10 == key]
+        assert mine == [n for n in range(key, 1_000, 10) if n not in {700, *behind}]
+
+
+def _unhurried(connect: Connect) -> Connect:
+    """Leave a broker time to answer a full batch while later records are handed over."""
+
+    class Unhurried:
+        def __init__(self, round_: Round) -> None:
+            self._round = round_
+            self._taken = 0
+            self.send = round_.send
+
+        def take(self, record: Record, partition: int) -> bool:
+            self._taken += 1
+            if self._taken % 100 == 0:
+                time.sleep(0.02)
+            return self._round.take(record, partition)
+
+    def connected(
+        connection: KafkaConnection, settings: ProducerSettings, *, within: float
+    ) -> Client:
+        client = connect(connection, settings, within=within)
+        begin = client.round
+        client.round = lambda: Unhurried(begin())  # type: ignore[method-assign]
+        return client
+
+    return connected
 
 
 def test_a_keyless_record_in_a_compacted_topic_is_rejected_alone(
