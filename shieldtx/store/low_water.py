@@ -10,8 +10,9 @@ overtake:
   old mark has looked once more.
 - An event that was given back, that waits for its retry, or that comes with a shard from another
   relay, lies below the mark too. Then it starts anew from the beginning.
-- A person's replay puts an event back in line, behind which nothing has to wait: the next claim
-  that finds nothing, or that is due, looks from the beginning.
+- A person's replay puts an event back in line, behind which nothing has to wait. Nobody tells the
+  relay: it looks from the beginning every now and then, and sooner when there is nothing to do,
+  as long as these looks take no more than their share of its time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from dataclasses import dataclass
 SETTLING_S = 0.5
 """A number of the sequence may be drawn a moment before its transaction can be seen to run."""
 LOOK_BACK_S = 2.0
+"""How often a busy relay looks from the beginning without a reason, at most."""
 SHARE = 20
-"""A look from the beginning takes at most one part in so many of the relay's time."""
+"""Looks without a reason take one part in so many of the relay's time, busy or not, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +61,7 @@ class LowWater:
         self._candidate: _Candidate | None = None
         self._looked_at = 0.0
         self._look_took = 0.0
+        self._is_busy = True
 
     @property
     def shards(self) -> int:
@@ -67,7 +70,7 @@ class LowWater:
 
     def start(self) -> int:
         """Return where the next claim starts; 0 is the beginning."""
-        pause = max(LOOK_BACK_S, SHARE * self._look_took)
+        pause = max(LOOK_BACK_S if self._is_busy else 0.0, SHARE * self._look_took)
         return self._seq if self._clock() - self._looked_at < pause else 0
 
     def forget(self) -> None:
@@ -83,8 +86,8 @@ class LowWater:
         now = self._clock()
         if start == 0:
             self._looked_at, self._look_took = now, took
+        self._is_busy = sight is not None
         if sight is None:
-            self._looked_at = 0.0
             return
         if sight.held or sight.shards != self._shards:
             self.forget()

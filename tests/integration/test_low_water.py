@@ -201,6 +201,34 @@ def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     assert mark.start() == 0
 
 
+def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_often() -> None:
+    now = 100.0
+    mark = LowWater(lambda: now)
+    spent = {False: 0.0, True: 0.0}
+    # As beside a snapshot that is held for long: a look takes 1 s, and every other claim is empty.
+    for turn in range(20_000):
+        start = mark.start()
+        took = 0.01 if start else 1.0
+        now += took
+        seen = low_water.Sight(shards=1, held=False, oldest_running=turn, next_to_run=turn)
+        mark.note(start, None if turn % 2 else seen, turn, full=False, took=took)
+        if turn > 100:  # there is a mark by now
+            spent[start == 0] += took
+    assert 0 < spent[True] < spent[False] / low_water.SHARE + 1.0
+
+
+def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
+    now = 100.0
+    mark = LowWater(lambda: now)
+    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5)
+    for last in (10, 20, 30):
+        mark.note(mark.start(), sight, last, full=True, took=0.001)
+        now += SETTLING_S
+    assert mark.start() > 0
+    mark.note(mark.start(), None, 0, full=False, took=0.001)
+    assert mark.start() == 0
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
     line: Line, seed: int
