@@ -12,6 +12,8 @@ The rules, which are the same for all subjects:
   verified. A wrong one is a failure with exit status 1.
 - A peer is set up as its own documentation recommends, with batches that measure best, and without
   the ten headers of shieldtx's records. The bare clients get these records ready made.
+- Our own processes, the bare clients and the inbox by hand have Python's garbage collector set
+  alike.
 
 `python -m benchmarks --only relay --subject relay_kafka_python` measures one thing alone.
 """

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.records import EVENT_TYPE, SOURCE, mark_of, payload_text
 from shieldtx.brokers import codec
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.events import Envelope, new_event_id
 from shieldtx.ports import Record
+
+
+class Ready(NamedTuple):
+    """What a bare client is given of a record."""
+
+    value: bytes
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    partition: int
 
 
 def record_at(index: int, *, keys: int, prefix: str) -> Record:
@@ -30,10 +39,13 @@ def record_at(index: int, *, keys: int, prefix: str) -> Record:
     )
 
 
-def records_of(job: Mapping[str, Any]) -> tuple[int, list[tuple[Record, int]]]:
-    """Return how many records are for warming up, and all records with their partitions."""
+def records_of(job: Mapping[str, Any]) -> tuple[int, list[Ready]]:
+    """Return how many records are for warming up, and all records, ready to be sent."""
     records = (
         record_at(index, keys=job["keys"], prefix=job["prefix"])
         for index in range(job["warm"] + job["events"])
     )
-    return job["warm"], [(r, partition_of(r.key or b"", job["partitions"])) for r in records]
+    return job["warm"], [
+        Ready(r.value, r.key, list(r.headers), partition_of(r.key or b"", job["partitions"]))
+        for r in records
+    ]

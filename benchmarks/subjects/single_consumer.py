@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.subjects.application import EFFECT
 from benchmarks.subjects.telling import Telling
+from shieldtx.scheduling import few_collections
 
 INBOX = Table(
     "bench_inbox",
@@ -24,6 +25,7 @@ APPLY = insert(EFFECT)
 SAY_EVERY = 100
 
 
+@few_collections()
 def main() -> None:
     """Consume until the harness has heard enough."""
     telling = Telling()
