@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from psycopg import Connection
 
 from benchmarks.bench import Bench, Outcome, rates
 from benchmarks.experiments.standing import Standing
 from benchmarks.filling import fill_terminal
-from benchmarks.measures import BenchmarkFailed, Sample, losses, measured
+from benchmarks.measures import BenchmarkFailed, Run, Sample, losses, measured
 from benchmarks.servers import Place
 
 FIGURES: Final = ("purge_rows_per_s", "purge_cost")
@@ -17,40 +19,60 @@ LONGEST: Final = 10
 
 
 def run(bench: Bench) -> Outcome:
-    """Measure the relay beside the terminal rows, and then while they are purged."""
-    rows = bench.sizes.purged_rows
+    """Measure the relay beside the terminal rows, and while they are purged, by turns."""
+    rows, window = bench.sizes.purged_rows, bench.sizes.window
+    speeds: list[float] = []
     with bench.servers.place() as place, Standing(bench, place, backlog=BACKLOG) as standing:
-        bench.say(f"purge: writing {rows:,} terminal rows")
-        with place.connect() as connection:
-            fill_terminal(connection, rows, keys=bench.sizes.keys)
-        place.tidy()
-        bench.say("purge: the relay without it")
-        without = standing.measure(bench.sizes.window)
-        bench.say(f"purge: the relay beside it, until {rows:,} rows are gone")
-        course: list[Sample] = []
 
-        def is_over(sample: Sample) -> bool:
-            course.append(sample)
-            return sample.purged >= rows
+        def without() -> Run:
+            _fill_up(bench, place, rows)
+            return standing.measure(window)
 
-        beside = standing.measure(LONGEST * rows, is_over=is_over, purge=True)
-        _require_gone(place)
-    begin, end = next(sample for sample in course if sample.purged), course[-1]
-    rate = (end.purged - begin.purged) / (end.at - begin.at)
+        def beside() -> Run:
+            _fill_up(bench, place, rows)
+            run, speed = _purged(standing, place, rows)
+            speeds.append(speed)
+            return run
+
+        runs = bench.by_turns(
+            f"purge of {rows:,} rows",
+            {"relay_without_purge": without, "relay_beside_purge": beside},
+        )
     return Outcome(
         figures={
-            "purge_rows_per_s": measured([rate]),
-            "purge_cost": losses([beside], [without]),
+            "purge_rows_per_s": measured(speeds),
+            "purge_cost": losses(runs["relay_beside_purge"], runs["relay_without_purge"]),
         },
-        absolutes=rates({"relay_beside_purge": [beside], "relay_without_purge": [without]}),
+        absolutes=rates(runs),
     )
 
 
-def _require_gone(place: Place) -> None:
-    """Count for oneself what the purge says to have done."""
+def _fill_up(bench: Bench, place: Place, rows: int) -> None:
+    """Have so many terminal rows there, as before the first round."""
     with place.connect() as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM shield_outbox WHERE settled_at < now() - interval '1 day'"
-        ).fetchone()
-    if row != (0,):
-        raise BenchmarkFailed(f"rows whose retention is over are still there: {row}")
+        fill_terminal(connection, rows - _terminal(connection), keys=bench.sizes.keys)
+    place.tidy()
+
+
+def _purged(standing: Standing, place: Place, rows: int) -> tuple[Run, float]:
+    """Measure the relay until all terminal rows are gone, and the rows per second that go."""
+    course: list[Sample] = []
+
+    def is_over(sample: Sample) -> bool:
+        course.append(sample)
+        return sample.purged >= rows
+
+    run = standing.measure(LONGEST * rows, is_over=is_over, purge=True)
+    # Counted by oneself, whatever the purge says to have done.
+    with place.connect() as connection:
+        if left := _terminal(connection):
+            raise BenchmarkFailed(f"rows whose retention is over are still there: {left}")
+    begin, end = next(sample for sample in course if sample.purged), course[-1]
+    return run, (end.purged - begin.purged) / (end.at - begin.at)
+
+
+def _terminal(connection: Connection) -> int:
+    row: Any = connection.execute(
+        "SELECT count(*) FROM shield_outbox WHERE settled_at < now() - interval '1 day'"
+    ).fetchone()
+    return int(row[0])

@@ -8,26 +8,26 @@ from typing import Final
 
 import psycopg
 
-from benchmarks.bench import Bench, Outcome, rates
+from benchmarks.bench import Bench, Outcome, compared, rates
 from benchmarks.experiments.standing import Standing
-from benchmarks.measures import Run, ratios
+from benchmarks.measures import Run
 from benchmarks.servers import Place
 
-FIGURES: Final = ("held_snapshot",)
+FIGURES: Final = {"held_snapshot": ("relay_beside_snapshot", "relay_without_snapshot")}
 BACKLOG: Final = 20_000
 
 
 def run(bench: Bench) -> Outcome:
     """Send the same number of events with and without it, written while the relay works."""
     events = bench.sizes.snapshot_events
-    bench.say(f"held snapshot: {events:,} events without it")
-    clean = _run(bench, events, held=False)
-    bench.say(f"held snapshot: {events:,} events beside it")
-    held = _run(bench, events, held=True)
-    return Outcome(
-        figures={"held_snapshot": ratios([held], [clean])},
-        absolutes=rates({"relay_beside_snapshot": [held], "relay_without_snapshot": [clean]}),
+    runs = bench.by_turns(
+        f"held snapshot, {events:,} events",
+        {
+            "relay_without_snapshot": lambda: _run(bench, events, held=False),
+            "relay_beside_snapshot": lambda: _run(bench, events, held=True),
+        },
     )
+    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs))
 
 
 def _run(bench: Bench, events: int, *, held: bool) -> Run:
