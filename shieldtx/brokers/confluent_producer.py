@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _METADATA_AGE_S: Final = 60.0
 _ASK_S: Final = 1.0
 _LEAVE_S: Final = 2.0
+# How long to wait for the records of a round before looking whether the client has ended.
+_LOOK_S: Final = 0.25
 _FATAL: Final = {
     confluent_kafka.KafkaError._FATAL,  # noqa: SLF001  public, whatever its name
     confluent_kafka.KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
@@ -190,13 +192,17 @@ class _Round:
 
     def send(self, deadline: float) -> list[Any]:
         """Have everything sent and wait for all of it."""
+        is_ended = False
         while (left := deadline - time.monotonic()) > 0:
+            if is_ended:
+                self._producer.purge(in_flight=False, blocking=False)
             try:
-                if not self._producer.flush(left):
+                if not self._producer.flush(min(left, _LOOK_S)):
                     break
             except (confluent_kafka.KafkaException, SystemError):
-                # What ends the client is raised here, over a record's report; the others follow.
-                self._producer.purge(in_flight=False, blocking=False)
+                # What ends the client is raised here, over a record's report, and only when the
+                # time is over: a record that was taken at that very moment stays until the purge.
+                is_ended = True
         return self._ends
 
 

@@ -7,9 +7,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
 from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
 from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings, Round
@@ -160,6 +162,29 @@ def test_a_batch_that_fails_while_later_records_are_handed_over_is_divided_all_t
     for key in range(10):
         mine = [n for n in stored if n % 10 == key]
         assert mine == [n for n in range(key, 1_000, 10) if n not in {700, *behind}]
+
+
+def test_a_record_that_is_taken_while_its_client_ends_does_not_keep_the_round_waiting(
+    connection: KafkaConnection, make_topic: Callable[..., str]
+) -> None:
+    narrow = make_topic(max_message_bytes="20000")
+    # The moment is short: each round meets it once in ten times.
+    for _ in range(40):
+        client = CLIENTS["confluent-kafka"](connection, ProducerSettings(), within=5)
+        try:
+            assert client.partition_count(narrow) == 1
+            round_ = client.round()
+            assert round_.take(record(narrow, "x" * 300_000), 0)
+            small = record(narrow, "y")
+            with suppress(KafkaError):
+                while round_.take(small, 0):
+                    continue
+            began = time.monotonic()
+            ends = round_.send(began + 20)
+        finally:
+            client.abandon()
+        assert time.monotonic() - began < 5
+        assert all(end.is_done for end in ends)
 
 
 def _unhurried(connect: Connect) -> Connect:
