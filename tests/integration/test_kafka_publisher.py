@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
 from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings, Round
@@ -226,15 +227,27 @@ def test_a_keyless_record_in_a_compacted_topic_is_rejected_alone(
 
 
 @pytest.mark.parametrize(
-    # Between librdkafka's look at the clock and the broker's may be less than a millisecond.
+    # librdkafka looks at a clock that Python cannot set.
     "connect",
     [connect for name, connect in CLIENTS.items() if name != "confluent-kafka"],
 )
 def test_a_clock_that_a_broker_does_not_accept_is_an_outage_and_no_fault_of_a_record(
-    kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
+    kafka: EmbeddedKafka,
+    publisher: KafkaPublisher,
+    make_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As a clock hours ahead is for a broker with Kafka's defaults.
-    strict = make_topic(message_timestamp_before_max_ms="0")
+    strict = make_topic(message_timestamp_before_max_ms="60000")
+    right, append = time.time, DefaultRecordBatchBuilder.append
+
+    def an_hour_behind() -> float:
+        return right() - 3600
+
+    monkeypatch.setattr(time, "time", an_hour_behind)
+    # The client looked for the clock when it was imported.
+    looks = tuple(an_hour_behind if given is right else given for given in append.__defaults__)
+    monkeypatch.setattr(append, "__defaults__", looks)
     ended = publisher.publish([record(strict, str(n)) for n in range(3)], timeout=30)
     assert {d.outcome for d in ended} == {Outcome.UNCONFIRMED}
     assert "InvalidTimestamp" in ended[0].reason
