@@ -210,7 +210,9 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
         start = mark.start()
         took = 0.01 if start else 1.0
         now += took
-        seen = low_water.Sight(shards=1, held=False, oldest_running=turn, next_to_run=turn)
+        seen = low_water.Sight(
+            shards=1, held=False, oldest_running=turn, next_to_run=turn, chosen=0
+        )
         mark.note(start, None if turn % 2 else seen, turn, full=False, took=took)
         if turn > 100:  # there is a mark by now
             spent[start == 0] += took
@@ -220,7 +222,7 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
 def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
     now = 100.0
     mark = LowWater(lambda: now)
-    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5)
+    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=0)
     for last in (10, 20, 30):
         mark.note(mark.start(), sight, last, full=True, took=0.001)
         now += SETTLING_S
