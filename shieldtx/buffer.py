@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -144,7 +144,7 @@ class Buffer:
             self._examined = connection
             # Whoever commits: the session, the connection by itself; and events may still come
             # after `before_commit`, from the flush of the commit itself.
-            sqlalchemy_event.listen(connection, "commit", self._on_connection_commit)
+            connection.execution_options(**{_BUFFERS: buffers_of(session)})
 
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which an asynchronous session begins."""
@@ -164,7 +164,8 @@ class Buffer:
         session.flush()
         self.flush()
 
-    def _on_connection_commit(self, connection: Connection) -> None:
+    def on_connection_commit(self, connection: Connection) -> None:
+        """Insert what still waits, in the transaction that ends."""
         try:
             self.flush(connection)
         except BaseException:
@@ -199,7 +200,15 @@ def buffers_of(session: Session) -> dict[object, Buffer]:
     return buffers
 
 
-# Heard from all sessions of the process: to listen to one costs as much as to write an event.
+# Heard from all connections and sessions of the process: to listen to one costs as much as to write
+# an event.
+@sqlalchemy_event.listens_for(Engine, "commit")
+def _on_connection_commit(connection: Connection) -> None:
+    buffers: dict[object, Buffer] = connection.get_execution_options().get(_BUFFERS, {})
+    for buffer in list(buffers.values()):
+        buffer.on_connection_commit(connection)
+
+
 @sqlalchemy_event.listens_for(Session, "after_begin")
 def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
     for buffer in _known(session):
