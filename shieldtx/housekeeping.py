@@ -50,7 +50,7 @@ class Retention:
     batches_per_pass: int = 50
 
 
-REST = 0.3
+REST = 0.15
 """What part of a batch's time passes before the next one: others need the database too."""
 
 
