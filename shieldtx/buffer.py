@@ -72,7 +72,6 @@ class Buffer:
         self._entries: list[_Entry] = []
         self._at_once = False
         self._asynchronous = False
-        self._examined: Connection | None = None
         self._released: SessionTransaction | None = None
 
     def admit(self, *, asynchronous: bool) -> None:
@@ -140,8 +139,7 @@ class Buffer:
                 "the connection is in a savepoint that its session knows nothing of: begin it "
                 "with session.begin_nested(), so that its events can follow it"
             )
-        if connection is not self._examined:
-            self._examined = connection
+        if _BUFFERS not in connection.get_execution_options():
             # Whoever commits: the session, the connection by itself; and events may still come
             # after `before_commit`, from the flush of the commit itself.
             connection.execution_options(**{_BUFFERS: buffers_of(session)})
@@ -184,7 +182,6 @@ class Buffer:
         """Forget what was committed, or was rolled back with a savepoint."""
         if ended.parent is None:
             self._entries.clear()
-            self._examined = None
         # A savepoint that was not released was rolled back, even if only its end says so: after a
         # flush that failed, or when the session is closed.
         elif ended.nested and ended is not self._released:
