@@ -9,6 +9,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from shieldtx import Event
 from shieldtx.ports import Outcome, Record
+from shieldtx.relay import Relay, RelayPass
 from tests.services import QUICK, Service, Wire, answer, drain, make_topics
 
 BATCH = 4
@@ -50,6 +51,18 @@ def test_the_next_batch_is_claimed_while_one_is_published(service: Service, wire
     assert sent(wire) == ids
 
 
+def pass_that_publishes(relay: Relay, eventually: Callable[..., None], when: str) -> RelayPass:
+    """Make passes until one publishes something, and return that one."""
+    passes: list[RelayPass] = []
+
+    def it_does() -> bool:
+        passes.append(relay.run_once())
+        return passes[-1].published > 0
+
+    eventually(it_does, when)
+    return passes[-1]
+
+
 def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
     make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
 ) -> None:
@@ -63,15 +76,9 @@ def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
     assert (done.retried, done.backlog) == (1, False)
     held_back = write(service, 2)
     wire.fate = lambda _: None
-    passes = []
-
-    def the_retry_is_sent() -> bool:
-        passes.append(relay.run_once())
-        return passes[-1].published > 0
-
-    eventually(the_retry_is_sent, "the retry is due")
+    done = pass_that_publishes(relay, eventually, "the retry is due")
     assert sent(wire)[-1:] == first
-    assert passes[-1].backlog
+    assert done.backlog
     done = relay.run_once()
     assert (done.published, done.backlog) == (2, False)
     assert sent(wire) == first + held_back
@@ -88,14 +95,8 @@ def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
     wire.fate = lambda _: answer(Outcome.UNSENT)
     assert relay.run_once().released == 3
     wire.fate = lambda _: None
-    passes = []
-
-    def one_is_sent() -> bool:
-        passes.append(relay.run_once())
-        return passes[-1].published > 0
-
-    eventually(one_is_sent, "the pause is over")
-    assert (passes[-1].published, passes[-1].backlog) == (1, True)
+    done = pass_that_publishes(relay, eventually, "the pause is over")
+    assert (done.published, done.backlog) == (1, True)
     done = relay.run_once()
     assert (done.published, done.backlog) == (2, False)
     assert sent(wire) == ids
