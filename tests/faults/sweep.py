@@ -46,11 +46,13 @@ def in_the_clients(banks: Banks, point: Failpoint) -> None:
     banks.write(TRANSFERS, refused=REFUSED)
 
 
-def in_a_relay(banks: Banks, point: Failpoint, *, side: str = "upstream") -> None:
+def in_a_relay(
+    banks: Banks, point: Failpoint, *, side: str = "upstream", refused: float = REFUSED
+) -> None:
     broken: Side = getattr(banks, side)
     banks.open(but=f"{side} relay")
     zombie = broken.launch("relay", **broken.broken_at(point))
-    banks.write(TRANSFERS, refused=REFUSED)
+    banks.write(TRANSFERS, refused=refused)
     banks.struck(broken)
     broken.relay()
     _outlive(banks, broken, point, zombie)
