@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.embedded.loopback import free_port
@@ -123,15 +124,17 @@ def test_a_relay_frozen_for_longer_than_its_lease_harms_nothing_when_it_wakes(
     shop: Shop, eventually: Eventually
 ) -> None:
     sleeper = a_relay_at_work(shop, eventually)
-    with frozen(shop.kafka.pid):
-        shop.place(TWENTY)
-        eventually(lambda: shop.orders.outbox().get("PROCESSING") == 20, "all are in flight")
-        sleeper.send_signal(signal.SIGSTOP)
-    other = shop.orders.start("relay")
-    eventually(lambda: shop.orders.outbox() == {"PROCESSED": 21}, "taken over", within=30)
-    before = shop.orders.rows("SELECT event_id, attempts, settled_at FROM shield_outbox ORDER BY 1")
+    with ExitStack() as asleep:
+        with frozen(shop.kafka.pid):
+            shop.place(TWENTY)
+            eventually(lambda: shop.orders.outbox().get("PROCESSING") == 20, "all are in flight")
+            asleep.enter_context(frozen(sleeper.pid))
+        other = shop.orders.start("relay")
+        eventually(lambda: shop.orders.outbox() == {"PROCESSED": 21}, "taken over", within=30)
+        before = shop.orders.rows(
+            "SELECT event_id, attempts, settled_at FROM shield_outbox ORDER BY 1"
+        )
 
-    sleeper.send_signal(signal.SIGCONT)
     eventually(lambda: "taken over by another relay" in sleeper.log.read_text(), "it knows")
     sleeper.send_signal(signal.SIGTERM)
 
