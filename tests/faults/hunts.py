@@ -135,18 +135,11 @@ def a_handler_that_kills(banks: Banks) -> None:
             break
 
 
-def _nothing_refused(banks: Banks, point: Failpoint) -> None:
-    """Break a consumer at an event that would have had its effect, whatever the seed."""
-    in_a_consumer(banks, point, refused=0.0)
-
-
-def _effects_alone(banks: Banks, point: Failpoint) -> None:
-    """Break a relay at events that have effects, however few of them its first batch takes."""
-    in_a_relay(banks, point, refused=0.0)
-
-
-def _broken(way: Callable[..., None], step: str, when: str, action: str) -> Callable[..., None]:
-    return partial(way, point=Failpoint(step=step, when=when, action=action))
+def _broken(
+    way: Callable[..., None], step: str, when: str, action: str, **how: float
+) -> Callable[..., None]:
+    """Break something at a failpoint; with `refused=0.0` at an event that has an effect."""
+    return partial(way, point=Failpoint(step=step, when=when, action=action), **how)
 
 
 def _on_one_account(way: Callable[..., None]) -> Callable[[Banks], None]:
@@ -161,23 +154,27 @@ HUNTS: dict[str, Hunt] = {
     "M2": Hunt(invariant="lost", run=_broken(in_a_relay, "claim", "after", "exit")),
     "M3": Hunt(invariant="lost", run=_with_a_poison_row),
     "M4": Hunt(invariant="inversions", run=_under_load),
-    "M5": Hunt(invariant="double", run=_broken(_effects_alone, "publish", "after", "drop")),
+    "M5": Hunt(
+        invariant="double", run=_broken(in_a_relay, "publish", "after", "drop", refused=0.0)
+    ),
     "M6": Hunt(invariant="double", run=_broken(in_a_consumer, "handler", "after", "exit")),
     "M7": Hunt(invariant="neither", run=_broken(in_a_consumer, "rollback", "before", "exit")),
-    "M8": Hunt(invariant="both", run=_broken(_nothing_refused, "handler", "before", "raise")),
+    "M8": Hunt(
+        invariant="both", run=_broken(in_a_consumer, "handler", "before", "raise", refused=0.0)
+    ),
     "M9": Hunt(invariant="lost", run=_with_a_long_transaction),
     "M10": Hunt(invariant="inversions", run=_with_two_relays),
     "M11": Hunt(invariant="illegal", run=_broken(in_a_relay, "publish", "after", "drop")),
     "M12": Hunt(
         invariant="illegal",
-        run=_broken(_nothing_refused, "effect", "before", "freeze"),
+        run=_broken(in_a_consumer, "effect", "before", "freeze", refused=0.0),
     ),
     "M13": Hunt(invariant="both", run=_with_lost_answers),
     "M14": Hunt(invariant="neither", run=_broken(in_a_consumer, "receive", "before", "exit")),
     "M15": Hunt(invariant=DRAIN, run=a_handler_that_kills),
     "M16": Hunt(
         invariant="inversions",
-        run=_on_one_account(_broken(_nothing_refused, "handler", "before", "raise")),
+        run=_on_one_account(_broken(in_a_consumer, "handler", "before", "raise", refused=0.0)),
     ),
     "M17": Hunt(invariant="ghost", run=_broken(in_the_clients, "write", "after", "exit")),
     "M18": Hunt(invariant="both", run=forgery.forged_among_genuine, setting=forgery.signed),
