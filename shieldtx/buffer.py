@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
@@ -201,37 +201,37 @@ def buffers_of(session: Session) -> dict[object, Buffer]:
 # an event.
 @sqlalchemy_event.listens_for(Engine, "commit")
 def _on_connection_commit(connection: Connection) -> None:
-    buffers: dict[object, Buffer] = connection.get_execution_options().get(_BUFFERS, {})
-    for buffer in list(buffers.values()):
+    for buffer in _known(connection.get_execution_options()):
         buffer.on_connection_commit(connection)
 
 
 @sqlalchemy_event.listens_for(Session, "after_begin")
 def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    for buffer in _known(session):
+    for buffer in _known(session.info):
         buffer.on_begin(connection)
 
 
 @sqlalchemy_event.listens_for(Session, "before_commit")
 def _on_before_commit(session: Session) -> None:
-    for buffer in _known(session):
+    for buffer in _known(session.info):
         buffer.on_before_commit()
 
 
 @sqlalchemy_event.listens_for(Session, "after_commit")
 def _on_after_commit(session: Session) -> None:
-    for buffer in _known(session):
+    for buffer in _known(session.info):
         buffer.on_after_commit()
 
 
 @sqlalchemy_event.listens_for(Session, "after_transaction_end")
 def _on_end(session: Session, ended: SessionTransaction) -> None:
-    for buffer in _known(session):
+    for buffer in _known(session.info):
         buffer.on_end(ended)
 
 
-def _known(session: Session) -> list[Buffer]:
-    return list(session.info[_BUFFERS].values()) if _BUFFERS in session.info else []
+def _known(holder: Mapping[Any, Any]) -> list[Buffer]:
+    """Return the buffers that a session's `info`, or a connection's options, hold."""
+    return list(holder[_BUFFERS].values()) if _BUFFERS in holder else []
 
 
 def _enclosing(session: Session) -> Iterator[SessionTransaction]:
