@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from contextlib import ExitStack
 from typing import Final
 
@@ -30,7 +29,7 @@ def run(bench: Bench) -> Outcome:
         bench.say("backlog: checking what was sent")
     # The slowest of three runs is slower than the fastest where all sizes are alike, too: which is
     # which say the medians, and each round compares these two.
-    by_rate = sorted(runs.values(), key=lambda of: statistics.median(run.rate for run in of))
+    by_rate = sorted(runs.values(), key=lambda of: measured(run.rate for run in of).median)
     flat = [slow.rate / fast.rate for slow, fast in zip(by_rate[0], by_rate[-1], strict=True)]
     largest = runs[max(runs)]
     return Outcome(
