@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ from shieldtx.reconcile.jdbc import PACKAGE
 from shieldtx.reconcile.request import ReconcileRequest, from_json
 
 from . import job
+from .shipping import ship
 
 UNTIL_STDIN_CLOSES = "--until-stdin-closes"
 """End when the process that holds the other end of standard input is gone."""
@@ -75,6 +77,7 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
     )
     spark = builder.getOrCreate()
     try:
+        ship(spark, Path(scratch))
         yield spark
     except Exception as error:
         raise RuntimeError(root_cause(error)) from error

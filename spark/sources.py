@@ -1,160 +1,197 @@
-"""Reads outboxes and inboxes over JDBC: narrow, in parallel, and without the right to write."""
+"""Which rows of outboxes and inboxes are read, and with which columns: never with a payload."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.reconcile.expectations import Received, Sent
-from shieldtx.reconcile.jdbc import jdbc_address
-from shieldtx.reconcile.request import Flow, ServiceDatabase
-from shieldtx.reconcile.window import Clock
+from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.states import TxKind
 
-PARTITIONS = 4
-"""Parts of a read. Measured on 2 cores: four, with this fetch size, take half the time or less of
-Spark's single one."""
-FETCH_SIZE = 10_000
+from .databases import Databases
+from .reads import EVERYTHING, Read, quoted
+
+IS_ODD_UPSTREAM = """(
+    o.tx_kind = 'ROLLBACK' OR o.status <> 'PROCESSED' OR o.event_id IN (
+        SELECT r.causation_id FROM {inbox} r
+        WHERE r.tx_kind = 'ROLLBACK' AND r.causation_source = {name}
+          AND r.causation_id IS NOT NULL))"""
+"""Whether an outbox row can be anything but published and never taken back."""
+
+IS_ODD_DOWNSTREAM = """(
+    i.tx_kind = 'ROLLBACK' OR i.status <> 'PROCESSED' OR (i.source, i.event_id) IN (
+        SELECT r.causation_source, r.causation_id FROM {outbox} r
+        WHERE r.tx_kind = 'ROLLBACK' AND r.causation_source IS NOT NULL
+          AND r.causation_id IS NOT NULL))"""
+"""Whether an inbox row can be anything but an effect that was never taken back."""
 
 # An open row lives for as long as the row that holds it back: the first one of its key. Both
 # lookups are for open rows only, and each is one probe of a partial index on open rows.
-_OUTBOX = """(
-    SELECT o.event_id, o.seq, o.source, o.tx_kind, o.causation_source, o.causation_id, o.topic,
-           o.event_type, o.status, o.created_at, o.settled_at,
+_OUTBOX = """
+    SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
+           o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
+           o.attempts AS upstream_attempts, o.created_at, o.settled_at AS published_at,
+           hashtextextended(o.payload, 0) AS upstream_digest,
+           {bucket} AS bucket, {odd} AS upstream_odd,
            CASE WHEN o.settled_at IS NULL
                 THEN greatest(o.created_at, o.due_at, o.lease_until, (
-                    SELECT max(greatest(h.due_at, h.lease_until)) FROM {table} h
+                    SELECT max(greatest(h.due_at, h.lease_until)) FROM {outbox} h
                     WHERE h.settled_at IS NULL AND h.waiting AND h.holds_key
                       AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq))
                 ELSE greatest(o.created_at, o.settled_at)
-           END AS moved_at
-    FROM {table} o) AS outbox"""
-_INBOX = """(
-    SELECT i.event_id, i.seq, i.source, i.tx_kind, i.causation_source, i.causation_id, i.topic,
-           i.event_type, i.consumer_group, i.status, i.event_time, i.received_at, i.settled_at,
-           i.compensated_id,
+           END AS upstream_moved_at
+    FROM {outbox} o WHERE o.source = {name} AND {condition}"""
+_INBOX = """
+    SELECT i.event_id, i.seq, i.source AS upstream, i.tx_kind AS kind, i.causation_source,
+           i.causation_id, i.topic, i.event_type, i.consumer_group, i.status AS downstream_status,
+           i.attempts, i.event_time, i.received_at, i.settled_at,
+           CASE WHEN i.status <> 'FENCED' THEN hashtextextended(i.payload, 0)
+           END AS downstream_digest,
+           {bucket} AS bucket, {odd} AS downstream_odd,
            CASE WHEN i.settled_at IS NULL
                 THEN greatest(i.received_at, i.due_at, i.lease_until, (
-                    SELECT greatest(h.due_at, h.lease_until) FROM {table} h
+                    SELECT greatest(h.due_at, h.lease_until) FROM {inbox} h
                     WHERE h.settled_at IS NULL AND h.consumer_group = i.consumer_group
                       AND h.topic = i.topic AND h.key = i.key AND h.seq < i.seq
                     ORDER BY h.seq LIMIT 1))
                 ELSE greatest(i.received_at, i.settled_at)
-           END AS moved_at
-    FROM {table} i) AS inbox"""
-_TYPES_SENT = """(
-    SELECT DISTINCT source, tx_kind, causation_source, topic, event_type FROM {table}) AS sent"""
-_TYPES_RECEIVED = """(
-    SELECT DISTINCT source, tx_kind, causation_source, consumer_group, topic, event_type
-    FROM {table}) AS received"""
+           END AS downstream_moved_at
+    FROM {inbox} i WHERE i.source IN ({names}) AND {condition}"""
 
-# Vacuum writes no rows of ours. Of other roles' sessions a role without pg_read_all_stats sees that
-# they are there, but not since when their transactions run.
-_CLOCK = """(
-    SELECT (extract(epoch FROM now()) * 1000000)::bigint AS now,
-           (SELECT (extract(epoch FROM min(xact_start)) * 1000000)::bigint FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid()
-              AND backend_type <> 'autovacuum worker') AS oldest_transaction,
-           (SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND usesysid IS NOT NULL
-              AND NOT pg_has_role(usesysid, 'USAGE')
-              AND NOT pg_has_role('pg_read_all_stats', 'USAGE')) AS hidden_sessions,
-           pg_is_in_recovery() AS is_replica,
-           current_user::text AS role) AS clock"""
+_TYPES_SENT = """
+    SELECT DISTINCT o.tx_kind AS kind, o.topic, o.event_type,
+           CASE WHEN o.tx_kind = 'ROLLBACK' THEN o.causation_source END AS causation_source
+    FROM {outbox} o WHERE o.source = {name}"""
+_TYPES_RECEIVED = """
+    SELECT DISTINCT i.source AS upstream, i.tx_kind AS kind, i.consumer_group, i.topic,
+           i.event_type,
+           CASE WHEN i.tx_kind = 'ROLLBACK' THEN i.causation_source END AS causation_source
+    FROM {inbox} i WHERE i.tx_kind IN ({kinds})"""
+
+# A rollback is called for when a group of the service gave its event up, or when the service has
+# compensated an event that it wrote because of this one.
+_ROLLBACKS = """
+    SELECT r.causation_source AS upstream, r.causation_id AS event_id,
+           max(r.created_at) AS answered_at,
+           bool_or(
+               EXISTS (
+                   SELECT 1 FROM {inbox} i
+                   WHERE i.event_id = r.causation_id AND i.source = r.causation_source
+                     AND i.status = 'MAX_RECONSUMED')
+               OR EXISTS (
+                   SELECT 1 FROM {inbox} i JOIN {outbox} w ON w.event_id = i.compensated_id
+                   WHERE i.compensated_id IS NOT NULL AND w.causation_id = r.causation_id
+                     AND w.causation_source = r.causation_source)) AS entitled
+    FROM {outbox} r WHERE r.tx_kind = 'ROLLBACK'
+    GROUP BY 1, 2"""
+_COMPENSATIONS = """
+    SELECT i.consumer_group, i.compensated_id AS causation_id, max(i.settled_at) AS answered_at
+    FROM {inbox} i WHERE i.compensated_id IS NOT NULL
+    GROUP BY 1, 2"""
 
 
-def clock(spark: SparkSession, service: ServiceDatabase) -> Clock:
-    """Ask a database for its time and its oldest transaction; comes before all other reads."""
-    row = _read(spark, service, _CLOCK).collect()[0]
-    return Clock(
-        service=service.name,
-        now=_time(row.now),
-        oldest_transaction=None
-        if row.oldest_transaction is None
-        else _time(row.oldest_transaction),
-        obstacle=_obstacle(service, row),
-        retention=service.retention,
+def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
+    """Read rows of an outbox."""
+    return databases.frame(
+        service,
+        _OUTBOX.replace("{odd}", IS_ODD_UPSTREAM).replace("{condition}", read.condition),
+        parts=read.parts,
+        bucket=read.bucket.format(row="o"),
+        name=quoted(service.name),
     )
 
 
-def outbox(spark: SparkSession, flow: Flow) -> DataFrame:
-    """Read what the upstream wrote of the flow's events, without payloads."""
-    rows = _read(spark, flow.upstream, _OUTBOX, "shield_outbox", split=True)
-    return rows.where(_belongs_to(flow))
+def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
+    """Read rows of an inbox that came from one of the services."""
+    frame = databases.frame(
+        service,
+        _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM).replace("{condition}", read.condition),
+        parts=read.parts,
+        bucket=read.bucket.format(row="i"),
+        names=", ".join(quoted(each.name) for each in databases.services),
+    )
+    return frame.withColumn("downstream", F.lit(service.name))
 
 
-def inbox(spark: SparkSession, flow: Flow) -> DataFrame:
-    """Read what the downstream's groups received of the flow's events, without payloads."""
-    rows = _read(spark, flow.downstream, _INBOX, "shield_inbox", split=True)
-    return rows.where(_belongs_to(flow))
+def types_sent(databases: Databases, service: ServiceDatabase) -> list[Sent]:
+    """Return of which types the events of an outbox are."""
+    rows = databases.rows(service, _TYPES_SENT, name=quoted(service.name))
+    return [_sent(row, service.name) for row in rows]
 
 
-def types_sent(spark: SparkSession, flow: Flow) -> list[Sent]:
-    """Return of which types the flow's events are, by the outbox."""
-    rows = _read(spark, flow.upstream, _TYPES_SENT, "shield_outbox").where(_belongs_to(flow))
-    return [Sent(topic=row.topic, event_type=row.event_type) for row in rows.collect()]
+def types_received(
+    databases: Databases, service: ServiceDatabase, kinds: Collection[TxKind] = tuple(TxKind)
+) -> list[Received]:
+    """Return which groups have received events of which types of some kinds, by the inbox."""
+    if not kinds:
+        return []
+    listed = ", ".join(quoted(kind.value) for kind in kinds)
+    rows = databases.rows(service, _TYPES_RECEIVED, kinds=listed)
+    return [_received(row, service.name) for row in rows]
 
 
-def types_received(spark: SparkSession, flow: Flow) -> list[Received]:
-    """Return which groups have received events of which types, by the inbox."""
-    rows = _read(spark, flow.downstream, _TYPES_RECEIVED, "shield_inbox").where(_belongs_to(flow))
-    return [
-        Received(group=row.consumer_group, topic=row.topic, event_type=row.event_type)
-        for row in rows.collect()
-    ]
+def types_in(sent: DataFrame, received: DataFrame) -> tuple[list[Sent], list[Received]]:
+    """Return of which types some events of outboxes are, and which groups have received which."""
+    nobody = F.lit(None).cast("string")
+    of_sent = sent.select(
+        "upstream",
+        nobody.alias("downstream"),
+        nobody.alias("consumer_group"),
+        *_type_columns(),
+    )
+    of_received = received.select("upstream", "downstream", "consumer_group", *_type_columns())
+    rows = of_sent.unionByName(of_received).distinct().collect()
+    return (
+        [_sent(row, row.upstream) for row in rows if row.downstream is None],
+        [_received(row, row.downstream) for row in rows if row.downstream is not None],
+    )
 
 
-def _belongs_to(flow: Flow) -> Column:
-    is_from_upstream = F.col("source") == flow.upstream.name
-    is_of_kind = F.col("tx_kind") == flow.kind.value
-    takes_back_downstreams = F.col("causation_source") == flow.downstream.name
-    if flow.kind is TxKind.COMMIT:
-        return is_from_upstream & is_of_kind
-    return is_from_upstream & is_of_kind & takes_back_downstreams
+def rollbacks(databases: Databases, service: ServiceDatabase) -> DataFrame:
+    """Read which events of others the service has taken back, and whether that was called for."""
+    return databases.frame(service, _ROLLBACKS).withColumn("downstream", F.lit(service.name))
 
 
-def _read(
-    spark: SparkSession,
-    service: ServiceDatabase,
-    query: str,
-    table: str = "",
-    *,
-    split: bool = False,
-) -> DataFrame:
-    """Read a query over a table of the service; Spark adds its filters to the query's WHERE.
+def compensations(databases: Databases, service: ServiceDatabase) -> DataFrame:
+    """Read which events of the service its groups have compensated.
 
-    The parts of a split read are at moments of their own. So they are cut by `seq`, which never
-    changes: each row is in exactly one part, whatever happens to it in the meantime.
+    The rollback that did it carries the event's id; a later rollback of the same event does not,
+    and is settled all the same.
     """
-    address = jdbc_address(service.name, service.url)
-    quoted = f'"{table}"' if service.schema is None else f'"{service.schema}"."{table}"'
-    properties = {**address.properties, "fetchsize": str(FETCH_SIZE)}
-    parts = [f"seq % {PARTITIONS} = {part}" for part in range(PARTITIONS)]
-    relation = query.format(table=quoted)
-    try:
-        if split:
-            return spark.read.jdbc(address.url, relation, predicates=parts, properties=properties)
-        return spark.read.jdbc(address.url, relation, properties=properties)
-    except Exception as error:
-        error.add_note(f"in the database of service {service.name}")
-        raise
+    return databases.frame(service, _COMPENSATIONS).withColumn("downstream", F.lit(service.name))
 
 
-def _time(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+def _sent(row: Any, upstream: str) -> Sent:
+    return Sent(
+        upstream=upstream,
+        kind=TxKind(row.kind),
+        topic=row.topic,
+        event_type=row.event_type,
+        causation_source=row.causation_source,
+    )
 
 
-def _obstacle(service: ServiceDatabase, row: Row) -> str:
-    if row.is_replica:
-        return (
-            f"the database of {service.name} is a replica, where the transactions that run on its "
-            "primary cannot be seen: name the primary"
-        )
-    if row.hidden_sessions:
-        return (
-            f"in the database of {service.name}, role {row.role} cannot see since when the "
-            f"transactions of other roles run: GRANT pg_read_all_stats TO {row.role}"
-        )
-    return ""
+def _received(row: Any, downstream: str) -> Received:
+    return Received(
+        downstream=downstream,
+        group=row.consumer_group,
+        source=row.upstream,
+        kind=TxKind(row.kind),
+        topic=row.topic,
+        event_type=row.event_type,
+        causation_source=row.causation_source,
+    )
+
+
+def _type_columns() -> list[Column]:
+    is_rollback = F.col("kind") == TxKind.ROLLBACK.value
+    return [
+        F.col("kind"),
+        F.col("topic"),
+        F.col("event_type"),
+        F.when(is_rollback, F.col("causation_source")).alias("causation_source"),
+    ]

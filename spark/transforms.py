@@ -2,191 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import reduce
-from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.reconcile.expectations import Expectation, ExpectedGroup
-from shieldtx.reconcile.request import Flow
-from shieldtx.reconcile.rules import RULES, Fact, Rule, Value, Verdict
-from shieldtx.reconcile.window import Window
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.rules import PAIRS, Fact
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.states import TxKind
 
-PAIR = ("kind", "upstream", "downstream", "consumer_group")
+from .verdicts import verdict_of
+
+STREAM = ("kind", "upstream", "downstream")
+PAIR = (*STREAM, "consumer_group")
+ROW = (
+    *PAIR,
+    "event_id",
+    "topic",
+    "event_type",
+    "causation_id",
+    "upstream_status",
+    "downstream_status",
+    "upstream_attempts",
+    "attempts",
+    "created_at",
+    "published_at",
+    "received_at",
+    "settled_at",
+    "upstream_moved_at",
+    "downstream_moved_at",
+    "record",
+    "verdict",
+)
+"""The columns of a row with a verdict, as they are written to `rows/`."""
+_BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 
 
-def compared(
-    outbox: DataFrame,
-    inbox: DataFrame,
-    answers: DataFrame,
-    *,
-    flow: Flow,
-    expectation: Expectation,
-    window: Window,
-) -> DataFrame:
-    """Return a row with its verdict for each event and each group that has it or should have it."""
-    rows = with_facts(with_answers(paired(outbox, inbox, expectation), answers), flow, window)
-    return rows.select(
-        "kind",
-        F.lit(flow.upstream.name).alias("upstream"),
-        F.lit(flow.downstream.name).alias("downstream"),
-        "consumer_group",
+def paired(sent: DataFrame, received: DataFrame, routes: DataFrame) -> DataFrame:
+    """Put each event beside the inbox row of each group that has it or should have it."""
+    is_addressed = (F.col("kind") == TxKind.COMMIT.value) | (
+        F.col("causation_source") == F.col("downstream")
+    )
+    due = (
+        sent.join(F.broadcast(routes), on=["kind", "upstream", "topic", "event_type"], how="inner")
+        .where(is_addressed)
+        .drop("seq")
+        .withColumnsRenamed({name: f"sent_{name}" for name in _BOTH})
+    )
+    arrived = (
+        received.where(is_addressed)
+        .drop("seq")
+        .withColumnsRenamed({name: f"received_{name}" for name in _BOTH})
+    )
+    pairs = due.join(arrived, on=[*PAIR, "event_id"], how="full_outer")
+    return pairs.where(
+        F.col("downstream_status").isNotNull() | F.coalesce("expected", F.lit(col=False))
+    ).select(
+        *PAIR,
         "event_id",
-        "topic",
-        "event_type",
-        "causation_id",
-        "upstream_status",
-        "downstream_status",
+        *(F.coalesce(f"sent_{name}", f"received_{name}").alias(name) for name in _BOTH),
+        *(name for name in due.columns if name.startswith("upstream_")),
+        *(name for name in arrived.columns if name.startswith("downstream_")),
+        "attempts",
+        "max_attempts",
         "created_at",
         "published_at",
-        "received_at",
-        "settled_at",
-        verdict_of(
-            {
-                Fact.KIND: F.col("kind"),
-                Fact.UPSTREAM: F.col("upstream_status"),
-                Fact.DOWNSTREAM: F.col("downstream_status"),
-                Fact.ANSWERED: F.col("answered"),
-                Fact.QUIET: F.col("quiet"),
-                Fact.KEPT: F.col("kept"),
-            }
-        ).alias("verdict"),
-    )
-
-
-def paired(outbox: DataFrame, inbox: DataFrame, expectation: Expectation) -> DataFrame:
-    """Put each event beside the inbox row of each group that has it or should have it."""
-    groups = F.array(*[F.lit(name) for name in expectation.names]).cast("array<string>")
-    sent = (
-        outbox.withColumn("consumer_group", F.explode(groups))
-        .withColumn("expected", is_expected(expectation.groups))
-        .select(
-            "event_id",
-            "consumer_group",
-            "expected",
-            F.col("topic").alias("sent_topic"),
-            F.col("event_type").alias("sent_type"),
-            F.col("causation_id").alias("sent_causation_id"),
-            F.col("status").alias("upstream_status"),
-            "created_at",
-            F.col("settled_at").alias("published_at"),
-            F.col("moved_at").alias("upstream_moved_at"),
-        )
-    )
-    received = inbox.select(
-        "event_id",
-        "consumer_group",
-        F.col("topic").alias("received_topic"),
-        F.col("event_type").alias("received_type"),
-        F.col("causation_id").alias("received_causation_id"),
-        F.col("status").alias("downstream_status"),
         "event_time",
         "received_at",
         "settled_at",
-        F.col("moved_at").alias("downstream_moved_at"),
-    )
-    is_received = F.col("downstream_status").isNotNull()
-    is_wanted = F.coalesce(F.col("expected"), F.lit(col=False))
-    return (
-        sent.join(received, on=["event_id", "consumer_group"], how="full_outer")
-        .where(is_received | is_wanted)
-        .withColumn("topic", F.coalesce("sent_topic", "received_topic"))
-        .withColumn("event_type", F.coalesce("sent_type", "received_type"))
-        .withColumn("causation_id", F.coalesce("sent_causation_id", "received_causation_id"))
     )
 
 
-def rollbacks_of(rollback_outbox: DataFrame) -> DataFrame:
-    """Return which COMMIT events are answered: those of which a rollback has been written."""
-    return rollback_outbox.select(
-        F.col("causation_id").alias("event_id"), F.lit(col=True).alias("answered")
-    ).distinct()
+def alone(pairs: DataFrame) -> DataFrame:
+    """Return the event of each pair that has no row on one side.
 
-
-def compensations(rollback_inbox: DataFrame) -> DataFrame:
-    """Return which events of rollbacks are answered: those that the group has compensated.
-
-    The rollback that did it carries the event's id; a later rollback of the same event does not,
-    and is settled all the same.
+    `missing` is that side, "upstream" or "downstream", and `service` the one whose row it is.
     """
-    is_compensated = F.col("compensated_id").isNotNull()
+    lacks_sender = F.col("upstream_status").isNull()
     return (
-        rollback_inbox.where(is_compensated)
+        pairs.where(lacks_sender | F.col("downstream_status").isNull())
         .select(
-            "consumer_group",
-            F.col("compensated_id").alias("causation_id"),
-            F.lit(col=True).alias("answered"),
+            F.when(lacks_sender, "upstream").otherwise("downstream").alias("missing"),
+            F.when(lacks_sender, F.col("upstream")).otherwise(F.col("downstream")).alias("service"),
+            "event_id",
         )
         .distinct()
     )
 
 
-def with_answers(pairs: DataFrame, answers: DataFrame) -> DataFrame:
-    """Add `answered`, found by all the other columns of `answers`."""
-    keys = [name for name in answers.columns if name != "answered"]
-    return pairs.join(answers, on=keys, how="left").withColumn(
-        "answered", F.coalesce("answered", F.lit(col=False))
+def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFrame) -> DataFrame:
+    """Add `answered`, `entitled` and `answered_at`.
+
+    A COMMIT is answered by a rollback of it, from the service that received it. A ROLLBACK is
+    answered by the compensation of its event, in the group that received it.
+    """
+    answers = (
+        rollbacks.withColumns(
+            {
+                "kind": F.lit(TxKind.COMMIT.value),
+                "answered_id": F.col("event_id"),
+                "answering_group": F.lit(""),
+            }
+        )
+        .select(*STREAM, "answered_id", "answering_group", "entitled", "answered_at")
+        .unionByName(
+            compensations.select(
+                F.lit(TxKind.ROLLBACK.value).alias("kind"),
+                F.lit("").alias("upstream"),
+                "downstream",
+                F.col("causation_id").alias("answered_id"),
+                F.col("consumer_group").alias("answering_group"),
+                F.lit(col=True).alias("entitled"),
+                "answered_at",
+            )
+        )
+    )
+    is_commit = F.col("kind") == TxKind.COMMIT.value
+    asking = pairs.withColumns(
+        {
+            "answered_id": F.when(is_commit, F.col("event_id")).otherwise(F.col("causation_id")),
+            "answering_group": F.when(is_commit, "").otherwise(F.col("consumer_group")),
+            "asked_of": F.when(is_commit, F.col("upstream")).otherwise(""),
+        }
+    )
+    keys = ["kind", "asked_of", "downstream", "answered_id", "answering_group"]
+    return (
+        asking.join(answers.withColumnRenamed("upstream", "asked_of"), on=keys, how="left")
+        .withColumn("answered", F.col("answered_at").isNotNull())
+        .withColumn("entitled", F.coalesce("entitled", F.lit(col=False)))
+        .drop("asked_of", "answered_id", "answering_group")
     )
 
 
-def with_facts(pairs: DataFrame, flow: Flow, window: Window) -> DataFrame:
-    """Add what the rules ask for beyond the statuses: `kind`, `quiet` and `kept`."""
-    last_move = F.greatest("upstream_moved_at", "downstream_moved_at")
+def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
+    """Give each pair, answers included, its verdict.
+
+    `windows` has the watermark and the horizon of each stream.
+    """
+    last_move = F.greatest("upstream_moved_at", "downstream_moved_at", "answered_at")
     # The event's own time is its writer's word, so that of the arrival counts as well.
     first_trace = F.coalesce(
         F.least("event_time", "received_at"), F.col("published_at"), F.col("created_at")
     )
-    is_quiet = F.lit(col=False) if window.watermark is None else last_move < _time(window.watermark)
-    is_kept = F.lit(col=True) if window.horizon is None else first_trace >= _time(window.horizon)
+    is_within = F.col("attempts") <= F.col("max_attempts")
+    is_same = F.col("upstream_digest") == F.col("downstream_digest")
+    facts = {
+        Fact.SAME_PAYLOAD: _unless_unknown(is_same, otherwise=True),
+        Fact.WITHIN_LIMIT: _unless_unknown(is_within, otherwise=True),
+        Fact.QUIET: _unless_unknown(last_move < F.col("watermark"), otherwise=False),
+        Fact.KEPT: _unless_unknown(first_trace >= F.col("horizon"), otherwise=True),
+    }
     return (
-        pairs.withColumn("kind", F.lit(flow.kind.value))
-        .withColumn("quiet", is_quiet)
-        .withColumn("kept", is_kept)
+        pairs.join(F.broadcast(windows), on=[*STREAM], how="left")
+        .withColumns({fact.value: column for fact, column in facts.items()})
+        .withColumn("record", F.lit(None).cast("string"))
+        .withColumn("verdict", verdict_of(PAIRS))
+        .select(*ROW)
     )
 
 
-def is_expected(groups: Sequence[ExpectedGroup]) -> Column:
-    """Whether the group of `consumer_group` should receive events of `topic` and `event_type`."""
-    wanted = [
-        (F.col("consumer_group") == group.name)
-        & _any_or_one_of("topic", group.topics)
-        & _any_or_one_of("event_type", group.event_types)
-        for group in groups
-    ]
-    return reduce(or_, wanted, F.lit(col=False))
-
-
-def verdict_of(facts: dict[Fact, Column], rules: Sequence[Rule] = RULES) -> Column:
-    """Turn the rules into one expression: the verdict of the first rule whose conditions hold."""
-    *conditional, last = rules
-    verdict = F.lit(last.verdict.value)
-    for rule in reversed(conditional):
-        conditions = [_is_one_of(facts[fact], allowed) for fact, allowed in rule.when.items()]
-        verdict = F.when(reduce(and_, conditions), rule.verdict.value).otherwise(verdict)
-    return verdict
+def within(pairs: DataFrame, selection: Selection) -> DataFrame:
+    """Keep the pairs of events that were written in the selection's window."""
+    written = F.coalesce("created_at", "event_time")
+    since, until = selection.written_since, selection.written_until
+    pairs = pairs if since is None else pairs.where(written >= _time(since))
+    return pairs if until is None else pairs.where(written < _time(until))
 
 
 def listed(rows: DataFrame) -> DataFrame:
-    """Keep what is worth a look: mismatches, and what is parked, in flight or too old."""
+    """Keep what is worth a look: whatever is not clean."""
     return rows.where(F.col("verdict").isin([v.value for v in Verdict if v.is_listed]))
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """Count events by pair and verdict."""
-    return rows.groupBy(*PAIR, "verdict").agg(F.count(F.lit(1)).alias("rows"))
+    """Count events by pair and verdict, mismatches also by the `day` on which they were written."""
+    day = F.when(is_mismatch(), F.to_date(F.coalesce("created_at", "received_at")))
+    return rows.groupBy(*PAIR, "verdict", day.alias("day")).agg(F.count(F.lit(1)).alias("rows"))
+
+
+def is_mismatch() -> Column:
+    """Whether a row's verdict says that something is wrong."""
+    return F.col("verdict").isin([v.value for v in Verdict if v.is_mismatch])
 
 
 def first_rows(rows: DataFrame, limit: int) -> DataFrame:
     """Keep the `limit` earliest rows of each pair's mismatches."""
-    is_mismatch = F.col("verdict").isin([v.value for v in Verdict if v.is_mismatch])
     earliest = F.coalesce("created_at", "received_at")
     of_its_pair = SparkWindow.partitionBy(*PAIR, "verdict").orderBy(earliest, "event_id")
     return (
-        rows.where(is_mismatch)
+        rows.where(is_mismatch())
         .withColumn("number", F.row_number().over(of_its_pair))
         .where(F.col("number") <= limit)
         .orderBy(*PAIR, "verdict", "number")
@@ -194,17 +200,8 @@ def first_rows(rows: DataFrame, limit: int) -> DataFrame:
     )
 
 
-def _is_one_of(column: Column, allowed: Iterable[Value]) -> Column:
-    values = list(allowed)
-    present = [value for value in values if value is not None]
-    conditions = [column.isin(present)] if present else []
-    conditions += [column.isNull()] if None in values else []
-    # NULL is no value, so a comparison with it must not leave the rule undecided.
-    return F.coalesce(reduce(or_, conditions), F.lit(col=False))
-
-
-def _any_or_one_of(column: str, values: Sequence[str]) -> Column:
-    return F.col(column).isin(list(values)) if values else F.lit(col=True)
+def _unless_unknown(condition: Column, *, otherwise: bool) -> Column:
+    return F.coalesce(condition, F.lit(otherwise))
 
 
 def _time(when: datetime) -> Column:

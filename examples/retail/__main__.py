@@ -1,5 +1,7 @@
 """The demo: real baskets through two services, with a relay and a consumer killed half-way.
 
+Then a few events are tampered with, for the reconciliation to find and to repair.
+
 `python -m examples.retail [--baskets N]` needs nothing but Python and Java: it starts PostgreSQL
 and Apache Kafka itself, and takes every process with it when it ends, however it ends. What a run
 with `--keep` leaves is audited once more by `--again`, whatever was done to it meanwhile.
@@ -10,7 +12,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -18,28 +19,21 @@ from typing import Final, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from examples.retail import report, scenario
-from examples.retail.audit import Audit, judge, read_books
+from examples.retail import mishap, report, scenario
+from examples.retail.audit import judge, read_books
 from examples.retail.display import Display
 from examples.retail.fleet import Fleet
 from examples.retail.progress import watching
-from examples.retail.stage import PROJECT, SERVICES, Stage, opened
+from examples.retail.reconciliation import REPORTS, Operator
+from examples.retail.stage import PROJECT, Stage, opened
 from examples.retail.topics import read_whole
-from shieldtx import ShieldTxError, TxKind
+from shieldtx import ShieldTxError
 from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka
 from shieldtx.embedded.requirements import require_java
-from shieldtx.reconcile.findings import Outcome
-from shieldtx.reconcile.launch import (
-    ExpectedGroup,
-    ReconcileRequest,
-    ReconcileResult,
-    ServiceDatabase,
-    run,
-)
 
 EXIT_WELL: Final = 0
 EXIT_WRONG: Final = 1
-"""Something was lost, doubled or reordered, or the books do not agree."""
+"""Something was lost, doubled or reordered, or the reconciliation did not find what it should."""
 EXIT_BROKEN: Final = 2
 """The demo could not run to its end."""
 
@@ -68,7 +62,7 @@ def main() -> int:
 
 
 def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> int:
-    """Play the scenario, audit it and reconcile it; return the exit status.
+    """Play the scenario with its mishap, audit it and reconcile it; return the exit status.
 
     Without baskets nothing is played: what was kept in the folder is audited and reconciled.
     """
@@ -77,25 +71,24 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
     driver = fetch_jdbc_driver(progress=console.print)
     display = Display(console, baskets=baskets)
     with opened(folder, keep=keep, anew=baskets > 0) as stage:
-        if baskets:
-            play(stage, display, baskets)
-        else:
-            stage.kafka_started.result()
-        audit = audit_all(stage)
-        report.print_audit(console, audit)
-        display.say("reconciling both databases on Spark")
-        reconciliation = reconcile(stage, driver)
-        report.print_reconciliation(console, reconciliation)
-    report.print_paths(console, {"logs of all processes": folder / "logs"})
+        fleet = Fleet(stage, display.say)
+        operator = Operator(stage, fleet, console, driver)
+        try:
+            if baskets:
+                wrong = perform(stage, fleet, display, operator, baskets)
+            else:
+                stage.kafka_started.result()
+                wrong = audit(stage, console, "What became of the orders")
+                wrong += operator.reconcile("again", expected={})
+        finally:
+            fleet.kill_all()
+    paths = {"reports": folder / REPORTS, "logs of all processes": folder / "logs"}
     if keep:
         # EmbeddedPostgres and EmbeddedKafka start on these folders again.
-        kept = {"databases": folder / "postgres", "topics": folder / "kafka"}
-        report.print_paths(console, kept)
-    wrong = audit.failures
-    if reconciliation.outcome is not Outcome.CLEAN:
-        wrong.append(f"the reconciliation ended with {reconciliation.outcome.name}")
+        paths |= {"databases": folder / "postgres", "topics": folder / "kafka"}
+    report.print_paths(console, paths)
     for problem in wrong:
-        console.print(f"[bold red]WRONG:[/] {problem}")
+        console.print(f"[bold red]WRONG:[/] {problem}", soft_wrap=True)
     if not wrong:
         console.print(
             f"[bold green]Nothing lost, nothing doubled, nothing out of order[/] "
@@ -104,42 +97,34 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
     return EXIT_WRONG if wrong else EXIT_WELL
 
 
-def play(stage: Stage, display: Display, baskets: int) -> None:
-    """Let the baskets through; no process outlives that."""
+def perform(
+    stage: Stage, fleet: Fleet, display: Display, operator: Operator, baskets: int
+) -> list[str]:
+    """Let the baskets through, plant a mishap, and have the operator find and repair it.
+
+    Return in words what went wrong beyond that.
+    """
+    console, in_all = display.console, baskets + mishap.LATE
     display.say(f"PostgreSQL is up; {baskets:,} baskets will go through the tills")
-    fleet = Fleet(stage, display.say)
-    try:
-        with display:
-            scenario.play(stage, fleet, display, baskets)
-    finally:
-        fleet.kill_all()
+    scenario.open_services(stage, fleet, in_all)
+    scenario.play(stage, fleet, display, baskets)
+    wrong = audit(stage, console, "What became of the orders")
+    mishap.plant(stage, fleet, display.say, after=baskets)
+    wrong += operator.reconcile("found", expected=mishap.PLANTED)
+    wrong += operator.repair()
+    scenario.catch_up(stage, fleet, display, in_all)
+    wrong += audit(stage, console, "What became of all orders, those of the mishap too")
+    return wrong + operator.reconcile("repaired", expected={})
 
 
-def audit_all(stage: Stage) -> Audit:
-    """Count in the topics and in both databases."""
+def audit(stage: Stage, console: Console, title: str) -> list[str]:
+    """Count in the topics and in both databases; return in words what is wrong."""
     topics = (scenario.COMMIT_TOPIC, scenario.ROLLBACK_TOPIC)
     records = [r for topic in topics for r in read_whole(stage.kafka.bootstrap, topic)]
     with watching(stage.url("orders"), stage.url("stock")) as watch:
-        return judge(read_books(watch.orders, watch.stock, records))
-
-
-def reconcile(stage: Stage, driver: Path) -> ReconcileResult:
-    """Compare the outboxes and inboxes of both services on Spark."""
-    orders, stock = (ServiceDatabase(name=name, url=stage.url(name)) for name in SERVICES)
-    return run(
-        ReconcileRequest(
-            upstream=orders,
-            downstream=stock,
-            folder=stage.folder / "reconciliation",
-            groups=(
-                ExpectedGroup(name="stock"),
-                ExpectedGroup(name="orders", kind=TxKind.ROLLBACK),
-            ),
-            # Everybody has stopped: nothing is in flight.
-            margin=timedelta(0),
-            jdbc_jar=driver,
-        )
-    )
+        counted = judge(read_books(watch.orders, watch.stock, records))
+    report.print_audit(console, counted, title)
+    return counted.failures
 
 
 def _positive(text: str) -> int:

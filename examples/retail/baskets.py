@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
-import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from examples.retail.events import Line
 

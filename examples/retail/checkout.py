@@ -1,6 +1,7 @@
 """The tills: brings real baskets to the orders service, each in a transaction of its own.
 
-`python -m examples.retail.checkout --baskets N`, in the environment of the orders service.
+`python -m examples.retail.checkout --baskets N`, in the environment of the orders service. With
+`--after M` the first M of them have been there already.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def main() -> None:
     """Send each household to a till of its own choice, always the same: that keeps its order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--baskets", type=int, required=True)
-    baskets = first_baskets(parser.parse_args().baskets)
+    parser.add_argument("--after", type=int, default=0)
+    options = parser.parse_args()
+    baskets = first_baskets(options.baskets)[options.after :]
     queues = [[b for b in baskets if b.household_id % TILLS == till] for till in range(TILLS)]
     with ThreadPoolExecutor(TILLS) as tills:
         # Taken one by one so that the error of a till is raised here.

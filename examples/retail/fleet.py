@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from examples.retail.stage import Stage
@@ -16,6 +16,7 @@ SHIELDTX = Path(sys.executable).with_name("shieldtx")
 """The command line, which pip puts beside the interpreter."""
 STOP_S = 20.0
 TASK_S = 120.0
+COMMAND_S = 600.0
 
 
 class Fleet:
@@ -36,12 +37,26 @@ class Fleet:
         """Start the command line of shieldtx for a service."""
         app = f"examples.retail.{service}:shield"
         self._say(f"{service}$ shieldtx {' '.join(arguments)}")
-        return self._start(name, service, SHIELDTX, "--app", app, *arguments)
+        environment = self._stage.environment(service)
+        return self._start(name, environment, SHIELDTX, "--app", app, *arguments)
 
     def module(self, name: str, service: str, module: str, *arguments: str) -> ChildProcess:
         """Start a module of this package in the environment of a service."""
         self._say(f"{service}$ python -m {module} {' '.join(arguments)}")
-        return self._start(name, service, sys.executable, "-m", module, *arguments)
+        environment = self._stage.environment(service)
+        return self._start(name, environment, sys.executable, "-m", module, *arguments)
+
+    def command(self, name: str, environment: Mapping[str, str], *arguments: str) -> ChildProcess:
+        """Run the command line of shieldtx to its end, however that is, with a log of its own.
+
+        Raises ServerFailed if there is no end.
+        """
+        self._say(f"$ shieldtx {' '.join(arguments)}")
+        self._log(name).unlink(missing_ok=True)
+        process = self._start(name, environment, SHIELDTX, *arguments)
+        if not process.wait(COMMAND_S):
+            raise ServerFailed(f"{name} does not end; its log is {process.log}")
+        return self._running.pop(name)
 
     def finish(self, *names: str) -> None:
         """Wait until these tasks have ended well; raises ServerFailed with their log otherwise."""
@@ -77,12 +92,17 @@ class Fleet:
         for name in list(self._running):
             self.kill(name)
 
-    def _start(self, name: str, service: str, *command: str | Path) -> ChildProcess:
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name.replace(' ', '-')}.log"
+
+    def _start(
+        self, name: str, environment: Mapping[str, str], *command: str | Path
+    ) -> ChildProcess:
         process = ChildProcess.start(
             command,
             name=name,
-            log=self._logs / f"{name.replace(' ', '-')}.log",
-            environment=self._stage.environment(service),
+            log=self._log(name),
+            environment=environment,
             directory=self._stage.folder,
         )
         self._running[name] = process

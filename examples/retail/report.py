@@ -1,4 +1,4 @@
-"""What the demo prints at the end: the audit, and the verdicts of the reconciliation."""
+"""What the demo prints at the end: the audit, and where everything is."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from examples.retail.audit import Audit
-from shieldtx.reconcile.launch import ReconcileResult
-from shieldtx.reconcile.rules import Weight
 
 
-def print_audit(console: Console, audit: Audit) -> None:
+def print_audit(console: Console, audit: Audit, title: str) -> None:
     """Print what became of the orders, and whether money and goods are all there."""
     books = audit.books
-    table = Table(title="What became of the orders", title_justify="left", min_width=60)
+    table = Table(title=title, title_justify="left", min_width=60)
     table.add_column("counted without shieldtx")
     table.add_column("", justify="right")
     table.add_column("must be", justify="right")
@@ -54,36 +51,6 @@ def print_audit(console: Console, audit: Audit) -> None:
     )
     table.add_row("products that do not balance", _zero(books.unbalanced_products), "0")
     console.print(table)
-
-
-def print_reconciliation(console: Console, result: ReconcileResult) -> None:
-    """Print the verdicts of the Spark job, and where it wrote them."""
-    if result.findings is None:
-        console.print(f"[bold red]the reconciliation broke off:[/] {escape(result.problem)}")
-        return
-    table = Table(title="Reconciliation on Spark", title_justify="left", min_width=60)
-    for column in ("events", "from", "to group", "verdict"):
-        table.add_column(column)
-    table.add_column("rows", justify="right")
-    for pair, verdicts in result.findings.by_pair.items():
-        for verdict, rows in sorted(verdicts.items()):
-            style = "green" if verdict.weight is Weight.CLEAN else "bold red"
-            name = f"[{style}]{verdict}[/]"
-            table.add_row(pair.kind, pair.upstream, pair.group, name, f"{rows:,}")
-    console.print(table)
-    for bounds in result.findings.bounds:
-        if bounds.window.obstacle:
-            console.print(f"[bold red]not judged:[/] {escape(bounds.window.obstacle)}")
-    folder = result.folder
-    print_paths(
-        console,
-        {
-            "report": folder.page,
-            "findings": folder.findings,
-            "rows that are not in order": folder.rows,
-            "summary": folder.summary,
-        },
-    )
 
 
 def print_paths(console: Console, paths: Mapping[str, Path]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from examples.retail.display import Display
 from examples.retail.fleet import Fleet
@@ -18,19 +18,21 @@ ROLLBACK_TOPIC: Final = "orders.placed.rollback"
 LOOK_EVERY_S: Final = 0.25
 NOTHING_MOVES_S: Final = 60.0
 
+Look: TypeAlias = Callable[[Progress, Mapping[str, int]], bool]
+"""Does what is to be done, and tells whether all of that is done."""
+
 
 def play(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
-    """Open both services, let all baskets through, and stop when nothing is left to do.
-
-    Where work is left but nothing moves any more, stop as well: the audit tells what is lost.
-    """
-    open_services(stage, fleet, baskets)
+    """Let all baskets through, and stop when nothing is left to do."""
     start_workers(fleet)
     fleet.module("checkout", "orders", "examples.retail.checkout", "--baskets", str(baskets))
-    with watching(stage.url("orders"), stage.url("stock")) as watch:
-        display.sum_up(_until_drained(stage, fleet, display, watch, baskets))
-    fleet.stop()
-    display.say("all processes were stopped with SIGTERM")
+    _work_off(stage, fleet, display, baskets, look=HalfWay(fleet, display, baskets).look)
+
+
+def catch_up(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
+    """Work off what is open of so many baskets in all, and stop when nothing is left to do."""
+    start_workers(fleet)
+    _work_off(stage, fleet, display, baskets, look=lambda _progress, _shards: True)
 
 
 def open_services(stage: Stage, fleet: Fleet, baskets: int) -> None:
@@ -66,13 +68,11 @@ class HalfWay:
         self._killed_at: float | None = None
         self._dead_relay = ""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether they were killed, and others hold what the dead relay held."""
-        return self._killed_at is not None and not self._dead_relay
+    def look(self, progress: Progress, shards: Mapping[str, int]) -> bool:
+        """Do what is to be done now; `shards` are those of each relay, by its owner's name.
 
-    def look(self, progress: Progress, shards: Mapping[str, int]) -> None:
-        """Do what is to be done now; `shards` are those of each relay, by its owner's name."""
+        Tell whether it is over: they were killed, and others hold what the dead relay held.
+        """
         if self._killed_at is None:
             if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
                 self._kill(shards)
@@ -80,6 +80,7 @@ class HalfWay:
             seconds = time.monotonic() - self._killed_at
             self._dead_relay = ""
             self._display.say(f"its shards were taken over after {seconds:.1f} s")
+        return self._killed_at is not None and not self._dead_relay
 
     def _kill(self, shards: Mapping[str, int]) -> None:
         relay, consumer = self._fleet.kill("orders relay 1"), self._fleet.kill("stock consumer")
@@ -94,24 +95,29 @@ class HalfWay:
         self._fleet.shieldtx("stock consumer", "stock", "consume", "stock")
 
 
-def _until_drained(
-    stage: Stage, fleet: Fleet, display: Display, watch: Watch, baskets: int
-) -> Progress:
-    half_way = HalfWay(fleet, display, baskets)
+def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, look: Look) -> None:
+    """Wait for the end of all work, and stop everybody.
+
+    Where work is left but nothing moves any more, stop as well: the audit tells what is lost.
+    """
     last, moved_at = Progress(), time.monotonic()
-    while True:
-        fleet.check()
-        progress, shards = watch.progress(), watch.shards()
-        half_way.look(progress, shards)
-        display.show(progress, shards)
-        if progress != last:
-            last, moved_at = progress, time.monotonic()
-        if progress.written >= baskets and half_way.is_over and _is_drained(stage, watch):
-            return progress
-        if time.monotonic() - moved_at > NOTHING_MOVES_S:
-            display.say(f"[bold red]nothing has moved for {NOTHING_MOVES_S:.0f} s[/]")
-            return progress
-        time.sleep(LOOK_EVERY_S)
+    with display, watching(stage.url("orders"), stage.url("stock")) as watch:
+        while True:
+            fleet.check()
+            progress, shards = watch.progress(), watch.shards()
+            is_over = look(progress, shards)
+            display.show(progress, shards)
+            if progress != last:
+                last, moved_at = progress, time.monotonic()
+            if is_over and progress.written >= baskets and _is_drained(stage, watch):
+                break
+            if time.monotonic() - moved_at > NOTHING_MOVES_S:
+                display.say(f"[bold red]nothing has moved for {NOTHING_MOVES_S:.0f} s[/]")
+                break
+            time.sleep(LOOK_EVERY_S)
+        display.sum_up(progress)
+    fleet.stop()
+    display.say("all processes were stopped with SIGTERM")
 
 
 def _is_drained(stage: Stage, watch: Watch) -> bool:

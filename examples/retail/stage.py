@@ -44,14 +44,16 @@ class Stage:
 
     def environment(self, service: str) -> Mapping[str, str]:
         """Return the environment of a service's processes: this one's, and its own settings."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
-        return inherited | {
-            "PYTHONPATH": str(PROJECT),
+        return _inherited() | {
             "SHIELDTX_SOURCE": service,
             "SHIELDTX_DATABASE_URL": self.url(service),
             "SHIELDTX_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
             **SETTINGS,
         }
+
+    def environment_for_all(self) -> Mapping[str, str]:
+        """Return the environment of whoever looks at all services: where each database is."""
+        return _inherited() | {f"{service.upper()}_URL": self.url(service) for service in SERVICES}
 
 
 @contextmanager
@@ -75,3 +77,9 @@ def opened(folder: Path, *, keep: bool, anew: bool) -> Iterator[Stage]:
         for service in SERVICES if anew else ():
             postgres.create_database(service)
         yield Stage(folder=folder, postgres=postgres, kafka=kafka, kafka_started=kafka_started)
+
+
+def _inherited() -> dict[str, str]:
+    """Return this process's environment without what may be meant for another shieldtx."""
+    mine = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
+    return mine | {"PYTHONPATH": str(PROJECT)}

@@ -1,68 +1,48 @@
-"""`shieldtx reconcile`: the comparison of two services' outboxes and inboxes, on Spark."""
+"""`shieldtx reconcile`: the comparison of services' outboxes, inboxes and topics, on Spark."""
 
 from __future__ import annotations
 
-import os
+import logging
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
-from shieldtx.catalog import checked_name
-from shieldtx.cli.failures import failure_of
-from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
-from shieldtx.errors import ConfigurationError, ShieldTxError
-from shieldtx.reconcile.findings import Findings, Outcome
-from shieldtx.reconcile.launch import (
-    ExpectedGroup,
-    ReconcileRequest,
-    ReconcileResult,
-    ServiceDatabase,
-    run,
+from shieldtx.cli.invocation import invocation
+from shieldtx.cli.output import AsJson, print_fields, print_json, print_made_table
+from shieldtx.cli.reconciled import (
+    Config,
+    ending_as_error,
+    load_configuration,
+    require_tables,
 )
-from shieldtx.states import TxKind
-from shieldtx.store.schema import schema_name
+from shieldtx.cli.recording import run_stored
+from shieldtx.errors import AlreadyRunning, ConfigurationError
+from shieldtx.nights import run_by_crontab
+from shieldtx.reconcile.config import Configuration
+from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.launch import ReconcileRequest, ReconcileResult
+from shieldtx.reconcile.report.summary import remarks, summary_table
+from shieldtx.reconcile.request import EVERYTHING, Selection
 
-_FOR_EVER: Final = "for-ever"
+log = logging.getLogger(__name__)
+
 _DURATION: Final = TypeAdapter(timedelta)
+_MOMENT: Final = TypeAdapter(datetime)
 
-Schema = Annotated[
-    str | None,
-    typer.Option(help="Schema of its shieldtx tables; the connection's own if not given."),
-]
-Kept = Annotated[
-    str,
-    typer.Option(
-        help="For how long it keeps settled rows: the shorter of its SHIELDTX_RETENTION_OUTBOX and "
-        f"SHIELDTX_RETENTION_INBOX, in seconds or as ISO 8601; or {_FOR_EVER}."
-    ),
-]
+commands = typer.Typer()
 
 
+@commands.callback(invoke_without_command=True)
 def reconcile(
-    upstream: Annotated[
-        str,
-        typer.Option(
-            envvar="SHIELDTX_RECONCILE_UPSTREAM",
-            metavar="NAME=VARIABLE",
-            help="The service that writes the events, and the environment variable that holds its "
-            "database's URL.",
-        ),
-    ],
-    downstream: Annotated[
-        str,
-        typer.Option(
-            envvar="SHIELDTX_RECONCILE_DOWNSTREAM",
-            metavar="NAME=VARIABLE",
-            help="The service whose groups receive them, likewise.",
-        ),
-    ],
+    context: typer.Context,
     *,
+    config: Config = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -72,28 +52,42 @@ def reconcile(
         ),
     ] = Path("reconciliation"),
     margin: Annotated[
-        str, typer.Option(help="What moved within it is in flight; seconds or ISO 8601.")
-    ] = "PT15M",
-    upstream_schema: Schema = None,
-    downstream_schema: Schema = None,
-    upstream_retention: Kept = "P7D",
-    downstream_retention: Kept = "P7D",
-    group: Annotated[
-        list[str] | None,
+        str | None,
+        typer.Option(help="What moved within it is in flight; seconds or ISO 8601. [PT15M]"),
+    ] = None,
+    full: Annotated[
+        bool,
         typer.Option(
-            metavar="NAME[:TOPIC,...]",
-            help="A group of the downstream that should receive the events (of these logical "
-            "topics); without, those that have received any so far. Repeatable.",
+            "--full", help="Look at everything, not only at what has moved since the last good run."
+        ),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only events written since then, as in 2026-01-31T00:00:00+00:00."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only events written before then.")] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINE",
+            help="Stay, and run at these times, as in '0 2 * * *'; each run has a folder of its "
+            "own in that of --out.",
         ),
     ] = None,
-    compensates: Annotated[
-        list[str] | None,
+    topics: Annotated[
+        bool, typer.Option("--topics/--no-topics", help="Read the topics too.")
+    ] = True,
+    push_down: Annotated[
+        bool,
         typer.Option(
-            metavar="NAME[:TOPIC,...]",
-            help="A group of the upstream that should compensate rollbacks, likewise.",
+            "--push-down/--no-push-down",
+            help="Compare digests that the databases make, and read only rows where they differ.",
         ),
-    ] = None,
+    ] = True,
     rows: Annotated[int, typer.Option(min=0, help="Of each mismatch, on the page.")] = 20,
+    show_payloads: Annotated[
+        bool, typer.Option("--show-payloads", help="Of those rows; masked otherwise.")
+    ] = False,
     master: Annotated[
         str, typer.Option(envvar="SHIELDTX_SPARK_MASTER", help="Where Spark runs.")
     ] = "local[2]",
@@ -106,75 +100,85 @@ def reconcile(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what one service sent with what another received, row by row, on Spark.
+    """Compare what services sent with what others received, row by row, on Spark.
 
-    Events from upstream to downstream, and the rollbacks that come back. Nothing is changed. URLs
-    hold passwords, so they are named by their environment variables, never written here.
+    Every event with every group that should have it, the rollbacks that come back, and what is in
+    the topics. Nothing is changed. The services are those of reconcile.toml; their URLs hold
+    passwords, so the file names environment variables.
 
     The exit status: 0 all is well, 1 there are mismatches, 2 not all could be judged, 3 it broke
-    off. It needs pip install 'shieldtx[spark]' and Java 17 or newer.
+    off. By default a run looks at what has moved since the last good one, and at all that still
+    waits. It needs pip install 'shieldtx[spark]' and Java 17 or newer.
 
-    Example: `shieldtx reconcile --upstream orders=ORDERS_URL --downstream stock=STOCK_URL`
+    Example: `shieldtx reconcile --config reconcile.toml`
     """
-    try:
+    if context.invoked_subcommand is not None:
+        return
+    with ending_as_error():
+        configuration = load_configuration(config, invocation(context).app)
         request = ReconcileRequest(
-            upstream=_service("--upstream", upstream, upstream_schema, upstream_retention),
-            downstream=_service(
-                "--downstream", downstream, downstream_schema, downstream_retention
-            ),
+            services=configuration.services,
             folder=out,
-            groups=_groups(group or [], compensates or []),
-            margin=_duration("--margin", margin),
+            broker=configuration.broker if topics else None,
+            margin=configuration.margin if margin is None else _duration("--margin", margin),
+            statement_timeout=configuration.statement_timeout,
+            push_down=push_down,
             first_rows=rows,
+            show_payloads=show_payloads,
             jdbc_jar=jdbc_jar,
             master=master,
         )
-        result = run(request)
-    except ShieldTxError as error:
-        # 1 and 2 already say something else here.
-        failure = failure_of(error)
-        typer.echo(f"error: {failure.line if failure else error}", err=True)
-        raise typer.Exit(Outcome.ERROR) from error
+        selection = _selection(full=full, since=since, until=until)
+        if cron is not None:
+            nightly = partial(_run_at_night, configuration, request, selection, as_json=as_json)
+            raise typer.Exit(run_by_crontab(cron, nightly))
+        outcome = _run(configuration, request, selection, as_json=as_json)
+    raise typer.Exit(outcome)
+
+
+def _run(
+    configuration: Configuration,
+    request: ReconcileRequest,
+    selection: Selection | None,
+    *,
+    as_json: bool,
+) -> Outcome:
+    require_tables(request.services)
+    result = run_stored(configuration, request, selection)
     if as_json:
         print_json(_data(result))
     else:
         _show(result)
     if result.problem:
         typer.echo(f"error: {result.problem}", err=True)
-    raise typer.Exit(result.outcome)
+    return result.outcome
 
 
-def _service(option: str, text: str, schema: str | None, retention: str) -> ServiceDatabase:
-    name, _, variable = text.partition("=")
-    if not name or not variable.isidentifier():
-        # Not repeated: it may be a URL, with its password.
-        raise ConfigurationError(
-            f"{option}: write it as NAME=VARIABLE, the service's name and the name of the "
-            "environment variable that holds its database's URL (never the URL itself)"
-        )
-    url = os.environ.get(variable)
-    if not url:
-        raise ConfigurationError(f"{option}: the environment variable {variable} is not set")
+def _run_at_night(
+    configuration: Configuration,
+    request: ReconcileRequest,
+    selection: Selection | None,
+    *,
+    as_json: bool,
+) -> None:
+    folder = request.folder / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
     try:
-        make_url(url)
-    except (ArgumentError, ValueError):
-        raise ConfigurationError(f"{option}: {variable} does not hold a database URL") from None
-    schema = schema_name(schema, setting=f"{option}-schema")
-    kept = None if retention == _FOR_EVER else _duration(f"{option}-retention", retention)
-    return ServiceDatabase(name=name, url=url, schema=schema, retention=kept)
+        outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
+    except AlreadyRunning as error:
+        log.info("left to another machine: %s", error)
+    else:
+        log.info("the reconciliation ended with %s: %s", outcome.name, folder)
 
 
-def _groups(receive: list[str], compensate: list[str]) -> tuple[ExpectedGroup, ...] | None:
-    groups = [
-        ExpectedGroup(
-            name=checked_name("group", name),
-            kind=kind,
-            topics=tuple(t for t in topics.split(",") if t),
-        )
-        for kind, texts in ((TxKind.COMMIT, receive), (TxKind.ROLLBACK, compensate))
-        for name, _, topics in (text.partition(":") for text in texts)
-    ]
-    return tuple(groups) or None
+def _selection(*, full: bool, since: str | None, until: str | None) -> Selection | None:
+    """Return what to look at; None: what has moved since the last good run."""
+    if full and (since or until):
+        raise ConfigurationError("--full looks at everything: leave --since and --until out")
+    if since is None and until is None:
+        return EVERYTHING if full else None
+    return Selection(
+        written_since=_moment("--since", since), written_until=_moment("--until", until)
+    )
 
 
 def _duration(option: str, text: str) -> timedelta:
@@ -188,30 +192,29 @@ def _duration(option: str, text: str) -> timedelta:
     )
 
 
+def _moment(option: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return _MOMENT.validate_python(text)
+    except ValidationError:
+        raise ConfigurationError(
+            f"{option}: {text!r} is no time; write it as 2026-01-31T00:00:00+00:00"
+        ) from None
+
+
 def _show(result: ReconcileResult) -> None:
     if result.findings is not None:
-        _show_findings(result.findings)
+        print_made_table(summary_table(result.findings))
     folder = result.folder
     print_fields(
         [
             ("outcome", result.outcome.name),
+            *(remarks(result.findings) if result.findings else []),
             *([("report", folder.page), ("rows", folder.rows)] if result.findings else []),
             ("Spark's log", folder.log),
         ]
     )
-
-
-def _show_findings(findings: Findings) -> None:
-    rows = [
-        (pair.kind, f"{pair.upstream} -> {pair.downstream}", pair.group, verdict, number)
-        for pair, verdicts in findings.by_pair.items()
-        for verdict, number in verdicts.items()
-    ]
-    columns = ("kind", "services", "group", "verdict", "events")
-    print_table("reconciliation", columns, rows, right=("events",))
-    for bounds in findings.bounds:
-        if bounds.window.obstacle:
-            print_fields([(f"{bounds.kind} not judged", bounds.window.obstacle)])
 
 
 def _data(result: ReconcileResult) -> dict[str, Any]:
@@ -225,6 +228,7 @@ def _data(result: ReconcileResult) -> dict[str, Any]:
     if findings is None:
         return data
     return data | {
+        "not_judged": list(findings.problems),
         "totals": {verdict.value: number for verdict, number in findings.totals.items()},
         "pairs": [
             {
@@ -232,6 +236,7 @@ def _data(result: ReconcileResult) -> dict[str, Any]:
                 "upstream": pair.upstream,
                 "downstream": pair.downstream,
                 "group": pair.group,
+                "not_judged": list(findings.problems),
                 "totals": {verdict.value: number for verdict, number in verdicts.items()},
             }
             for pair, verdicts in findings.by_pair.items()

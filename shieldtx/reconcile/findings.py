@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from shieldtx.reconcile.rules import Verdict, Weight
+from shieldtx.reconcile.request import EVERYTHING, Selection
+from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
 from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+
+TOPICS = "(topics)"
+"""Stands for the other side where events are compared with their topics."""
 
 
 class Outcome(IntEnum):
@@ -33,7 +37,10 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Events of one kind from one service, and one group of the other that receives them."""
+    """Events of one kind from one service, and one group of another that receives them.
+
+    Or the topics that hold them: then `downstream` is TOPICS, and `group` is the logical topic.
+    """
 
     kind: TxKind
     upstream: str
@@ -52,7 +59,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """In which window the events of one kind from one service to the other were judged."""
+    """In which window the events of one kind from one service to another were judged."""
 
     kind: TxKind
     upstream: str
@@ -72,8 +79,36 @@ class FoundRow:
     causation_id: str | None = None
     upstream_status: OutboxStatus | None = None
     downstream_status: InboxStatus | None = None
+    attempts: int | None = None
+    """That the group has made."""
     created_at: datetime | None = None
+    """When it was written, by the upstream's clock."""
+    published_at: datetime | None = None
+    """When the broker's acknowledgement was noted, by the upstream's clock."""
     received_at: datetime | None = None
+    settled_at: datetime | None = None
+    """When the group had dealt with it, by the downstream's clock."""
+    record: str | None = None
+    """Where its first record lies: `partition:offset`, where topics were read."""
+    payload: str | None = None
+    """None: masked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Day:
+    """What became of the events of a pair that were written on one day (UTC).
+
+    Of large tables a sample is drawn, so that all but the mismatches are estimates.
+    """
+
+    pair: Pair
+    day: date
+    events: int
+    mismatches: int
+    publish_ms: tuple[float, ...] | None = None
+    """From written to published: p50, p90 and p99 in milliseconds; None where none was."""
+    effect_ms: tuple[float, ...] | None = None
+    """From written to settled downstream, likewise. It takes both databases' clocks as one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +122,13 @@ class Findings:
     counts: tuple[Count, ...]
     first_rows: tuple[FoundRow, ...]
     """The first few of each mismatch; all of them are in `rows/`."""
+    run_id: str = ""
+    selection: Selection = EVERYTHING
+    days: tuple[Day, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """What was seen and not compared, and why, in sentences; it is nobody's fault."""
+    obstacles: tuple[str, ...] = ()
+    """What should have been judged and could not be, and why, beyond the obstacles of `bounds`."""
 
     @property
     def outcome(self) -> Outcome:
@@ -97,9 +139,15 @@ class Findings:
         if any(count.verdict.is_mismatch for count in self.counts):
             return Outcome.MISMATCHES
         weights = {count.verdict.weight for count in self.counts}
-        if any(bounds.window.obstacle for bounds in self.bounds) or weights == {Weight.UNJUDGED}:
+        if self.problems or weights == {Weight.UNJUDGED}:
             return Outcome.NOT_JUDGED
         return Outcome.CLEAN
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why some or all of it could not be judged, each reason once."""
+        hindered = (bounds.window.obstacle for bounds in self.bounds if bounds.window.obstacle)
+        return tuple(dict.fromkeys((*self.obstacles, *hindered)))
 
     @property
     def totals(self) -> Counter[Verdict]:

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +21,11 @@ from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase, to_jso
 
 __all__ = ["ExpectedGroup", "ReconcileRequest", "ReconcileResult", "ServiceDatabase", "run"]
 
+PROGRESS = "shieldtx: "
+"""Before what the job says about its progress, in its log."""
 _TAIL_LINES = 15
 _STOP_S = 10.0
+_ASK_S = 1.0
 _INSTALL = "pip install 'shieldtx[spark]'"
 _JAVA = "the reconciliation runs on Spark, which needs Java 17 or newer"
 
@@ -37,19 +42,27 @@ class ReconcileResult:
     folder: OutputFolder
 
 
-def run(request: ReconcileRequest) -> ReconcileResult:
+def run(
+    request: ReconcileRequest,
+    *,
+    given_up: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda _: None,
+) -> ReconcileResult:
     """Run the reconciliation to its end; a run that breaks off is a result too.
 
-    Raises ConfigurationError where it cannot even start: no PySpark, no Java, a URL or a folder
-    that cannot be used. An exception in here, Ctrl-C too, ends the Spark job, and so does the death
-    of this process.
+    `say` is told what it is doing. It also breaks off when `given_up`, which is asked every second,
+    says so. Raises ConfigurationError where it cannot even start: no PySpark, no Java, a URL or a
+    folder that cannot be used. An exception in here, Ctrl-C too, ends the Spark job, and so does
+    the death of this process.
     """
     _require_spark()
-    for service in (request.upstream, request.downstream):
-        jdbc_address(service.name, service.url)
+    for service in request.services:
+        for url in (service.url, service.replica_url):
+            if url is not None:
+                jdbc_address(service.name, url)
     folder = OutputFolder(path=request.folder.expanduser().resolve())
     _clear(folder)
-    status = _run_job(replace(request, folder=folder.path), folder.log)
+    status = _run_job(replace(request, folder=folder.path), folder.log, given_up, say)
     ended_well = status in {Outcome.CLEAN, Outcome.MISMATCHES, Outcome.NOT_JUDGED}
     if not ended_well or not folder.findings.exists():
         problem = _problem(folder.log, status)
@@ -58,22 +71,23 @@ def run(request: ReconcileRequest) -> ReconcileResult:
     return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
 
 
-def command() -> tuple[list[str], dict[str, str]]:
+def command(master: str = "local") -> tuple[list[str], dict[str, str]]:
     """Return the job's command line and what its environment has beyond this one's.
 
     The folder of the job lies in this package or beside it. -P keeps a folder `spark` of the
-    working directory out of the way.
+    working directory out of the way. On a cluster, PYSPARK_PYTHON says where Python is on the
+    workers, and they have to reach this machine by its address.
     """
     folder = bundled("spark")
     inside = folder.parent == PACKAGE
-    environment = {
-        # Otherwise Spark starts the system's Python, without the packages of this one.
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Two services on one machine: not by whatever address its name resolves to.
-        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
-        "PYTHONUNBUFFERED": "1",
-    }
+    environment = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
+    if master.startswith("local"):
+        # Otherwise Spark starts the system's Python, without the packages of this one, and goes by
+        # whatever address the machine's name resolves to.
+        environment["PYSPARK_PYTHON"] = sys.executable
+        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        environment["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     if not inside:
         paths = [str(folder.parent), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -110,9 +124,11 @@ def _clear(folder: OutputFolder) -> None:
         raise ConfigurationError(f"{folder.path} cannot take the report: {error}") from error
 
 
-def _run_job(request: ReconcileRequest, log: Path) -> int:
+def _run_job(
+    request: ReconcileRequest, log: Path, given_up: Callable[[], bool], say: Callable[[str], None]
+) -> int:
     """Run the job and return its exit status; the request goes in by its standard input."""
-    arguments, environment = command()
+    arguments, environment = command(request.master)
     with (
         log.open("wb") as said,
         subprocess.Popen(  # noqa: S603  our own module in our own interpreter, no shell
@@ -127,9 +143,20 @@ def _run_job(request: ReconcileRequest, log: Path) -> int:
     ):
         try:
             _send(job, request)
-            return job.wait()
+            while not given_up():
+                _tell(log, say)
+                with suppress(subprocess.TimeoutExpired):
+                    return job.wait(_ASK_S)
+            return Outcome.ERROR
         finally:
             _end(job)
+
+
+def _tell(log: Path, say: Callable[[str], None]) -> None:
+    """Pass on what the job said last about its progress."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    told = [line for line in text.splitlines() if line.startswith(PROGRESS)]
+    say(told[-1].removeprefix(PROGRESS) if told else "Spark starts")
 
 
 def _send(job: subprocess.Popen[bytes], request: ReconcileRequest) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.states import TxKind
+from shieldtx.reconcile.expectations import ExpectedGroup, Member
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,57 +22,112 @@ class ServiceDatabase:
     """The source of its events."""
     url: str = field(repr=False)
     """As SQLAlchemy writes it, password included."""
+    replica_url: str | None = field(default=None, repr=False)
+    """Of a replica of it, from which rows are read; its clock is still asked of `url`."""
     schema: str | None = None
     """Of shieldtx's tables; None: the connection's own."""
     retention: timedelta | None = None
     """The shorter of the times for which it keeps settled rows of outbox and inbox; None: it purges
     nothing. Without it, rows that were purged on one side look missing."""
+    groups: tuple[ExpectedGroup, ...] | None = None
+    """None, or none of a kind: what groups have received so far says what they should receive."""
+    others: tuple[str, ...] = ()
+    """Logical topics that it writes for services which take no part in the reconciliation."""
+
+    @property
+    def member(self) -> Member:
+        """The service as far as expectations go."""
+        return Member(name=self.name, groups=self.groups, others=self.others)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Flow:
-    """The events of one kind that go from one service's outbox to the groups of another."""
+class BrokerAccess:
+    """The Kafka cluster whose topics are read, in the words of its client."""
 
-    kind: TxKind
-    upstream: ServiceDatabase
-    downstream: ServiceDatabase
+    bootstrap: str
+    topic_prefix: str = ""
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    ssl_cafile: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which events a run looks at; left as it is: all that are kept.
+
+    Raises ConfigurationError for a window that is empty or has no time zone.
+    """
+
+    moved_since: Mapping[str, datetime] = field(default_factory=dict)
+    """By service: settled rows older than that were in order in an earlier run."""
+    written_since: datetime | None = None
+    written_until: datetime | None = None
+    """Excluded itself."""
+
+    def __post_init__(self) -> None:
+        for when in (self.written_since, self.written_until, *self.moved_since.values()):
+            if when is not None and when.tzinfo is None:
+                raise ConfigurationError(f"{when} has no time zone: write it as {when}+00:00")
+        if self.written_since and self.written_until and self.written_until <= self.written_since:
+            raise ConfigurationError(
+                f"the window ends at {self.written_until}, not after it begins: "
+                f"{self.written_since}"
+            )
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no event is left out."""
+        return not (self.moved_since or self.written_since or self.written_until)
+
+
+EVERYTHING = Selection()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileRequest:
-    """Two services to compare, in both directions, and where to write what is found.
+    """Services to compare, each with each, and where to write what is found.
 
-    Raises ConfigurationError for a negative margin or row limit.
+    Raises ConfigurationError for services without or with the same name, for a negative margin or
+    row limit.
     """
 
-    upstream: ServiceDatabase
-    downstream: ServiceDatabase
+    services: tuple[ServiceDatabase, ...]
     folder: Path
-    groups: tuple[ExpectedGroup, ...] | None = None
-    """None, or none of a kind: what groups have received so far says what they should receive."""
+    run_id: str = ""
+    """By which the run is known afterwards; empty: it is not stored."""
+    selection: Selection = EVERYTHING
+    broker: BrokerAccess | None = None
+    """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)
     """Within which an event is taken to make each of its steps; what is younger is in flight."""
+    statement_timeout: timedelta = timedelta(hours=1)
+    """After which a database gives up a statement of the run."""
+    push_down: bool = True
+    """Let the databases digest what is in order, and read the rest alone."""
     first_rows: int = 20
     """How many rows of each mismatch the page shows."""
+    show_payloads: bool = False
+    """Show the payloads of those rows; otherwise they are masked."""
     jdbc_jar: Path | None = None
     """PostgreSQL's JDBC driver; None: Spark fetches it."""
     master: str = "local[2]"
     """Where Spark runs, in Spark's words."""
 
     def __post_init__(self) -> None:
+        names = Counter(service.name for service in self.services)
+        if not names:
+            raise ConfigurationError("there is no service to reconcile: name one at least")
+        for name, number in names.items():
+            if number > 1:
+                raise ConfigurationError(f"{number} services are called {name!r}: name each once")
         if self.margin < timedelta(0):
             raise ConfigurationError(f"the margin is {self.margin}: it cannot be negative")
+        if self.statement_timeout <= timedelta(0):
+            raise ConfigurationError("the time limit of a statement must be above 0 seconds")
         if self.first_rows < 0:
             raise ConfigurationError(f"{self.first_rows} rows cannot be shown: choose 0 or more")
-
-    @property
-    def flows(self) -> tuple[Flow, Flow]:
-        """The events, and the rollbacks that come back."""
-        up, down = self.upstream, self.downstream
-        return (
-            Flow(kind=TxKind.COMMIT, upstream=up, downstream=down),
-            Flow(kind=TxKind.ROLLBACK, upstream=down, downstream=up),
-        )
 
 
 _REQUEST = TypeAdapter(ReconcileRequest)

@@ -13,6 +13,8 @@ class Clock:
 
     service: str
     now: datetime
+    ahead: timedelta = timedelta(0)
+    """By how much it is ahead of the clock of the machine that asked."""
     oldest_transaction: datetime | None = None
     """When the longest running transaction of the database began; None when none runs."""
     obstacle: str = ""
@@ -37,6 +39,10 @@ class Window:
         return Window(obstacle=obstacle) if obstacle and not self.obstacle else self
 
 
+_TOLERATED = timedelta(minutes=1)
+"""Clocks may differ by that much, or by the margin where it is longer."""
+
+
 def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
     """Return the window in which two services can be compared.
 
@@ -54,11 +60,13 @@ def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
 
     Each row carries the times of its own database's clock. Where the two clocks differ, the slower
     one decides for both: that makes the watermark earlier, so that no row looks older than it is.
+    Clocks that are further apart than the margin (and than a minute) let nothing be judged.
 
     The horizon is the mirror image: the later of the times up to which either service may have
     purged, plus the margin.
     """
-    obstacle = "; ".join(clock.obstacle for clock in clocks if clock.obstacle)
+    problems = [clock.obstacle for clock in clocks if clock.obstacle]
+    obstacle = "; ".join(problems) or _apart(clocks, tolerated=max(margin, _TOLERATED))
     if obstacle:
         return Window(obstacle=obstacle)
     watermark = min(min(c.now, c.oldest_transaction or c.now) for c in clocks) - margin
@@ -71,3 +79,16 @@ def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
             "the transaction that runs for so long, set the clocks, or keep rows for longer"
         )
     return Window(horizon=horizon, watermark=watermark)
+
+
+def _apart(clocks: Sequence[Clock], *, tolerated: timedelta) -> str:
+    first = min(clocks, key=lambda clock: clock.ahead)
+    last = max(clocks, key=lambda clock: clock.ahead)
+    difference = last.ahead - first.ahead
+    if difference <= tolerated:
+        return ""
+    return (
+        f"the clock of {last.service} is {difference.total_seconds():,.0f} s ahead of that of "
+        f"{first.service}, more than the {tolerated.total_seconds():,.0f} s that are tolerated: "
+        "set the clocks, or reconcile with a longer margin"
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import Outcome
+from shieldtx.store.schema import Schema
 from tests.acceptance.conftest import Service, Shop
 from tests.folders import assert_free_of
 
@@ -24,7 +25,7 @@ def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path:
 
     result = shop.orders.run(
         "reconcile",
-        *("--upstream", "orders=ORDERS_URL", "--downstream", "stock=STOCK_URL"),
+        *("--config", str(config(tmp_path, shop))),
         *("--margin", "0", "--out", str(tmp_path / "report"), "--json"),
         app=False,
         ORDERS_URL=shop.orders.url,
@@ -35,8 +36,9 @@ def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path:
     assert result.status == Outcome.MISMATCHES, result.err
     assert result.data["outcome"] == "MISMATCHES"
     assert result.data["exit_status"] == 1
-    assert result.data["totals"] == {"MATCHED": 5, "MISSING_DOWNSTREAM": 1}
-    (pair,) = result.data["pairs"]
+    assert result.data["totals"] == {"MATCHED": 5, "MISSING_DOWNSTREAM": 1, "ON_TOPIC": 6}
+    topic, pair = result.data["pairs"]
+    assert (topic["upstream"], topic["downstream"]) == ("orders", "(topics)")
     assert (pair["upstream"], pair["downstream"]) == ("orders", "stock")
     assert pair["group"] == shop.stock.environment["SHOP_STOCK_GROUP"]
     paths = [Path(result.data[name]) for name in ("report", "rows", "summary", "findings", "log")]
@@ -50,54 +52,89 @@ def password_of(service: Service) -> str:
     return password
 
 
+def config(folder: Path, shop: Shop) -> Path:
+    path = folder / "reconcile.toml"
+    path.write_text(
+        f"""
+        margin = "PT5M"
+
+        [topics]
+        bootstrap = "{shop.kafka.bootstrap}"
+        prefix = "{shop.prefix}"
+
+        [services.orders]
+        url = "ORDERS_URL"
+        retention = "P7D"
+
+        [services.stock]
+        url = "STOCK_URL"
+        """
+    )
+    return path
+
+
 def test_a_run_that_breaks_off_has_a_status_of_its_own_and_says_why_without_the_password(
     shop: Shop, tmp_path: Path
 ) -> None:
-    findings = tmp_path / "report" / "summary.json"
-    findings.parent.mkdir()
-    findings.write_text("left by an earlier run")
+    shop.migrate()
     wrong = make_url(shop.stock.url).set(password="wr0ng-pa55word")
 
     result = shop.orders.run(
         "reconcile",
-        *("--upstream", "orders=ORDERS_URL", "--downstream", "stock=STOCK_URL"),
-        *("--out", str(tmp_path / "report")),
+        *("--config", str(config(tmp_path, shop)), "--out", str(tmp_path / "report")),
         ORDERS_URL=shop.orders.url,
         STOCK_URL=wrong.render_as_string(hide_password=False),
         SHIELDTX_JDBC_JAR=str(fetch_jdbc_driver()),
     )
 
-    assert result.status == Outcome.ERROR
-    last_line = result.err.splitlines()[-1]
-    assert "password authentication failed" in last_line
-    assert "in the database of service stock" in last_line
-    assert not findings.exists()
+    assert (result.status, result.out) == (Outcome.ERROR, "")
+    assert "service stock: " in result.err
+    assert "password authentication failed" in result.err
     for secret in (password_of(shop.orders), "wr0ng-pa55word"):
-        assert secret not in result.out + result.err
-        assert_free_of(findings.parent, secret)
-    assert "outcome" in result.out
-    assert "ERROR" in result.out
+        assert secret not in result.err
+
+
+def test_tables_of_another_version_are_refused_before_anything_is_compared(
+    shop: Shop, tmp_path: Path
+) -> None:
+    shop.migrate()
+    engine = create_engine(shop.stock.url)
+    Schema(engine).downgrade("0001")
+    engine.dispose()
+
+    result = shop.orders.run(
+        "reconcile",
+        *("--config", str(config(tmp_path, shop)), "--out", str(tmp_path / "report")),
+        ORDERS_URL=shop.orders.url,
+        STOCK_URL=shop.stock.url,
+    )
+
+    assert result.status == Outcome.ERROR
+    assert "service stock: the tables are at revision 0001" in result.err
+    assert "shieldtx db upgrade" in result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("text", "problem"),
     [
-        (["--upstream", f"orders={URL}"], "--upstream: write it as NAME=VARIABLE"),
-        (["--upstream", URL], "--upstream: write it as NAME=VARIABLE"),
-        (["--upstream", "orders=NOT_SET"], "the environment variable NOT_SET is not set"),
-        (["--upstream", "orders=BROKEN"], "BROKEN does not hold a database URL"),
-        (["--margin", "soon"], "--margin: 'soon' is no duration"),
-        (["--upstream-retention", "a week"], "--upstream-retention: 'a week' is no duration"),
+        (f'[services.orders]\nurl = "{URL}"', "services.orders.url: write the name of the env"),
+        ('[services.orders]\nurl = "NOT_SET"', "the environment variable NOT_SET is not set"),
+        ('[services.orders]\nurl = "BROKEN"', "BROKEN does not hold a database URL"),
+        ('[services.orders]\nurl = "GOOD"\nretention = "a week"', "services.orders.retention"),
+        ('[services.orders]\nurl = "GOOD"\ncolour = "red"', "colour: there is no such key"),
+        ('margin = "soon"', "margin: "),
+        ("services = {}", "services: "),
+        ("this is no TOML", "is no TOML"),
     ],
 )
 def test_what_cannot_be_understood_is_one_line_without_passwords(
-    words: list[str], problem: str, shop: Shop, tmp_path: Path
+    text: str, problem: str, shop: Shop, tmp_path: Path
 ) -> None:
+    path = tmp_path / "reconcile.toml"
+    path.write_text(text)
     result = shop.orders.run(
         "reconcile",
-        *("--upstream", "orders=GOOD", "--downstream", "stock=GOOD"),
-        *words,
-        *("--out", str(tmp_path)),
+        *("--config", str(path), "--out", str(tmp_path)),
         GOOD=URL,
         BROKEN="s3cret-word",
     )

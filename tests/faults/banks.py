@@ -21,6 +21,7 @@ from tests.faults.checker import Counts, count, gather
 from tests.faults.disks import SmallDisk
 from tests.faults.journal import Operations
 from tests.faults.proxy import FaultProxy
+from tests.faults.reconciled import Reconciled
 from tests.faults.side import Side
 from tests.faults.topics import Place, Read, read_whole
 from tests.faults.workers import Worker
@@ -54,6 +55,8 @@ class Banks:
     """What a scenario expected beyond the invariants, and did not find."""
     gone: list[Read] = field(default_factory=list)
     """Records that the broker had and was then made to lose."""
+    reconciled: Reconciled = field(default_factory=Reconciled)
+    """What runs of the reconciliation have found."""
     planted: set[Place] = field(default_factory=set)
     """Where records lie that an intruder wrote, which prove nothing of the banks."""
     _rounds: int = 0

@@ -174,12 +174,14 @@ class Breakable:
 class BreakablePublisher(Breakable):
     """A publisher that never raises, as its port demands: a lost answer is an unconfirmed one."""
 
-    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+    def publish(
+        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+    ) -> Sequence[Delivery]:
         try:
             self._breaker.reach("publish", "before")
         except Struck as struck:
             return [Delivery(outcome=Outcome.UNSENT, reason=str(struck))] * len(records)
-        deliveries = self._real.publish(records, timeout=timeout)
+        deliveries = self._real.publish(records, timeout=timeout, placed=placed)
         try:
             self._breaker.reach("publish", "after")
         except Struck as struck:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tests.faults import matrix
+from tests.faults import hunts_at_night, matrix
 from tests.faults.bank import by_hand
 from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
@@ -22,6 +22,9 @@ DRAIN_WITHIN_S = 12.0
 
 DRAIN = "drain"
 """The invariant that the backlog empties."""
+
+EXACT = {"accused", "missed", "repaired_again"}
+"""What is counted of the reconciliation: it reports what is wrong, and repairs it once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +49,8 @@ class Trophy:
         """Whether the invariant that should find the defect has found it."""
         if self.invariant == DRAIN:
             return any("the backlog empties" in problem for problem in self.row.problems)
-        return self.row.counts is not None and getattr(self.row.counts, self.invariant) > 0
+        counted = self.row.reconciled if self.invariant in EXACT else self.row.counts
+        return counted is not None and getattr(counted, self.invariant) > 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the trophy for the report."""
@@ -60,16 +64,16 @@ class Trophy:
 
 def run(mutant: str, world: World, *, seed: int) -> Trophy:
     """Let a mutant loose on two banks."""
-    hunt = HUNTS[mutant]
-    fault = Fault(id=mutant, name=MUTANTS[mutant].defect, run=hunt.run, setting=hunt.setting)
+    hunt, hunted = HUNTS[mutant], MUTANTS[mutant]
+    fault = Fault(id=mutant, name=hunted.defect, run=hunt.run, setting=hunt.setting)
     row = matrix.run(
         fault,
         world,
         seed=seed,
-        settings={"BANK_MUTANT": mutant},
+        settings={hunted.variable: mutant},
         drain_within=DRAIN_WITHIN_S,
     )
-    return Trophy(mutant=MUTANTS[mutant], invariant=hunt.invariant, row=row)
+    return Trophy(mutant=hunted, invariant=hunt.invariant, row=row)
 
 
 def _under_load(banks: Banks) -> None:
@@ -178,4 +182,8 @@ HUNTS: dict[str, Hunt] = {
     ),
     "M17": Hunt(invariant="ghost", run=_broken(in_the_clients, "write", "after", "exit")),
     "M18": Hunt(invariant="both", run=forgery.forged_among_genuine, setting=forgery.signed),
+    "M19": Hunt(invariant="accused", run=hunts_at_night.all_in_flight),
+    "M20": Hunt(invariant="missed", run=hunts_at_night.a_changed_payload),
+    "M21": Hunt(invariant="repaired_again", run=hunts_at_night.repaired_and_done),
+    "M22": Hunt(invariant="ghost", run=hunts_at_night.repaired_and_done),
 }

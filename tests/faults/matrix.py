@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.faults.banks import DRAIN_WITHIN_S, NOTHING, Banks
 from tests.faults.checker import Counts
+from tests.faults.reconciled import Reconciled
 from tests.faults.world import World
 
 Setting = Callable[[World, ExitStack], Mapping[str, Any]]
@@ -47,6 +48,8 @@ class Row:
     drain_s: float
     seconds: float
     counts: Counts | None
+    reconciled: Reconciled | None = None
+    """None where the scenario ran no reconciliation."""
     problems: tuple[str, ...] = field(default=())
 
     @property
@@ -64,6 +67,7 @@ class Row:
             **counted,
             "drain_s": round(self.drain_s, 2),
             "seed": self.seed,
+            **({} if self.reconciled is None else {"reconciled": asdict(self.reconciled)}),
             "passed": self.passed,
             "problems": list(self.problems),
         }
@@ -105,6 +109,7 @@ def run(
         drain_s=drain_s,
         seconds=time.monotonic() - began,
         counts=counts,
+        reconciled=banks.reconciled if banks.reconciled.runs else None,
         problems=tuple(problems),
     )
 

@@ -40,6 +40,8 @@ def line_of(row: Row) -> Text:
         verdict,
         f"  {row.fault.name} ({row.seconds:.1f} s, drained in {row.drain_s:.1f} s)",
     )
+    if row.reconciled is not None:
+        line.append(f"\n      {row.reconciled}")
     for problem in row.problems:
         line.append(f"\n      {problem}", style="red")
     return line

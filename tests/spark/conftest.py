@@ -6,6 +6,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,17 @@ def _service(postgres: EmbeddedPostgres, name: str, schema: str | None) -> Itera
     yield service
     service.close()
     postgres.drop_database(database)
+
+
+@pytest.fixture
+def services(postgres: EmbeddedPostgres) -> Iterator[list[Service]]:
+    """Three of them, one with its tables in a schema of theirs."""
+    with ExitStack() as made:
+        services = []
+        for name, schema in (("orders", None), ("stock", "shield"), ("mail", None)):
+            database = f"test_{uuid.uuid4().hex}"
+            postgres.create_database(database)
+            made.callback(postgres.drop_database, database)
+            services.append(Service(name=name, url=postgres.url(database), schema=schema))
+            made.callback(services[-1].close)
+        yield services

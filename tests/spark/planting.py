@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import create_engine, func, insert, select
-from sqlalchemy.schema import CreateSchema
 
 from shieldtx.events import new_event_id
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 
 TOPIC = "orders.placed"
+SHARDS = 8
 
 
 class Service:
@@ -26,10 +28,7 @@ class Service:
         self.schema = schema
         self.engine = create_engine(url)
         self.tables = tables(schema)
-        with self.engine.begin() as connection:
-            if schema is not None:
-                connection.execute(CreateSchema(schema))
-            self.tables.metadata.create_all(connection)
+        Schema(self.engine, schema=schema, shards=SHARDS).upgrade()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -54,25 +53,10 @@ class Service:
         **columns: Any,
     ) -> UUID:
         """Put an event into the outbox; ages are in minutes."""
-        now = self.now()
         event_id = event_id or new_event_id()
-        written = _ago(now, age)
-        settled = status in OUTBOX.settled
-        row = {
-            **_envelope(self.name, event_id, kind),
-            "shard": 0,
-            "status": status.value,
-            "waiting": False,
-            "holds_key": False,
-            "unconfirmed": False,
-            "created_at": written,
-            "due_at": written if due_age is None else _ago(now, due_age),
-            "settled_at": _ago(now, age if settled_age is None else settled_age)
-            if settled
-            else None,
-        }
-        with self.engine.begin() as connection:
-            connection.execute(insert(self.tables.outbox).values({**row, **columns}))
+        ages = {"age": age, "settled_age": settled_age, "due_age": due_age}
+        row = outbox_row(self.name, event_id, status, now=self.now(), kind=kind, **ages)
+        self.insert(outbox=[{**row, **columns}])
         return event_id
 
     def receive(
@@ -89,23 +73,76 @@ class Service:
         **columns: Any,
     ) -> UUID:
         """Put an event into the inbox of a group; ages are in minutes."""
-        now = self.now()
-        received = _ago(now, age)
-        settled = status in INBOX.settled
-        row = {
-            **_envelope(source, event_id, kind),
-            "consumer_group": group,
-            "status": status.value,
-            "event_time": received,
-            "received_at": received,
-            "due_at": received if due_age is None else _ago(now, due_age),
-            "settled_at": _ago(now, age if settled_age is None else settled_age)
-            if settled
-            else None,
-        }
-        with self.engine.begin() as connection:
-            connection.execute(insert(self.tables.inbox).values({**row, **columns}))
+        ages = {"age": age, "settled_age": settled_age, "due_age": due_age}
+        row = inbox_row(source, event_id, status, group=group, now=self.now(), kind=kind, **ages)
+        self.insert(inbox=[{**row, **columns}])
         return event_id
+
+    def insert(
+        self, *, outbox: Sequence[Mapping[str, Any]] = (), inbox: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Put rows into the tables, in this order and in one transaction."""
+        with self.engine.begin() as connection:
+            for table, rows in ((self.tables.outbox, outbox), (self.tables.inbox, inbox)):
+                names = list(dict.fromkeys(name for row in rows for name in row))
+                if rows:
+                    filled = [{name: row.get(name) for name in names} for row in rows]
+                    connection.execute(insert(table), filled)
+
+
+def outbox_row(
+    source: str,
+    event_id: UUID,
+    status: OutboxStatus,
+    *,
+    now: datetime,
+    age: float,
+    settled_age: float | None = None,
+    due_age: float | None = None,
+    kind: TxKind = TxKind.COMMIT,
+) -> dict[str, Any]:
+    """Make a row of an outbox; ages are in minutes."""
+    written = ago(now, age)
+    settled = ago(now, age if settled_age is None else settled_age)
+    return {
+        **_envelope(source, event_id, kind),
+        "shard": 0,
+        "status": status.value,
+        "attempts": 0,
+        "waiting": False,
+        "holds_key": False,
+        "unconfirmed": False,
+        "created_at": written,
+        "due_at": written if due_age is None else ago(now, due_age),
+        "settled_at": settled if status in OUTBOX.settled else None,
+    }
+
+
+def inbox_row(
+    source: str,
+    event_id: UUID,
+    status: InboxStatus,
+    *,
+    group: str,
+    now: datetime,
+    age: float,
+    settled_age: float | None = None,
+    due_age: float | None = None,
+    kind: TxKind = TxKind.COMMIT,
+) -> dict[str, Any]:
+    """Make a row of an inbox; ages are in minutes."""
+    received = ago(now, age)
+    settled = ago(now, age if settled_age is None else settled_age)
+    return {
+        **_envelope(source, event_id, kind),
+        "consumer_group": group,
+        "status": status.value,
+        "attempts": 0,
+        "event_time": received,
+        "received_at": received,
+        "due_at": received if due_age is None else ago(now, due_age),
+        "settled_at": settled if status in INBOX.settled else None,
+    }
 
 
 def _envelope(source: str, event_id: UUID, kind: TxKind) -> dict[str, Any]:
@@ -120,5 +157,5 @@ def _envelope(source: str, event_id: UUID, kind: TxKind) -> dict[str, Any]:
     }
 
 
-def _ago(now: datetime, minutes: float) -> datetime:
+def ago(now: datetime, minutes: float) -> datetime:
     return now - timedelta(minutes=minutes)

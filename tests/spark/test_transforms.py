@@ -6,32 +6,41 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-from shieldtx.reconcile.expectations import Expectation, ExpectedGroup
-from shieldtx.reconcile.request import Flow, ServiceDatabase
-from shieldtx.reconcile.rules import VOCABULARY, Fact, Verdict, judge
+from shieldtx.reconcile.expectations import Route, Stream
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.rules import PAIRS, VOCABULARY
+from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
 from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from spark import transforms
+from spark.frames import routes_frame, windows_frame
+from spark.verdicts import verdict_of
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-ORDERS = ServiceDatabase(name="orders", url="postgresql://none")
-STOCK = ServiceDatabase(name="stock", url="postgresql://none")
-FORTH = Flow(kind=TxKind.COMMIT, upstream=ORDERS, downstream=STOCK)
-BACK = Flow(kind=TxKind.ROLLBACK, upstream=STOCK, downstream=ORDERS)
-RESERVE = Expectation(groups=(ExpectedGroup(name="reserve"),), names=("reserve",))
+FORTH = Stream(kind=TxKind.COMMIT, upstream="orders", downstream="stock")
+BACK = Stream(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders")
 WINDOW = Window(watermark=NOON)
 
 OUTBOX = (
-    "event_id string, topic string, event_type string, causation_id string, status string, "
-    "created_at timestamp, settled_at timestamp, moved_at timestamp"
+    "event_id string, seq bigint, upstream string, kind string, causation_source string, "
+    "causation_id string, topic string, event_type string, upstream_status string, "
+    "upstream_attempts int, created_at timestamp, published_at timestamp, upstream_digest bigint, "
+    "bucket bigint, upstream_odd boolean, upstream_moved_at timestamp"
 )
 INBOX = (
-    "event_id string, consumer_group string, topic string, event_type string, "
-    "causation_id string, compensated_id string, status string, event_time timestamp, "
-    "received_at timestamp, settled_at timestamp, moved_at timestamp"
+    "event_id string, seq bigint, upstream string, kind string, causation_source string, "
+    "causation_id string, topic string, event_type string, consumer_group string, "
+    "downstream string, downstream_status string, attempts int, event_time timestamp, "
+    "received_at timestamp, settled_at timestamp, downstream_digest bigint, bucket bigint, "
+    "downstream_odd boolean, downstream_moved_at timestamp"
+)
+ROLLBACKS = (
+    "upstream string, downstream string, event_id string, answered_at timestamp, entitled boolean"
+)
+COMPENSATIONS = (
+    "downstream string, consumer_group string, causation_id string, answered_at timestamp"
 )
 
 
@@ -39,41 +48,92 @@ def before(minutes):
     return NOON - timedelta(minutes=minutes)
 
 
-def sent(spark, *rows):
-    defaults = {"topic": "t", "event_type": "t", "causation_id": None, "status": "PROCESSED"}
-    times = {"created_at": before(30), "settled_at": before(29), "moved_at": before(29)}
-    return frame(spark, OUTBOX, {**defaults, **times}, rows)
-
-
-def received(spark, *rows):
+def sent(spark, *rows, stream=FORTH):
     defaults = {
-        "consumer_group": "reserve",
+        "seq": 1,
+        "upstream": stream.upstream,
+        "kind": stream.kind.value,
+        "causation_source": stream.downstream,
+        "causation_id": None,
         "topic": "t",
         "event_type": "t",
-        "status": "PROCESSED",
+        "upstream_status": "PROCESSED",
+        "upstream_attempts": 1,
+        "created_at": before(30),
+        "published_at": before(29),
+        "upstream_digest": 7,
+        "bucket": 0,
+        "upstream_odd": False,
+        "upstream_moved_at": before(29),
+    }
+    return frame(spark, OUTBOX, defaults, rows)
+
+
+def received(spark, *rows, stream=FORTH):
+    defaults = {
+        "seq": 1,
+        "upstream": stream.upstream,
+        "kind": stream.kind.value,
+        "causation_source": stream.downstream,
         "causation_id": None,
-        "compensated_id": None,
+        "topic": "t",
+        "event_type": "t",
+        "consumer_group": "reserve",
+        "downstream": stream.downstream,
+        "downstream_status": "PROCESSED",
+        "attempts": 1,
         "event_time": before(30),
         "received_at": before(28),
         "settled_at": before(27),
-        "moved_at": before(27),
+        "downstream_digest": 7,
+        "bucket": 0,
+        "downstream_odd": False,
+        "downstream_moved_at": before(27),
     }
     return frame(spark, INBOX, defaults, rows)
+
+
+def rollbacks(spark, *rows):
+    """Return rollbacks that stock has written of events of orders."""
+    defaults = {
+        "upstream": "orders",
+        "downstream": "stock",
+        "answered_at": before(26),
+        "entitled": True,
+    }
+    return frame(spark, ROLLBACKS, defaults, rows)
+
+
+def compensations(spark, *rows):
+    """Return compensations in orders."""
+    defaults = {"downstream": "orders", "consumer_group": "reserve", "answered_at": before(26)}
+    return frame(spark, COMPENSATIONS, defaults, rows)
 
 
 def frame(spark, schema, defaults, rows):
     columns = [field.split()[0] for field in schema.split(", ")]
     filled = [{**defaults, **row} for row in rows]
+    assert {name for row in filled for name in row} <= set(columns)
     return spark.createDataFrame([tuple(row[c] for c in columns) for row in filled], schema)
 
 
-def compare(spark, outbox, inbox, answers=None, *, flow=FORTH, expectation=RESERVE, window=WINDOW):
-    """Return the verdict by event and group."""
+def route(group="reserve", *, stream=FORTH, expected=True, limit=None, **names):
+    fields = {"topic": "t", "event_type": "t", **names}
+    return Route(stream=stream, group=group, expected=expected, max_attempts=limit, **fields)
+
+
+def rows_of(spark, outbox, inbox, *, routes=(), answers=None, window=WINDOW, stream=FORTH):
+    pairs = transforms.paired(outbox, inbox, routes_frame(spark, routes or [route(stream=stream)]))
     if answers is None:
-        answers = transforms.rollbacks_of(sent(spark))
-    rows = transforms.compared(
-        outbox, inbox, answers, flow=flow, expectation=expectation, window=window
-    ).collect()
+        answers = (rollbacks(spark), compensations(spark))
+    return transforms.judged(
+        transforms.with_answers(pairs, *answers), windows_frame(spark, {stream: window})
+    )
+
+
+def compare(spark, outbox, inbox, **given):
+    """Return the verdict by event and group."""
+    rows = rows_of(spark, outbox, inbox, **given).collect()
     found = {(row.event_id, row.consumer_group): row.verdict for row in rows}
     assert len(found) == len(rows)
     return found
@@ -82,20 +142,23 @@ def compare(spark, outbox, inbox, answers=None, *, flow=FORTH, expectation=RESER
 def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
     schema = StructType(
         [
-            *(StructField(fact, StringType()) for fact in list(Fact)[:3]),
-            *(StructField(fact, BooleanType()) for fact in list(Fact)[3:]),
+            StructField(fact, BooleanType() if set(VOCABULARY[fact]) == {True, False} else TEXT)
+            for fact in PAIRS.facts
         ]
     )
-    every = [c for c in product(*VOCABULARY.values()) if c[1:3] != (None, None)]
+    every = list(product(*(VOCABULARY[fact] for fact in PAIRS.facts)))
     facts = spark.createDataFrame([tuple(map(plain, values)) for values in every], schema)
-    judged = facts.select("*", transforms.verdict_of({f: F.col(f) for f in Fact}).alias("v"))
-    by_spark = {tuple(row[:6]): row.v for row in judged.collect()}
+    judged = facts.select("*", verdict_of(PAIRS).alias("v")).collect()
+    by_spark = {tuple(row[: len(PAIRS.facts)]): row.v for row in judged}
     by_python = {
-        tuple(map(plain, values)): judge(**dict(zip(Fact, values, strict=True))).value
+        tuple(map(plain, values)): PAIRS.judge(dict(zip(PAIRS.facts, values, strict=True))).value
         for values in every
     }
-    assert len(by_python) == 880
+    assert len(by_python) == 2 * 8 * 7 * 2**6
     assert by_spark == by_python
+
+
+TEXT = StringType()
 
 
 def plain(value):
@@ -116,24 +179,16 @@ def test_each_event_is_paired_with_the_row_of_its_group(spark):
 
 
 def test_every_expected_group_is_judged_on_its_own(spark):
-    two = Expectation(
-        groups=(ExpectedGroup(name="reserve"), ExpectedGroup(name="mail")),
-        names=("mail", "reserve"),
-    )
     found = compare(
         spark,
         sent(spark, {"event_id": "e"}),
         received(spark, {"event_id": "e", "consumer_group": "mail"}),
-        expectation=two,
+        routes=[route("reserve"), route("mail")],
     )
     assert found == {("e", "mail"): "MATCHED", ("e", "reserve"): "MISSING_DOWNSTREAM"}
 
 
 def test_a_group_is_only_missed_at_topics_and_types_that_it_should_receive(spark):
-    picky = Expectation(
-        groups=(ExpectedGroup(name="reserve", topics=("t",), event_types=("placed", "changed")),),
-        names=("reserve",),
-    )
     found = compare(
         spark,
         sent(
@@ -143,25 +198,24 @@ def test_a_group_is_only_missed_at_topics_and_types_that_it_should_receive(spark
             {"event_id": "elsewhere", "event_type": "placed", "topic": "other"},
         ),
         received(spark),
-        expectation=picky,
+        routes=[route(event_type="placed"), route(event_type="changed")],
     )
     assert found == {("placed", "reserve"): "MISSING_DOWNSTREAM"}
 
 
 def test_what_a_group_received_without_being_expected_to_still_finds_its_event(spark):
-    nobody = Expectation(groups=(), names=("reserve",))
     found = compare(
         spark,
         sent(spark, {"event_id": "e"}, {"event_id": "unwanted"}),
         received(spark, {"event_id": "e"}),
-        expectation=nobody,
+        routes=[route(expected=False)],
     )
     assert found == {("e", "reserve"): "MATCHED"}
 
 
 def test_without_any_group_nothing_is_compared(spark):
-    nobody = Expectation(groups=(), names=())
-    assert compare(spark, sent(spark, {"event_id": "e"}), received(spark), expectation=nobody) == {}
+    elsewhere = [route(topic="other")]
+    assert compare(spark, sent(spark, {"event_id": "e"}), received(spark), routes=elsewhere) == {}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +227,9 @@ def test_without_any_group_nothing_is_compared(spark):
     ],
 )
 def test_the_watermark_is_exact_to_the_microsecond(spark, moved, verdict):
-    found = compare(spark, sent(spark, {"event_id": "e", "moved_at": moved}), received(spark))
+    found = compare(
+        spark, sent(spark, {"event_id": "e", "upstream_moved_at": moved}), received(spark)
+    )
     assert found == {("e", "reserve"): verdict}
 
 
@@ -182,14 +238,18 @@ def test_a_young_row_on_either_side_is_in_flight(spark):
         spark,
         sent(
             spark,
-            {"event_id": "up", "status": "INIT", "moved_at": before(-1)},
-            {"event_id": "down", "status": "INIT"},
+            {"event_id": "up", "upstream_status": "INIT", "upstream_moved_at": before(-1)},
+            {"event_id": "down", "upstream_status": "INIT"},
         ),
         received(
             spark,
-            {"event_id": "up", "status": "PROCESSED"},
-            {"event_id": "down", "status": "INIT", "moved_at": before(-1)},
-            {"event_id": "ghost", "moved_at": before(-1)},
+            {"event_id": "up"},
+            {
+                "event_id": "down",
+                "downstream_status": "INIT",
+                "downstream_moved_at": before(-1),
+            },
+            {"event_id": "ghost", "downstream_moved_at": before(-1)},
         ),
     )
     assert set(found.values()) == {"IN_FLIGHT"}
@@ -211,9 +271,9 @@ def test_a_row_that_may_have_been_purged_is_not_missed(spark):
         spark,
         sent(
             spark,
-            {"event_id": "old", "settled_at": before(90)},
-            {"event_id": "young", "settled_at": before(50)},
-            {"event_id": "delayed", "created_at": before(90), "settled_at": before(50)},
+            {"event_id": "old", "published_at": before(90)},
+            {"event_id": "young", "published_at": before(50)},
+            {"event_id": "delayed", "created_at": before(90), "published_at": before(50)},
         ),
         received(
             spark,
@@ -234,18 +294,15 @@ def test_a_row_that_may_have_been_purged_is_not_missed(spark):
 
 
 def test_what_was_given_up_is_answered_by_a_rollback_of_that_event(spark):
-    gave_up = {"status": "MAX_RECONSUMED"}
-    rollbacks = sent(
-        spark,
-        {"event_id": "r1", "causation_id": "answered", "status": "INIT"},
-        {"event_id": "r2", "causation_id": "answered"},
-        {"event_id": "r3", "causation_id": "something else"},
-    )
+    gave_up = {"downstream_status": "MAX_RECONSUMED"}
     found = compare(
         spark,
         sent(spark, {"event_id": "answered"}, {"event_id": "open"}),
         received(spark, {"event_id": "answered"} | gave_up, {"event_id": "open"} | gave_up),
-        transforms.rollbacks_of(rollbacks),
+        answers=(
+            rollbacks(spark, {"event_id": "answered"}, {"event_id": "something else"}),
+            compensations(spark),
+        ),
     )
     assert found == {
         ("answered", "reserve"): "REFUSED",
@@ -253,27 +310,88 @@ def test_what_was_given_up_is_answered_by_a_rollback_of_that_event(spark):
     }
 
 
+def test_a_rollback_that_nothing_called_for_takes_back_an_effect_that_stays(spark):
+    young = {"answered_at": before(-1)}
+    found = compare(
+        spark,
+        sent(spark, *({"event_id": e} for e in ("despite", "entitled", "young", "other"))),
+        received(spark, *({"event_id": e} for e in ("despite", "entitled", "young", "other"))),
+        answers=(
+            rollbacks(
+                spark,
+                {"event_id": "despite", "entitled": False},
+                {"event_id": "entitled"},
+                {"event_id": "young", "entitled": False} | young,
+                {"event_id": "other", "entitled": False, "downstream": "mail"},
+            ),
+            compensations(spark),
+        ),
+    )
+    assert {event: verdict for (event, _), verdict in found.items()} == {
+        "despite": "EFFECT_DESPITE_ROLLBACK",
+        "entitled": "MATCHED",
+        "young": "MATCHED",
+        "other": "MATCHED",
+    }
+
+
+def test_payloads_are_compared_by_their_digests(spark):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "same"}, {"event_id": "differs"}, {"event_id": "fenced"}),
+        received(
+            spark,
+            {"event_id": "same"},
+            {"event_id": "differs", "downstream_digest": 8},
+            {"event_id": "fenced", "downstream_status": "FENCED", "downstream_digest": None},
+        ),
+    )
+    assert {event: verdict for (event, _), verdict in found.items()} == {
+        "same": "MATCHED",
+        "differs": "PAYLOAD_DIFFERS",
+        "fenced": "REFUSED",
+    }
+
+
+@pytest.mark.parametrize(
+    ("attempts", "limit", "verdict"),
+    [(3, 3, "REFUSED"), (1, 3, "REFUSED"), (4, 3, "ATTEMPTS_DIFFER"), (99, None, "REFUSED")],
+)
+def test_attempts_are_held_against_the_limit_of_the_group(spark, attempts, limit, verdict):
+    row = {"event_id": "e", "downstream_status": "MAX_RECONSUMED", "attempts": attempts}
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}),
+        received(spark, row),
+        answers=(rollbacks(spark, {"event_id": "e"}), compensations(spark)),
+        routes=[route(limit=limit)],
+    )
+    assert found == {("e", "reserve"): verdict}
+
+
 def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
     inbox = received(
         spark,
-        {"event_id": "first", "causation_id": "e", "compensated_id": "e"},
+        {"event_id": "first", "causation_id": "e"},
         {"event_id": "second", "causation_id": "e"},
         {"event_id": "second", "causation_id": "e", "consumer_group": "mail"},
         {"event_id": "alone", "causation_id": "f"},
+        stream=BACK,
     )
     outbox = sent(
         spark,
         {"event_id": "first", "causation_id": "e"},
         {"event_id": "second", "causation_id": "e"},
         {"event_id": "alone", "causation_id": "f"},
+        stream=BACK,
     )
     found = compare(
         spark,
         outbox,
         inbox,
-        transforms.compensations(inbox),
-        flow=BACK,
-        expectation=Expectation(groups=(ExpectedGroup(name="reserve"),), names=("mail", "reserve")),
+        answers=(rollbacks(spark), compensations(spark, {"causation_id": "e"})),
+        stream=BACK,
+        routes=[route(stream=BACK), route("mail", stream=BACK, expected=False)],
     )
     assert found == {
         ("first", "reserve"): "MATCHED",
@@ -283,16 +401,25 @@ def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
     }
 
 
+def test_a_rollback_is_nobodys_but_the_service_whose_event_it_takes_back(spark):
+    elsewhere = {"event_id": "r", "causation_id": "e", "causation_source": "elsewhere"}
+    assert not compare(
+        spark,
+        sent(spark, elsewhere, stream=BACK),
+        received(spark, elsewhere, stream=BACK),
+        stream=BACK,
+    )
+
+
 def test_a_compared_row_tells_both_sides(spark):
-    (row,) = transforms.compared(
+    (row,) = rows_of(
+        spark,
         sent(spark, {"event_id": "e", "topic": "orders", "event_type": "placed"}),
         received(spark, {"event_id": "e"}),
-        transforms.rollbacks_of(sent(spark)),
-        flow=FORTH,
-        expectation=RESERVE,
-        window=WINDOW,
+        routes=[route(topic="orders", event_type="placed")],
     ).collect()
     told = row.asDict()
+    assert tuple(told) == transforms.ROW
     times = {name: told.pop(name) for name in list(told) if name.endswith("_at")}
     assert told == {
         "kind": "COMMIT",
@@ -306,13 +433,42 @@ def test_a_compared_row_tells_both_sides(spark):
         "verdict": "MATCHED",
         "upstream_status": "PROCESSED",
         "downstream_status": "PROCESSED",
+        "upstream_attempts": 1,
+        "attempts": 1,
+        "record": None,
     }
     assert {name: when.astimezone(UTC) for name, when in times.items()} == {
         "created_at": before(30),
         "published_at": before(29),
         "received_at": before(28),
         "settled_at": before(27),
+        "upstream_moved_at": before(29),
+        "downstream_moved_at": before(27),
     }
+
+
+def test_an_event_that_lacks_a_row_is_looked_up_on_that_side(spark):
+    pairs = transforms.paired(
+        sent(spark, {"event_id": "both"}, {"event_id": "sent"}),
+        received(spark, {"event_id": "both"}, {"event_id": "received"}),
+        routes_frame(spark, [route()]),
+    )
+    assert {tuple(row) for row in transforms.alone(pairs).collect()} == {
+        ("upstream", "orders", "received"),
+        ("downstream", "stock", "sent"),
+    }
+
+
+def test_a_window_is_of_the_times_of_writing(spark):
+    ages = {f"{minutes}": before(minutes) for minutes in (60, 30, 10)}
+    pairs = transforms.paired(
+        sent(spark, *({"event_id": name, "created_at": when} for name, when in ages.items())),
+        received(spark, {"event_id": "ghost", "event_time": before(45)}),
+        routes_frame(spark, [route()]),
+    )
+    selection = Selection(written_since=before(60), written_until=before(10))
+    found = {row.event_id for row in transforms.within(pairs, selection).collect()}
+    assert found == {"60", "30", "ghost"}
 
 
 def judged(spark, *verdicts):

@@ -1,78 +1,173 @@
-"""What can be asked for, and how databases and groups are named."""
+"""What can be asked for, and how databases are named."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import (
-    NOBODY,
-    ExpectedGroup,
-    Received,
-    Sent,
-    expectation_of,
-)
+from shieldtx.reconcile.expectations import ExpectedGroup, Member
 from shieldtx.reconcile.jdbc import jdbc_address
-from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase, from_json, to_json
+from shieldtx.reconcile.request import (
+    EVERYTHING,
+    BrokerAccess,
+    ReconcileRequest,
+    Selection,
+    ServiceDatabase,
+    from_json,
+    to_json,
+)
 from shieldtx.states import TxKind
 
 SECRET = "s3cret/with:odd@signs"
 URL = "postgresql+psycopg://anna:s3cret%2Fwith%3Aodd%40signs@db.example:6432/orders"
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+
+
+def service(name, **changes):
+    return ServiceDatabase(**{"name": name, "url": URL, **changes})
 
 
 def request(**changes):
-    fields = {
-        "upstream": ServiceDatabase(name="orders", url=URL),
-        "downstream": ServiceDatabase(name="stock", url=URL, schema="shield"),
-        "folder": Path("report"),
-    }
-    return ReconcileRequest(**{**fields, **changes})
+    services = (service("orders"), service("stock", schema="shield"))
+    return ReconcileRequest(**{"services": services, "folder": Path("report"), **changes})
 
 
-def test_a_request_comes_out_of_json_as_it_went_in():
-    asked = request(
-        groups=(ExpectedGroup(name="stock", topics=("orders.placed",)),),
-        margin=timedelta(seconds=90),
-        jdbc_jar=Path("driver.jar"),
+def everything_that_can_be_asked():
+    groups = (
+        ExpectedGroup(name="reserve", topics=("orders.placed",), max_attempts=5),
+        ExpectedGroup(name="release", kind=TxKind.ROLLBACK, upstreams=("mail",)),
     )
+    stock = service(
+        "stock",
+        replica_url=URL,
+        schema="shield",
+        retention=timedelta(days=30),
+        groups=groups,
+        others=("shipping",),
+    )
+    return request(
+        services=(service("orders"), stock, service("mail", groups=())),
+        run_id="2026-01-15",
+        selection=Selection(
+            moved_since={"orders": NOON, "stock": NOON - timedelta(microseconds=1)},
+            written_since=NOON - timedelta(days=1),
+            written_until=NOON,
+        ),
+        broker=BrokerAccess(bootstrap="kafka:9092", sasl_username="anna", sasl_password=SECRET),
+        margin=timedelta(seconds=90),
+        statement_timeout=timedelta(minutes=5),
+        push_down=False,
+        first_rows=0,
+        show_payloads=True,
+        jdbc_jar=Path("driver.jar"),
+        master="spark://master:7077",
+    )
+
+
+@pytest.mark.parametrize("asked", [request(), everything_that_can_be_asked()])
+def test_a_request_comes_out_of_json_as_it_went_in(asked):
     line = to_json(asked)
     assert b"\n" not in line
     assert from_json(line) == asked
 
 
+def test_a_time_comes_out_of_json_to_the_microsecond_and_in_utc():
+    exact = datetime(2026, 1, 15, 12, 0, 0, 1, tzinfo=UTC)
+    asked = request(selection=Selection(moved_since={"orders": exact}, written_since=exact))
+    selection = from_json(to_json(asked)).selection
+    assert selection.moved_since["orders"] == exact
+    assert selection.written_since == exact
+    assert selection.written_since.utcoffset() == timedelta(0)
+
+
 def test_a_request_shows_no_password():
-    assert SECRET not in repr(request())
-    assert "s3cret" not in repr(request())
+    shown = repr(everything_that_can_be_asked())
+    assert SECRET not in shown
+    assert "s3cret" not in shown
+    assert URL not in shown
 
 
 def test_a_request_that_cannot_be_read_is_refused_without_repeating_it():
     with pytest.raises(ConfigurationError) as refusal:
-        from_json('{"upstream": {"name": "orders", "url": ["s3cret"]}, "downstream": "s3cret"}')
-    assert "upstream.url" in str(refusal.value)
+        from_json('{"services": [{"name": "orders", "url": ["s3cret"]}], "folder": "s3cret"}')
+    assert "services.0.url" in str(refusal.value)
     assert "s3cret" not in str(refusal.value)
     assert refusal.value.__cause__ is None
 
 
-def test_a_negative_margin_is_refused():
-    with pytest.raises(ConfigurationError, match="margin"):
-        request(margin=timedelta(seconds=-1))
+def test_a_request_that_is_no_json_is_refused_without_repeating_it():
+    with pytest.raises(ConfigurationError) as refusal:
+        from_json("s3cret")
+    assert "s3cret" not in str(refusal.value)
 
 
-def test_rollbacks_flow_the_other_way():
-    forth, back = request().flows
-    assert (forth.kind, forth.upstream.name, forth.downstream.name) == (
-        TxKind.COMMIT,
-        "orders",
-        "stock",
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"services": ()}, "no service"),
+        ({"services": (service("orders"), service("stock"), service("orders"))}, "'orders'"),
+        ({"margin": timedelta(seconds=-1)}, "margin"),
+        ({"statement_timeout": timedelta(0)}, "time limit"),
+        ({"first_rows": -1}, "rows"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(changes, hint):
+    with pytest.raises(ConfigurationError, match=hint):
+        request(**changes)
+
+
+def test_one_service_alone_may_be_reconciled_with_itself():
+    assert [s.name for s in request(services=(service("orders"),)).services] == ["orders"]
+
+
+def test_no_margin_at_all_may_be_asked_for():
+    assert request(margin=timedelta(0)).margin == timedelta(0)
+
+
+def test_left_as_it_is_a_selection_is_everything():
+    assert Selection() == EVERYTHING
+    assert EVERYTHING.is_everything
+    assert request().selection == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    "narrowed",
+    [
+        {"moved_since": {"orders": NOON}},
+        {"written_since": NOON},
+        {"written_until": NOON},
+    ],
+)
+def test_a_selection_that_leaves_something_out_is_not_everything(narrowed):
+    assert not Selection(**narrowed).is_everything
+
+
+@pytest.mark.parametrize("bound", ["written_since", "written_until"])
+def test_a_bound_without_a_time_zone_is_refused(bound):
+    with pytest.raises(ConfigurationError, match="no time zone"):
+        Selection(**{bound: NOON.replace(tzinfo=None)})
+
+
+def test_earlier_runs_without_a_time_zone_are_refused():
+    with pytest.raises(ConfigurationError, match="no time zone"):
+        Selection(moved_since={"orders": NOON.replace(tzinfo=None)})
+
+
+@pytest.mark.parametrize("until", [NOON, NOON - timedelta(seconds=1)])
+def test_a_window_that_ends_before_it_begins_is_refused(until):
+    with pytest.raises(ConfigurationError, match="not after it begins"):
+        Selection(written_since=NOON, written_until=until)
+
+
+def test_a_service_is_a_member_by_its_name_its_groups_and_what_it_writes_for_others():
+    groups = (ExpectedGroup(name="reserve"),)
+    assert service("stock", groups=groups, others=("shipping",)).member == Member(
+        name="stock", groups=groups, others=("shipping",)
     )
-    assert (back.kind, back.upstream.name, back.downstream.name) == (
-        TxKind.ROLLBACK,
-        "stock",
-        "orders",
-    )
+    assert service("stock").member == Member(name="stock")
 
 
 def test_a_jdbc_url_holds_neither_user_nor_password():
@@ -117,47 +212,3 @@ def test_a_database_that_jdbc_cannot_reach_is_refused_without_repeating_the_url(
     assert "orders" in str(refusal.value)
     assert "s3cret" not in str(refusal.value)
     assert refusal.value.__cause__ is None
-
-
-SENT = [Sent(topic="orders.placed", event_type="orders.placed")]
-RECEIVED = [Received(group="stock", topic="orders.placed", event_type="orders.placed")]
-
-
-def test_groups_should_receive_what_they_have_received_before():
-    expectation = expectation_of(TxKind.COMMIT, None, sent=SENT, received=RECEIVED)
-    assert expectation.groups == (
-        ExpectedGroup(name="stock", topics=("orders.placed",), event_types=("orders.placed",)),
-    )
-    assert expectation.names == ("stock",)
-
-
-def test_a_type_that_no_group_receives_may_be_meant_for_others():
-    other = Sent(topic="orders.paid", event_type="orders.paid")
-    with_it = expectation_of(TxKind.COMMIT, None, sent=[*SENT, other], received=RECEIVED)
-    assert with_it == expectation_of(TxKind.COMMIT, None, sent=SENT, received=RECEIVED)
-
-
-def test_where_nothing_was_ever_received_the_groups_have_to_be_named():
-    silent = expectation_of(TxKind.COMMIT, None, sent=SENT, received=[])
-    assert "name the groups" in silent.obstacle
-    assert not expectation_of(TxKind.COMMIT, None, sent=[], received=[]).obstacle
-
-
-def test_a_rollback_that_no_group_receives_is_still_owed():
-    expectation = expectation_of(TxKind.ROLLBACK, None, sent=SENT, received=[])
-    assert [group.name for group in expectation.groups] == [NOBODY]
-    assert expectation.groups[0].event_types == ("orders.placed",)
-    assert not expectation.obstacle
-
-
-def test_chosen_groups_replace_the_past_but_not_the_groups_that_have_rows():
-    chosen = [ExpectedGroup(name="billing"), ExpectedGroup(name="x", kind=TxKind.ROLLBACK)]
-    expectation = expectation_of(TxKind.COMMIT, chosen, sent=SENT, received=RECEIVED)
-    assert expectation.groups == (ExpectedGroup(name="billing"),)
-    assert expectation.names == ("billing", "stock")
-
-
-def test_a_direction_without_a_chosen_group_goes_by_the_past():
-    chosen = [ExpectedGroup(name="billing")]
-    expectation = expectation_of(TxKind.ROLLBACK, chosen, sent=SENT, received=RECEIVED)
-    assert expectation.names == ("stock",)

@@ -6,116 +6,240 @@ from itertools import product
 
 import pytest
 
-from shieldtx.reconcile.rules import RULES, VOCABULARY, Fact, Verdict, Weight, judge
+from shieldtx.reconcile.rules import PAIRS, TOPICS, VOCABULARY, Fact
+from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 
-O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  the two alphabets of the table below
+O, I, V, F = OutboxStatus, InboxStatus, Verdict, Fact  # noqa: E741  the alphabets of the tables below
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
+BOOKS = {"pairs": PAIRS, "topics": TOPICS}
 
-EVERY = [
-    dict(zip((fact.value for fact in Fact), values, strict=True))
-    for values in product(*(VOCABULARY[fact] for fact in Fact))
-    if values[1:3] != (None, None)
-]
+
+def combinations(book, is_possible):
+    """Return every combination of a book's facts that an event can show."""
+    every = [
+        dict(zip(book.facts, values, strict=True))
+        for values in product(*(VOCABULARY[fact] for fact in book.facts))
+    ]
+    return [facts for facts in every if is_possible(facts)]
+
+
+def has_a_row(facts):
+    """Whether a side has the event; payloads of one side alone cannot differ."""
+    sides = (facts[F.UPSTREAM], facts[F.DOWNSTREAM])
+    return sides != (None, None) and (facts[F.SAME_PAYLOAD] or None not in sides)
+
+
+def has_a_trace(facts):
+    """Whether a row or a record is there; without a record there is nothing to repeat or order.
+
+    Nor is there an order without the row, which knows the key and when it was written.
+    """
+    row, record = facts[F.UPSTREAM] is not None, facts[F.RECORDED]
+    return (
+        (row or record)
+        and (record or not facts[F.REPEATED])
+        and ((row and record) or facts[F.IN_ORDER])
+    )
+
+
+OF_PAIRS = combinations(PAIRS, has_a_row)
+OF_TOPICS = combinations(TOPICS, has_a_trace)
+EVERY = [(PAIRS, facts) for facts in OF_PAIRS] + [(TOPICS, facts) for facts in OF_TOPICS]
 
 
 def differing_in(fact):
     """Return each combination beside the one that differs from it in one true or false fact."""
     return [
-        ({**facts, fact: False}, {**facts, fact: True}) for facts in EVERY if facts[fact] is False
+        (book, facts, {**facts, fact: True})
+        for book, facts in EVERY
+        if fact in book.facts and facts[fact] is False
     ]
 
 
+def judge_pair(kind, upstream, downstream, **facts):
+    """Judge two rows past the watermark; what is not said is in order, and there is no answer."""
+    known = {F.SAME_PAYLOAD: True, F.ANSWERED: False, F.ENTITLED: True, F.WITHIN_LIMIT: True}
+    known |= {F.QUIET: True, F.KEPT: True, F.KIND: kind}
+    known |= {F.UPSTREAM: upstream, F.DOWNSTREAM: downstream}
+    return PAIRS.judge(known | {F(name): value for name, value in facts.items()})
+
+
+def judge_record(upstream, *, recorded, **facts):
+    known = {F.REPEATED: False, F.IN_ORDER: True, F.QUIET: True, F.KEPT: True}
+    known |= {F.UPSTREAM: upstream, F.RECORDED: recorded}
+    return TOPICS.judge(known | {F(name): value for name, value in facts.items()})
+
+
 def test_every_combination_of_facts_has_one_verdict():
-    assert len(EVERY) == 2 * (8 * 7 - 1) * 2**3
-    assert {type(judge(**facts)) for facts in EVERY} == {Verdict}
+    both, one = 7 * 6, 7 + 6
+    assert len(OF_PAIRS) == 2 * (both * 2 + one) * 2**5
+    assert len(OF_TOPICS) == (7 * (1 + 2 * 2) + 2) * 2**2
+    assert {type(book.judge(facts)) for book, facts in EVERY} == {Verdict}
 
 
 def test_every_verdict_is_reached():
-    assert {judge(**facts) for facts in EVERY} == set(Verdict)
+    assert {PAIRS.judge(facts) for facts in OF_PAIRS} == set(PAIRS.verdicts)
+    assert {TOPICS.judge(facts) for facts in OF_TOPICS} == set(TOPICS.verdicts)
+    assert {*PAIRS.verdicts, *TOPICS.verdicts} == set(Verdict)
 
 
-def test_every_rule_decides_something_that_no_earlier_rule_does():
+@pytest.mark.parametrize("name", BOOKS)
+def test_every_rule_decides_something_that_no_earlier_rule_does(name):
+    book = BOOKS[name]
+
     def decides(facts):
         return next(
             number
-            for number, rule in enumerate(RULES)
-            if all(facts[fact.value] in allowed for fact, allowed in rule.when.items())
+            for number, rule in enumerate(book.rules)
+            if all(facts[fact] in allowed for fact, allowed in rule.when.items())
         )
 
-    assert {decides(facts) for facts in EVERY} == set(range(len(RULES)))
+    assert {decides(facts) for of, facts in EVERY if of is book} == set(range(len(book.rules)))
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_the_last_rule_alone_has_no_conditions(name):
+    *others, last = BOOKS[name].rules
+    assert all(rule.when for rule in others)
+    assert not last.when
 
 
 def test_the_vocabulary_covers_every_status_of_both_lifecycles():
-    assert set(VOCABULARY[Fact.UPSTREAM]) == {None, *OutboxStatus}
-    assert set(VOCABULARY[Fact.DOWNSTREAM]) == {None, *InboxStatus}
+    assert set(VOCABULARY) == set(Fact)
+    assert set(VOCABULARY[F.KIND]) == set(TxKind)
+    assert set(VOCABULARY[F.UPSTREAM]) == {None, *OutboxStatus}
+    assert set(VOCABULARY[F.DOWNSTREAM]) == {None, *InboxStatus}
 
 
-def test_the_rules_use_no_word_outside_the_vocabulary():
-    for rule in RULES:
+@pytest.mark.parametrize("name", BOOKS)
+def test_the_rules_use_no_word_outside_the_vocabulary_of_their_book(name):
+    book = BOOKS[name]
+    assert set(book.facts) == {fact for rule in book.rules for fact in rule.when}
+    for rule in book.rules:
         for fact, allowed in rule.when.items():
             assert allowed, (rule, fact)
             assert allowed < set(VOCABULARY[fact]), (rule, fact)
 
 
-def test_a_row_on_neither_side_cannot_be_judged():
-    with pytest.raises(ValueError, match="neither side"):
-        judge(kind=COMMIT, upstream=None, downstream=None, answered=True, quiet=True, kept=True)
+@pytest.mark.parametrize("name", BOOKS)
+def test_a_row_of_which_a_fact_is_not_known_cannot_be_judged(name):
+    book = BOOKS[name]
+    facts = next(facts for of, facts in EVERY if of is book)
+    for fact in book.facts:
+        with pytest.raises(KeyError):
+            book.judge({known: facts[known] for known in facts if known is not fact})
 
 
-def test_nothing_that_moved_after_the_watermark_is_a_mismatch():
-    young = [facts for facts in EVERY if not facts["quiet"]]
-    assert not [facts for facts in young if judge(**facts).is_mismatch]
+def test_before_the_watermark_nothing_is_a_mismatch_but_what_time_cannot_mend():
+    """A payload, a given-up row's attempts and a row parked for a person stay as they are."""
+    young = [(book, facts) for book, facts in EVERY if not facts[F.QUIET]]
+    accused = {book.judge(facts) for book, facts in young if book.judge(facts).is_mismatch}
+    assert accused == {V.PAYLOAD_DIFFERS, V.ATTEMPTS_DIFFER, V.PARKED}
+    assert not any(book.judge(facts).is_mismatch for book, facts in young if book is TOPICS)
 
 
-def test_waiting_turns_rows_in_flight_into_something_else_and_changes_nothing_else():
-    for young, old in differing_in("quiet"):
-        if judge(**young) is V.IN_FLIGHT:
-            assert judge(**old) is not V.IN_FLIGHT
-        else:
-            assert judge(**old) is judge(**young)
+def test_waiting_turns_rows_in_flight_into_something_else():
+    for book, young, old in differing_in(F.QUIET):
+        if book.judge(young) is V.IN_FLIGHT:
+            assert book.judge(old) is not V.IN_FLIGHT
 
 
-def test_no_row_that_may_have_been_purged_is_missed():
+def test_waiting_changes_nothing_else_but_what_an_answer_read_too_early_may_hide():
+    changed = {
+        (book.judge(young), book.judge(old))
+        for book, young, old in differing_in(F.QUIET)
+        if book.judge(young) not in {V.IN_FLIGHT, book.judge(old)}
+    }
+    assert changed == {
+        (V.MATCHED, V.EFFECT_DESPITE_ROLLBACK),
+        (V.ON_TOPIC, V.ORDER_INVERTED),
+        (V.DUPLICATE_RECORDS, V.ORDER_INVERTED),
+    }
+
+
+def test_nothing_that_may_have_been_purged_is_missed():
     absences = {
         V.MISSING_DOWNSTREAM,
         V.UNKNOWN_UPSTREAM,
         V.NEITHER_EFFECT_NOR_COMPENSATION,
         V.ROLLBACK_NOT_COMPENSATED,
+        V.ABSENT_FROM_TOPIC,
+        V.RECORD_WITHOUT_ROW,
     }
-    for purged, kept in differing_in("kept"):
-        assert judge(**purged) not in absences
-        assert (judge(**kept) in absences) == (judge(**purged) is V.TOO_OLD)
+    for book, purged, kept in differing_in(F.KEPT):
+        before, after = book.judge(purged), book.judge(kept)
+        assert before not in absences
+        if after in absences:
+            assert before is (V.BEFORE_TOPIC if after is V.ABSENT_FROM_TOPIC else V.TOO_OLD)
+        else:
+            assert after is before
+            assert after not in {V.TOO_OLD, V.BEFORE_TOPIC}
 
 
-def test_an_answer_matters_only_to_what_was_given_up_and_to_rollbacks_that_are_settled():
-    for unanswered, answered in differing_in("answered"):
-        if judge(**unanswered) is not judge(**answered):
-            assert unanswered["upstream"] is O.PROCESSED
-            assert (unanswered["kind"], unanswered["downstream"]) in {
+def test_an_answer_matters_only_to_what_is_settled_downstream():
+    for _, unanswered, answered in differing_in(F.ANSWERED):
+        if PAIRS.judge(unanswered) is not PAIRS.judge(answered):
+            assert answered[F.UPSTREAM] is O.PROCESSED
+            assert (answered[F.KIND], answered[F.DOWNSTREAM]) in {
                 (COMMIT, I.MAX_RECONSUMED),
+                (COMMIT, I.PROCESSED),
                 (ROLLBACK, I.PROCESSED),
             }
 
 
-def test_a_clean_verdict_needs_both_sides_at_rest():
-    for facts in EVERY:
-        if judge(**facts).weight in {Weight.CLEAN, Weight.PARKED}:
-            assert facts["upstream"] in OUTBOX.settled
-            assert facts["downstream"] in {None, *INBOX.settled}
+def test_a_rollback_nothing_called_for_accuses_an_effect_and_nothing_else():
+    changed = {
+        (PAIRS.judge(uncalled), PAIRS.judge(called), called[F.ANSWERED], called[F.QUIET])
+        for _, uncalled, called in differing_in(F.ENTITLED)
+        if PAIRS.judge(uncalled) is not PAIRS.judge(called)
+    }
+    assert changed == {(V.EFFECT_DESPITE_ROLLBACK, V.MATCHED, True, True)}
+
+
+def test_attempts_beyond_the_limit_matter_only_to_an_event_that_was_given_up_in_good_order():
+    changed = {
+        (PAIRS.judge(beyond), PAIRS.judge(within), within[F.KIND])
+        for _, beyond, within in differing_in(F.WITHIN_LIMIT)
+        if PAIRS.judge(beyond) is not PAIRS.judge(within)
+    }
+    assert changed == {(V.ATTEMPTS_DIFFER, V.REFUSED, COMMIT)}
+
+
+def test_payloads_that_differ_come_before_everything_else():
+    for _, differing, same in differing_in(F.SAME_PAYLOAD):
+        assert PAIRS.judge(differing) is V.PAYLOAD_DIFFERS
+        assert PAIRS.judge(same) is not V.PAYLOAD_DIFFERS
+
+
+def test_a_clean_or_parked_verdict_on_a_pair_needs_both_sides_at_rest():
+    for facts in OF_PAIRS:
+        verdict = PAIRS.judge(facts)
+        if verdict.weight is Weight.CLEAN or verdict is V.PARKED:
+            assert facts[F.UPSTREAM] in OUTBOX.settled
+            assert facts[F.DOWNSTREAM] in {None, *INBOX.settled}
+
+
+def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
+    for facts in OF_PAIRS:
+        if PAIRS.judge(facts) in {V.MATCHED, V.REFUSED}:
+            assert facts[F.SAME_PAYLOAD]
+            owes = facts[F.KIND] is ROLLBACK or facts[F.DOWNSTREAM] is I.MAX_RECONSUMED
+            assert facts[F.ANSWERED] or not owes
 
 
 def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
-    not_sent = set(OutboxStatus) - {O.PROCESSED}
-    for facts in EVERY:
-        if facts["upstream"] in not_sent and facts["downstream"] is not None and facts["quiet"]:
-            assert judge(**facts) is V.STATUS_DISAGREES
+    for facts in OF_PAIRS:
+        is_sent = facts[F.UPSTREAM] in {None, O.PROCESSED}
+        if not is_sent and facts[F.DOWNSTREAM] and facts[F.QUIET] and facts[F.SAME_PAYLOAD]:
+            assert PAIRS.judge(facts) is V.STATUS_DISAGREES
 
 
 @pytest.mark.parametrize(
     ("kind", "upstream", "downstream", "answered", "verdict"),
     [
         (COMMIT, O.PROCESSED, I.PROCESSED, False, V.MATCHED),
+        (COMMIT, O.PROCESSED, I.PROCESSED, True, V.MATCHED),
         (COMMIT, O.PROCESSED, I.MAX_RECONSUMED, True, V.REFUSED),
         (COMMIT, O.PROCESSED, I.MAX_RECONSUMED, False, V.NEITHER_EFFECT_NOR_COMPENSATION),
         (COMMIT, O.PROCESSED, I.FENCED, False, V.REFUSED),
@@ -140,7 +264,9 @@ def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
         (ROLLBACK, O.PROCESSED, I.PROCESSED, False, V.ROLLBACK_NOT_COMPENSATED),
         (ROLLBACK, O.PROCESSED, I.DEAD, False, V.PARKED),
         (ROLLBACK, O.PROCESSED, None, False, V.MISSING_DOWNSTREAM),
+        (ROLLBACK, O.PROCESSED, I.PROCESSING, False, V.STUCK),
         (ROLLBACK, O.PROCESSED, I.MAX_RECONSUMED, True, V.STATUS_DISAGREES),
+        (ROLLBACK, O.INIT, None, False, V.STUCK),
         (ROLLBACK, O.FAILED, None, False, V.PARKED),
         (ROLLBACK, None, I.PROCESSED, True, V.UNKNOWN_UPSTREAM),
     ],
@@ -148,15 +274,56 @@ def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
 def test_rows_past_the_watermark_are_judged_by_both_sides(
     kind, upstream, downstream, answered, verdict
 ):
-    found = judge(
-        kind=kind,
-        upstream=upstream,
-        downstream=downstream,
-        answered=answered,
-        quiet=True,
-        kept=True,
-    )
-    assert found is verdict
+    assert judge_pair(kind, upstream, downstream, answered=answered) is verdict
+
+
+@pytest.mark.parametrize(
+    ("downstream", "facts", "verdict"),
+    [
+        (I.PROCESSED, {"answered": True, "entitled": False}, V.EFFECT_DESPITE_ROLLBACK),
+        (I.PROCESSED, {"answered": False, "entitled": False}, V.MATCHED),
+        (I.MAX_RECONSUMED, {"answered": True, "within_limit": False}, V.ATTEMPTS_DIFFER),
+        (
+            I.MAX_RECONSUMED,
+            {"answered": False, "within_limit": False},
+            V.NEITHER_EFFECT_NOR_COMPENSATION,
+        ),
+        (I.PROCESSED, {"same_payload": False}, V.PAYLOAD_DIFFERS),
+        (I.PROCESSED, {"same_payload": False, "quiet": False}, V.PAYLOAD_DIFFERS),
+    ],
+)
+def test_an_event_that_was_sent_and_dealt_with_may_still_be_wrong(downstream, facts, verdict):
+    assert judge_pair(COMMIT, O.PROCESSED, downstream, **facts) is verdict
+
+
+@pytest.mark.parametrize(
+    ("upstream", "facts", "verdict"),
+    [
+        (O.PROCESSED, {"recorded": True}, V.ON_TOPIC),
+        (O.PROCESSED, {"recorded": True, "repeated": True}, V.DUPLICATE_RECORDS),
+        (O.PROCESSED, {"recorded": True, "in_order": False}, V.ORDER_INVERTED),
+        (O.PROCESSED, {"recorded": True, "in_order": False, "quiet": False}, V.ON_TOPIC),
+        (O.PROCESSED, {"recorded": False}, V.ABSENT_FROM_TOPIC),
+        (O.PROCESSED, {"recorded": False, "quiet": False}, V.IN_FLIGHT),
+        (O.PROCESSED, {"recorded": False, "kept": False}, V.BEFORE_TOPIC),
+        # Sent, and its relay died before it could say so.
+        (O.INIT, {"recorded": True}, V.ON_TOPIC),
+        (O.PROCESSING, {"recorded": True, "repeated": True}, V.ON_TOPIC),
+        (O.INIT, {"recorded": False}, V.NOT_ON_TOPIC),
+        (O.HALF, {"recorded": False}, V.NOT_ON_TOPIC),
+        (O.FAILED, {"recorded": False}, V.NOT_ON_TOPIC),
+        (O.HALF, {"recorded": True}, V.STATUS_DISAGREES),
+        (O.FAILED, {"recorded": True}, V.STATUS_DISAGREES),
+        (O.DISCARDED, {"recorded": True}, V.STATUS_DISAGREES),
+        (O.UNRESOLVED, {"recorded": True, "repeated": True}, V.STATUS_DISAGREES),
+        (O.DISCARDED, {"recorded": True, "quiet": False}, V.IN_FLIGHT),
+        (None, {"recorded": True}, V.RECORD_WITHOUT_ROW),
+        (None, {"recorded": True, "quiet": False}, V.IN_FLIGHT),
+        (None, {"recorded": True, "kept": False}, V.TOO_OLD),
+    ],
+)
+def test_an_event_and_its_topic_are_judged_by_row_and_record(upstream, facts, verdict):
+    assert judge_record(upstream, **facts) is verdict
 
 
 def test_every_verdict_says_what_it_means_and_what_to_do():
@@ -172,4 +339,17 @@ def test_only_clean_rows_are_counted_without_being_listed():
         V.MATCHED,
         V.REFUSED,
         V.NEVER_SENT,
+        V.ON_TOPIC,
+        V.NOT_ON_TOPIC,
+    }
+
+
+def test_what_may_be_wrong_or_is_unknown_is_never_clean():
+    assert {verdict for verdict in Verdict if verdict.weight is Weight.UNJUDGED} == {
+        V.IN_FLIGHT,
+        V.TOO_OLD,
+        V.BEFORE_TOPIC,
+    }
+    assert {verdict for verdict in Verdict if verdict.weight is Weight.NOTE} == {
+        V.DUPLICATE_RECORDS
     }

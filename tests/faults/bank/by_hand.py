@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
 from shieldtx.events import new_event_id
+from tests.faults.bank import MARKER
+from tests.faults.bank.journaled import journaled
 from tests.faults.failpoints import Struck
+from tests.faults.journal import Journal
 
 MANY = 1000
 """More dead letters than any scenario has."""
@@ -34,6 +38,18 @@ def purge() -> None:
         shield.housekeeping().run_once()
     except Struck:
         shield.housekeeping().run_once()
+
+
+def transfer_each(journal: str, accounts: Sequence[str], fate: Mapping[str, str]) -> None:
+    """Make one transfer from each account, in this order."""
+    from tests.faults.bank.upstream import shield, transfer
+
+    notes = Journal(Path(journal))
+    for account in accounts:
+        operation = new_event_id()
+        with journaled(shield.engine, notes, operation) as session:
+            transfer(session, operation, account, 1, note=MARKER, **fate)
+    shield.close()
 
 
 def transfer_too_much(*accounts: str, size: int = 1_500_000) -> None:

@@ -10,6 +10,7 @@ from tests.faults.scenarios import (
     operation,
     poison,
     reconciliation,
+    reconciliation_killed,
     relay,
     rollback,
     topics,
@@ -29,4 +30,5 @@ FAULTS: tuple[Fault, ...] = (
     *rollback.FAULTS,
     *forgery.FAULTS,
     *reconciliation.FAULTS,
+    *reconciliation_killed.FAULTS,
 )

@@ -1,14 +1,14 @@
-"""Mutants: deliberate defects, for the tests only. A proof that lets one of them live is no proof.
+"""Mutants of relays, consumers and clients.
 
 Those of ShieldTXC, of which shieldtx is the successor, and those that outbox libraries are known
-for. Each is put into a process of the banks in the place of a function of shieldtx.
+for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import BigInteger, bindparam, create_engine, false, func, or_, select
@@ -29,16 +29,7 @@ from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import reception as reception_sql
 from tests.faults.failpoints import Breaker
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mutant:
-    """A defect that is put into a process for good."""
-
-    id: str
-    defect: str
-    apply: Callable[[Breaker], None]
-    """The breaker can end the process in the middle of what the defect tore apart."""
+from tests.faults.mutants.mutant import named
 
 
 def _acknowledged_whatever_happened(breaker: Breaker) -> None:
@@ -277,11 +268,8 @@ def _whoever_asks_is_believed(breaker: Breaker) -> None:
     signature.decode = mutant
 
 
-def _named(*mutants: tuple[str, str, Callable[[Breaker], None]]) -> dict[str, Mutant]:
-    return {name: Mutant(id=name, defect=defect, apply=apply) for name, defect, apply in mutants}
-
-
-MUTANTS = _named(
+IN_BANKS = named(
+    "BANK_MUTANT",
     ("M1", "marked PROCESSED although the send failed", _acknowledged_whatever_happened),
     ("M2", "rows in PROCESSING stay there after a crash", _leases_never_run_out),
     ("M3", "a poison row stops the sweep", _a_poison_row_stops_the_sweep),

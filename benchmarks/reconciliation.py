@@ -1,0 +1,296 @@
+"""`python -m benchmarks.reconciliation`: the reconciliation beside a plain Spark JDBC join."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.books import LOADING, Books
+from benchmarks.children import BUILD
+from benchmarks.figures import Direction, Figure
+from benchmarks.measures import BenchmarkFailed
+from benchmarks.planted import Said
+from benchmarks.runs import Timed, join, reconcile
+from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.embedded.jars import fetch_jdbc_driver
+from shieldtx.reconcile.findings import OutputFolder
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.verdicts import Verdict
+
+Say = Callable[[str], None]
+
+BYTES_A_ROW: Final = 2_500
+"""Of outbox and inbox together, with their indexes."""
+LOG_WIDTH: Final = 140
+
+
+def _figure(name: str, title: str, target: float, direction: Direction, unit: str = "") -> Figure:
+    return Figure(name=name, title=title, target=target, direction=direction, unit=unit)
+
+
+_LEAST, _MOST = Direction.AT_LEAST, Direction.AT_MOST
+TARGETS: Final = (
+    _figure("speedup_vs_jdbc_join", "against a plain Spark JDBC join", 5.0, _LEAST, " times"),
+    _figure("precision", "of what was found, that is right", 1.0, _LEAST),
+    _figure("recall", "of what was planted, that was found", 1.0, _LEAST),
+    _figure("linearity", "cost of a row, against that of a tenth of the rows", 1.2, _MOST),
+    _figure("incremental_seconds", "a further night over the old rows", 30.0, _MOST, " s"),
+    _figure("driver_rss_mb", "memory of the job, its Java and its Python", 2048.0, _MOST, " MB"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    rows: int
+    small_rows: int
+    incremental_rows: int
+    rounds: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Stage:
+    """Where runs are measured, and what was found so far."""
+
+    server: EmbeddedPostgres
+    folder: Path
+    jdbc_jar: Path
+    sizes: Sizes
+    say: Say
+
+    def open(self, name: str, rows: int) -> Books:
+        """Make the books of so many events."""
+        books = Books(self.server, name=name, rows=rows)
+        began = time.monotonic()
+        books.create(self.say)
+        self.say(
+            f"{rows:,} events on both sides, {books.bytes() / 1e9:.1f} GB, written in "
+            f"{time.monotonic() - began:.0f} s"
+        )
+        return books
+
+    def reconcile(self, books: Books, name: str, selection: Selection = Selection()) -> Timed:  # noqa: B008  a value
+        """Run the reconciliation once."""
+        self.say(f"{name}: reconciliation")
+        request = books.request(self.folder / "report", jdbc_jar=self.jdbc_jar)
+        return reconcile(replace(request, selection=selection), without=self.server.pid)
+
+    def join(self, books: Books, name: str) -> Timed:
+        """Run the plain join once, and see that it has found what it can find."""
+        self.say(f"{name}: plain join")
+        request = books.request(self.folder / "join", jdbc_jar=self.jdbc_jar)
+        return join(request, without=self.server.pid)
+
+    def found(self) -> set[Said]:
+        """Return the mismatches of the last reconciliation."""
+        rows = pq.read_table(OutputFolder(path=self.folder / "report").rows).to_pylist()
+        said = [(row["event_id"], Verdict[row["verdict"]]) for row in rows]
+        return {one for one in said if one[1].is_mismatch}
+
+
+def measure(stage: Stage) -> dict[str, float | str]:
+    """Measure everything, and return it by name."""
+    sizes = stage.sizes
+    small = _small(stage)
+    books = stage.open("bench", sizes.rows)
+    ours: list[Timed] = []
+    theirs: list[Timed] = []
+    turns: list[Callable[[str], None]] = [
+        lambda name: ours.append(stage.reconcile(books, name)),
+        lambda name: theirs.append(stage.join(books, name)),
+    ]
+    for number in range(sizes.rounds):
+        for turn in turns[:: -1 if number % 2 else 1]:
+            turn(f"{sizes.rows:,} rows, round {number + 1} of {sizes.rounds}")
+            _tell(stage, ours, theirs)
+    found, truth = stage.found(), books.line.truth(0, sizes.rows)
+    night, of_night = _night(stage, books)
+    seconds, join_seconds = _median(ours), _median(theirs)
+    return {
+        "speedup_vs_jdbc_join": join_seconds / seconds,
+        "rows": sizes.rows,
+        "seconds": seconds,
+        "join_seconds": join_seconds,
+        "precision": _part(found & truth, found),
+        "recall": _part(found & truth, truth),
+        "incremental_seconds": night.seconds,
+        "driver_rss_mb": max(run.rss_mb for run in (*ours, night)),
+        "seconds_with_start": statistics.median(run.wall for run in ours),
+        "join_seconds_with_start": statistics.median(run.wall for run in theirs),
+        "join_driver_rss_mb": max(run.rss_mb for run in theirs),
+        "seconds_lowest": min(run.seconds for run in ours),
+        "seconds_highest": max(run.seconds for run in ours),
+        "join_seconds_lowest": min(run.seconds for run in theirs),
+        "join_seconds_highest": max(run.seconds for run in theirs),
+        "rounds": sizes.rounds,
+        "planted": len(truth),
+        "small_rows": sizes.small_rows,
+        "small_seconds": small,
+        "linearity": (seconds / sizes.rows) / (small / sizes.small_rows),
+        "incremental_rows": sizes.incremental_rows,
+        "incremental_seconds_with_start": night.wall,
+        **of_night,
+        "gigabytes": books.bytes() / 1e9,
+        "machine_cores": os.cpu_count() or 0,
+        "python": platform.python_version(),
+    }
+
+
+def _small(stage: Stage) -> float:
+    """Measure a part of the rows alone, for what a row costs there."""
+    rows = stage.sizes.small_rows
+    books = stage.open("small", rows)
+    try:
+        runs = [
+            stage.reconcile(books, f"{rows:,} rows, round {number + 1} of {stage.sizes.rounds}")
+            for number in range(stage.sizes.rounds)
+        ]
+        found, truth = stage.found(), books.line.truth(0, rows)
+        if found != truth:
+            raise BenchmarkFailed(_differences(found, truth))
+        return _median(runs)
+    finally:
+        books.drop()
+
+
+def _night(stage: Stage, books: Books) -> tuple[Timed, dict[str, float | str]]:
+    """Add a day's events, and look at these alone."""
+    old, new = books.rows, stage.sizes.incremental_rows
+    stage.say(f"writing {new:,} further events")
+    books.extend(new)
+    since = dict.fromkeys(("orders", "stock"), books.line.written_at(old))
+    run = stage.reconcile(books, f"{new:,} new rows", Selection(moved_since=since))
+    found = stage.found()
+    truth, ever = books.line.truth(old, old + new), books.line.truth(0, old + new)
+    return run, {
+        "incremental_precision": _part(found & ever, found),
+        "incremental_recall": _part(found & truth, truth),
+    }
+
+
+def _tell(stage: Stage, ours: Sequence[Timed], theirs: Sequence[Timed]) -> None:
+    for what, runs in (("reconciliation", ours), ("plain join", theirs)):
+        if runs:
+            last = runs[-1]
+            stage.say(
+                f"{what}: {last.seconds:.1f} s, {last.wall:.1f} s with Spark's start, "
+                f"{last.rss_mb:,.0f} MB"
+            )
+
+
+def _median(runs: Sequence[Timed]) -> float:
+    return statistics.median(run.seconds for run in runs)
+
+
+def _part(part: Collection[Said], whole: Collection[Said]) -> float:
+    return len(part) / len(whole) if whole else 1.0
+
+
+def _differences(found: set[Said], truth: set[Said]) -> str:
+    return (
+        f"{len(found - truth)} of {len(found)} mismatches are wrong, such as "
+        f"{sorted(found - truth)[:3]}; {len(truth - found)} of {len(truth)} were not found, such "
+        f"as {sorted(truth - found)[:3]}"
+    )
+
+
+def show(console: Console, figures: dict[str, float | str]) -> None:
+    """Print the figures beside their targets."""
+    table = Table(title=f"The reconciliation of {figures['rows']:,} events on each side")
+    for column in ("figure", "target", "measured", "met"):
+        table.add_column(column, justify="left" if column == "figure" else "right")
+    for figure in TARGETS:
+        value = float(figures[figure.name])
+        met = "[green]yes[/]" if figure.is_met_by(value) else "[red]no[/]"
+        target = f"{figure.direction.value} {figure.shown(figure.target)}"
+        table.add_row(figure.title, target, figure.shown(value), met)
+    console.print(table)
+    console.print(
+        f"{float(figures['seconds']):.1f} s against {float(figures['join_seconds']):.1f} s, beside "
+        f"Spark's start; {figures['machine_cores']} cores, {float(figures['gigabytes']):.1f} GB"
+    )
+
+
+def main() -> int:
+    """Measure; the exit status is 1 where what was found is not what was planted."""
+    sizes = _sizes()
+    began = time.monotonic()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=LOG_WIDTH)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting PostgreSQL", total=None)
+
+        def say(text: str) -> None:
+            progress.update(task, description=text)
+            if not console.is_terminal:
+                console.print(f"{time.monotonic() - began:5.0f} s  {text}", highlight=False)
+
+        try:
+            figures = _measure(sizes, say)
+        except BenchmarkFailed as failure:
+            console.print("[red]failed:[/]", Text(str(failure)))
+            return 1
+    BUILD.mkdir(parents=True, exist_ok=True)
+    rounded = {
+        name: float(f"{value:.5g}") if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
+    (BUILD / "bench-reconcile.json").write_text(json.dumps(rounded, indent=2) + "\n")
+    show(console, figures)
+    parts = ("precision", "recall", "incremental_precision", "incremental_recall")
+    return 0 if all(figures[name] == 1 for name in parts) else 1
+
+
+def _measure(sizes: Sizes, say: Say) -> dict[str, float | str]:
+    needed = (sizes.rows + sizes.incremental_rows) * BYTES_A_ROW
+    place = Path(tempfile.gettempdir())
+    if shutil.disk_usage(place).free < needed:
+        raise BenchmarkFailed(
+            f"{needed / 1e9:.0f} GB are needed in {place}, and it has not so many free: set TMPDIR "
+            "to another folder, or ask for fewer --rows"
+        )
+    jar = fetch_jdbc_driver(progress=say)
+    with (
+        EmbeddedPostgres(fsync=False, settings=LOADING) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        stage = Stage(server=server, folder=Path(folder), jdbc_jar=jar, sizes=sizes, say=say)
+        return measure(stage)
+
+
+def _sizes() -> Sizes:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reconciliation")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="events on each side")
+    parser.add_argument("--incremental-rows", type=int, default=200_000, help="of a further night")
+    parser.add_argument("--rounds", type=int, default=2, help="alternating runs of each")
+    asked = parser.parse_args()
+    return Sizes(
+        rows=asked.rows,
+        small_rows=max(1, asked.rows // 10),
+        incremental_rows=asked.incremental_rows,
+        rounds=asked.rounds,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What the operator of both services does: reconciles, and repairs, on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from examples.retail.fleet import Fleet
+from examples.retail.stage import Stage
+from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
+from shieldtx.reconcile.verdicts import Verdict
+
+CONFIGURATION: Final = "reconcile.toml"
+"""Written to the demo's folder: this package's, with the address of the demo's own broker."""
+REPORTS: Final = "reconciliation"
+
+
+class Operator:
+    """Types commands, shows what they print, and says what is wrong with how they end."""
+
+    def __init__(self, stage: Stage, fleet: Fleet, console: Console, jdbc_driver: Path) -> None:
+        self._folder = stage.folder
+        self._fleet = fleet
+        self._console = console
+        self._environment = {
+            **stage.environment_for_all(),
+            "SHIELDTX_JDBC_JAR": str(jdbc_driver),
+            # Into a log file no program writes in colours unless it has to.
+            **({"FORCE_COLOR": "1"} if console.is_terminal else {}),
+        }
+        (self._folder / CONFIGURATION).write_text(configuration(stage.kafka.bootstrap))
+
+    def reconcile(self, run: str, expected: Mapping[Verdict, int]) -> list[str]:
+        """Compare everything on Spark, and return in words where it is not as expected.
+
+        `expected` are the numbers of rows by verdict, of all that are mismatches. Everybody has
+        stopped, so nothing is in flight: the margin is 0.
+        """
+        folder = OutputFolder(path=self._folder / REPORTS / run)
+        arguments = ("--full", "--margin", "0", "--out", f"{REPORTS}/{run}")
+        status = self._shieldtx(f"reconciliation {run}", "reconcile", *arguments)
+        wrong = []
+        if status != (Outcome.MISMATCHES if expected else Outcome.CLEAN):
+            names = {outcome.value: outcome.name for outcome in Outcome}
+            wrong.append(f"the reconciliation ended with {names.get(status, status)}")
+        found = mismatches(folder)
+        if found != expected:
+            wrong.append(f"the reconciliation found {_words(found)}; expected {_words(expected)}")
+        return wrong
+
+    def repair(self) -> list[str]:
+        """Repair what the last run has found; return in words what was wrong."""
+        status = self._shieldtx("repair", "reconcile", "repair", "last", "--yes")
+        return [f"the repair ended with status {status}"] if status else []
+
+    def _shieldtx(self, name: str, *arguments: str) -> int:
+        process = self._fleet.command(
+            name, self._environment, *arguments, "--config", CONFIGURATION
+        )
+        said = Text.from_ansi(process.log.read_text(encoding="utf-8"))
+        self._console.print(said, soft_wrap=True, highlight=False)
+        return process.exit_status or 0
+
+
+def configuration(bootstrap: str) -> str:
+    """Return this package's reconcile.toml, with another broker's address."""
+    written = Path(__file__).with_name(CONFIGURATION).read_text(encoding="utf-8")
+    return re.sub(r'^bootstrap = ".*"', f'bootstrap = "{bootstrap}"', written, flags=re.MULTILINE)
+
+
+def mismatches(folder: OutputFolder) -> dict[Verdict, int]:
+    """Return how many rows have each verdict that is a mismatch; none where a run broke off."""
+    if not folder.findings.is_file():
+        return {}
+    totals = from_json(folder.findings.read_bytes()).totals
+    return {verdict: rows for verdict, rows in totals.items() if verdict.is_mismatch and rows}
+
+
+def _words(rows: Mapping[Verdict, int]) -> str:
+    return ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(rows.items())) or "nothing"

@@ -1,0 +1,98 @@
+"""From where to where topics reach at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from kafka import TopicPartition
+
+from shieldtx.brokers.kafka_admin import KafkaTopics
+from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_consumer import Consumer
+from shieldtx.brokers.kafka_ranges import OffsetRange
+from shieldtx.errors import TopicMissing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extent:
+    """What a topic holds, or its records since a time."""
+
+    ranges: tuple[OffsetRange, ...]
+    """One a partition, in their order; an empty one where there is nothing."""
+    later: frozenset[int]
+    """Partitions whose range begins later than their log: there is more before it."""
+
+
+class KafkaExtents:
+    """Asks how far topics reach; it connects when it is first asked."""
+
+    def __init__(self, connection: KafkaConnection, *, timeout: float = 10.0) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._topics = KafkaTopics(connection, timeout=timeout)
+        self._consumer: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def of(self, topic: str, *, since: datetime | None = None) -> Extent:
+        """Return what the topic holds now; with `since`, from the first record of that time on.
+
+        Raises TopicMissing, BrokerUnavailable, and BrokerError for a topic that may not be read.
+        """
+        state = self._topics.describe([topic])[topic]
+        if state is None:
+            raise TopicMissing(f"no topic {topic} at {self._connection.bootstrap_servers}")
+        places = [TopicPartition(topic, partition) for partition in range(state.partitions)]
+        with self._connection.translated(f"asking how far {topic} reaches"):
+            consumer = self._open()
+            timeout = int(self._timeout * 1000)
+            begins = consumer.beginning_offsets(places, timeout_ms=timeout)
+            ends = consumer.end_offsets(places, timeout_ms=timeout)
+            starts = dict(begins)
+            if since is not None:
+                moment = max(0, int(since.timestamp() * 1000))
+                found = consumer.offsets_for_times(dict.fromkeys(places, moment), timeout)
+                for place in places:
+                    # None: every record is older.
+                    at = found[place].offset if found[place] else ends[place]
+                    starts[place] = max(begins[place], at)
+        return Extent(
+            ranges=tuple(
+                OffsetRange(topic=topic, partition=p.partition, start=starts[p], end=ends[p])
+                for p in places
+            ),
+            later=frozenset(p.partition for p in places if starts[p] > begins[p]),
+        )
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether old records of a key make room for new ones; see KafkaTopics."""
+        return self._topics.is_compacted(topic)
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        self._topics.close()
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False)
+
+    def _open(self) -> Any:
+        if self._consumer is None:
+            self._consumer, _ = self._connection.open(
+                Consumer,
+                within=self._timeout,
+                group_id=None,
+                enable_auto_commit=False,
+                metrics_enabled=False,
+            )
+        return self._consumer

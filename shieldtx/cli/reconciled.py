@@ -1,0 +1,115 @@
+"""What the commands of the reconciliation work on: a configuration file, or one application."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from shieldtx.app import ShieldTx
+from shieldtx.cli.failures import failure_of
+from shieldtx.cli.invocation import load
+from shieldtx.errors import ConfigurationError, SchemaMismatch
+from shieldtx.handlers import ConsumerGroup
+from shieldtx.reconcile.config import Configuration, read_configuration
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
+from shieldtx.store.schema import Schema
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="SHIELDTX_RECONCILE_CONFIG",
+        help="The file that names the services; without, the application of --app is compared with "
+        "itself.",
+    ),
+]
+
+
+def load_configuration(config: Path | None, app: str | None) -> Configuration:
+    """Return what is compared; raises ConfigurationError."""
+    if config is not None:
+        return read_configuration(config, os.environ)
+    if app is not None:
+        return _of_application(load(app))
+    raise ConfigurationError(
+        "name the services to compare: --config reconcile.toml, or --app for one that receives its "
+        "own events"
+    )
+
+
+def require_tables(services: Iterable[ServiceDatabase]) -> None:
+    """Raise ShieldTxError for a database that cannot be reached or whose tables do not fit."""
+    for service in services:
+        engine = create_engine(service.url, hide_parameters=True)
+        try:
+            Schema(engine, schema=service.schema).check_tables()
+        except SchemaMismatch as error:
+            raise SchemaMismatch(f"service {service.name}: {error}") from error
+        except SQLAlchemyError as error:
+            failure = failure_of(error)
+            problem = failure.line if failure else type(error).__name__
+            raise ConfigurationError(f"service {service.name}: {problem}") from error
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def ending_as_error() -> Iterator[None]:
+    """End the command with the outcome ERROR: 1 and 2 already say something else here."""
+    try:
+        yield
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None:
+            raise
+        typer.echo(f"error: {failure.line}", err=True)
+        raise typer.Exit(Outcome.ERROR) from error
+
+
+def _of_application(app: ShieldTx) -> Configuration:
+    settings = app.settings
+    received = {topic for group in app.groups.values() for topic, _ in group.subscriptions()}
+    password = settings.kafka_sasl_password
+    return Configuration(
+        scope=settings.source,
+        services=(
+            ServiceDatabase(
+                name=settings.source,
+                url=settings.database_url.get_secret_value(),
+                schema=settings.database_schema,
+                retention=min(settings.retention_outbox, settings.retention_inbox),
+                groups=tuple(e for group in app.groups.values() for e in _expected(group)) or None,
+                others=tuple(sorted({declared.topic for declared in app.catalog} - received)),
+            ),
+        ),
+        broker=BrokerAccess(
+            bootstrap=settings.kafka_bootstrap,
+            topic_prefix=settings.topic_prefix,
+            security_protocol=settings.kafka_security_protocol,
+            sasl_mechanism=settings.kafka_sasl_mechanism,
+            sasl_username=settings.kafka_sasl_username,
+            sasl_password=None if password is None else password.get_secret_value(),
+            ssl_cafile=settings.kafka_ssl_cafile,
+        ),
+    )
+
+
+def _expected(group: ConsumerGroup) -> list[ExpectedGroup]:
+    return [
+        ExpectedGroup(
+            name=group.name,
+            kind=kind,
+            topics=(handler.topic,),
+            event_types=(event_type,),
+            max_attempts=handler.retry.max_attempts,
+        )
+        for (event_type, kind), handler in group.declared()
+    ]

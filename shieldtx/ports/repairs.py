@@ -1,0 +1,100 @@
+"""What a repair does to a service's rows, and what it asks of the service's database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+
+class RepairAction(StrEnum):
+    """What a repair does to one row."""
+
+    PUBLISH_AGAIN = "publish again"
+    """A PROCESSED event comes back in line, under the same id, which inboxes know it by."""
+
+    RELEASE_EVENT = "release event"
+    """An event that a dead relay has left PROCESSING comes back in line."""
+
+    RELEASE_ATTEMPT = "release attempt"
+    """An event that a dead worker has left PROCESSING is due at once."""
+
+    RAISE_ROLLBACK = "raise rollback"
+    """The ROLLBACK event that is owed for an event which a group gave up is written."""
+
+    REPLAY_EVENT = "replay event"
+    """A FAILED event has all its attempts again."""
+
+    REPLAY_COMPENSATION = "replay compensation"
+    """A DEAD rollback has all its attempts again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowSeen:
+    """A row as the reconciliation has seen it: of the outbox or, with a group, of its inbox."""
+
+    event_id: UUID
+    source: str
+    """The service that wrote the event."""
+    group: str | None = None
+    status: str
+    settled_at: datetime | None
+    attempts: int | None
+    """None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipted:
+    """An event that a group should have received."""
+
+    event_id: UUID
+    source: str
+    group: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """For the audit: in whose name a batch is repaired, and what the run said about it."""
+
+    who: str
+    run_id: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repaired:
+    """What became of rows that were to be repaired."""
+
+    done: int = 0
+    needless: int = 0
+    """It has been done already, by this repair or another one, or the row needs it no more."""
+    changed: int = 0
+    """They are not as the run saw them, or somebody is moving them now: left alone."""
+
+    def plus(self, other: Repaired) -> Repaired:
+        """Add what became of others."""
+        return Repaired(
+            done=self.done + other.done,
+            needless=self.needless + other.needless,
+            changed=self.changed + other.changed,
+        )
+
+
+class RepairStore(Protocol):
+    """The database of one service."""
+
+    def received(self, events: Sequence[Receipted]) -> set[Receipted]:
+        """Return which of these its inbox holds."""
+        ...
+
+    def repair(
+        self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool
+    ) -> Repaired:
+        """Repair those rows that still are as they were seen, and note it, in one transaction.
+
+        With `dry_run` nothing is written: the answer says what would be.
+        """
+        ...

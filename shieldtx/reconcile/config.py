@@ -1,0 +1,202 @@
+"""`reconcile.toml`: which services are compared, and who should receive what."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
+from shieldtx.states import TxKind
+
+_Name = Annotated[str, Field(pattern=r"^[^\s'\"{}]{1,200}$")]
+_Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_Schema = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+_Duration = Annotated[timedelta, Field(ge=timedelta(0))]
+
+
+class _Part(BaseModel):
+    # What is wrong is told by its place and never by its value, which may be a secret in the wrong
+    # place.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class _Group(_Part):
+    name: _Name
+    receives: tuple[_Name, ...] = ()
+    compensates: tuple[_Name, ...] = ()
+    events: tuple[_Name, ...] = ()
+    upstreams: tuple[_Name, ...] = Field(default=(), alias="from")
+    max_attempts: Annotated[int, Field(ge=1)] | None = None
+
+
+class _Service(_Part):
+    url: _Variable
+    replica_url: _Variable | None = None
+    schema_: _Schema | None = Field(default=None, alias="schema")
+    source: _Name | None = None
+    retention: _Duration | Literal["for-ever"] = timedelta(days=7)
+    for_others: tuple[_Name, ...] = ()
+    groups: tuple[_Group, ...] = ()
+
+
+class _Topics(_Part):
+    bootstrap: str
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = ""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: _Variable | None = None
+    ssl_cafile: str | None = None
+
+
+class _File(_Part):
+    name: _Name | None = None
+    margin: _Duration = timedelta(minutes=15)
+    statement_timeout: _Duration = timedelta(hours=1)
+    services: dict[_Name, _Service] = Field(min_length=1)
+    topics: _Topics | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """What is compared, every night anew."""
+
+    scope: str
+    """The name under which runs are stored: each has its own watermarks."""
+    services: tuple[ServiceDatabase, ...]
+    """The database of the first one keeps the stored runs."""
+    broker: BrokerAccess | None = None
+    margin: timedelta = timedelta(minutes=15)
+    statement_timeout: timedelta = timedelta(hours=1)
+
+
+def read_configuration(path: Path, environment: Mapping[str, str]) -> Configuration:
+    """Read a TOML file; the variables that it names are looked up in the `environment`.
+
+    Raises ConfigurationError, which says where and repeats no value, for a file that cannot be
+    read, for keys and values that cannot be, and for variables that are not set.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        file = _File.model_validate(raw)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no TOML: {error}") from None
+    except ValidationError as error:
+        raise ConfigurationError(f"{path}: {_problems(error)}") from None
+    variables = _Variables(path=path, environment=environment)
+    return Configuration(
+        scope=file.name or path.stem,
+        services=tuple(_service(n, given, variables) for n, given in file.services.items()),
+        broker=None if file.topics is None else _broker(file.topics, variables),
+        margin=file.margin,
+        statement_timeout=file.statement_timeout,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Variables:
+    path: Path
+    environment: Mapping[str, str]
+
+    def value(self, name: str, *, of: str) -> str:
+        found = self.environment.get(name)
+        if not found:
+            raise ConfigurationError(
+                f"{self.path}: {of}: the environment variable {name} is not set"
+            )
+        return found
+
+    def url(self, name: str, *, of: str) -> str:
+        found = self.value(name, of=of)
+        try:
+            make_url(found)
+        except (ArgumentError, ValueError):
+            raise ConfigurationError(
+                f"{self.path}: {of}: {name} does not hold a database URL"
+            ) from None
+        return found
+
+
+def _service(name: str, given: _Service, variables: _Variables) -> ServiceDatabase:
+    place = f"services.{name}"
+    replica = given.replica_url
+    return ServiceDatabase(
+        name=given.source or name,
+        url=variables.url(given.url, of=f"{place}.url"),
+        replica_url=None if replica is None else variables.url(replica, of=f"{place}.replica_url"),
+        schema=given.schema_,
+        retention=None if isinstance(given.retention, str) else given.retention,
+        groups=tuple(_groups(place, given.groups, variables.path)) or None,
+        others=given.for_others,
+    )
+
+
+def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedGroup]:
+    groups = []
+    for group in given:
+        if not group.receives and not group.compensates:
+            raise ConfigurationError(
+                f"{path}: {place}.groups: {group.name} neither `receives` nor `compensates` any "
+                "topic: name the topics, or leave the group out"
+            )
+        for kind, topics in (
+            (TxKind.COMMIT, group.receives),
+            (TxKind.ROLLBACK, group.compensates),
+        ):
+            if topics:
+                groups.append(
+                    ExpectedGroup(
+                        name=group.name,
+                        kind=kind,
+                        topics=topics,
+                        event_types=group.events,
+                        upstreams=group.upstreams,
+                        max_attempts=group.max_attempts,
+                    )
+                )
+    return groups
+
+
+def _broker(given: _Topics, variables: _Variables) -> BrokerAccess:
+    password = given.sasl_password
+    return BrokerAccess(
+        bootstrap=given.bootstrap,
+        topic_prefix=given.prefix,
+        security_protocol=given.security_protocol,
+        sasl_mechanism=given.sasl_mechanism,
+        sasl_username=given.sasl_username,
+        sasl_password=None
+        if password is None
+        else variables.value(password, of="topics.sasl_password"),
+        ssl_cafile=given.ssl_cafile,
+    )
+
+
+def _problems(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {_words(problem)}"
+        for problem in error.errors(include_input=False, include_url=False)
+    )
+
+
+def _words(problem: Any) -> str:
+    if problem["type"] == "string_pattern_mismatch" and problem["loc"][-1] in _SECRETS:
+        return "write the name of the environment variable that holds it, never the value itself"
+    if problem["type"] == "extra_forbidden":
+        return "there is no such key"
+    return str(problem["msg"])
+
+
+_SECRETS = {"url", "replica_url", "sasl_password"}

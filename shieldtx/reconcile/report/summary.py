@@ -1,0 +1,70 @@
+"""The findings for the terminal: one short table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from shieldtx.reconcile.findings import Findings, Pair
+from shieldtx.reconcile.report import wording
+from shieldtx.reconcile.verdicts import Verdict, Weight
+
+_STYLES: Mapping[Weight, str] = {
+    Weight.MISMATCH: "bold red",
+    Weight.NOTE: "blue",
+    Weight.UNJUDGED: "yellow",
+    Weight.CLEAN: "green",
+}
+
+
+def summary_table(findings: Findings) -> Table:
+    """Return one line a pair, with its numbers by verdict; below them, how the run ended.
+
+    Foreign names are shown as they are: nothing in them is taken for markup or obeyed.
+    """
+    totals = wording.weighed(findings.totals)
+    always = (Weight.MISMATCH, Weight.CLEAN)
+    weights = [weight for weight, number in totals.items() if number or weight in always]
+    table = Table(
+        title="reconciliation",
+        title_justify="left",
+        caption_justify="left",
+        caption_style="",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("events", overflow="fold")
+    table.add_column("group or topic", overflow="fold")
+    for weight in weights:
+        table.add_column(wording.WEIGHTS[weight], overflow="fold")
+    for pair, counts in findings.by_pair.items():
+        table.add_row(*_names(pair), *(_numbers(counts, weight) for weight in weights))
+    table.caption = Text(wording.headline(findings), style="bold")
+    return table
+
+
+def remarks(findings: Findings) -> list[tuple[str, str]]:
+    """Return by name what is to be said in whole lines: what hindered, and what would repair."""
+    command = wording.repair_command(findings)
+    return [
+        *(("not judged", problem) for problem in findings.problems),
+        *(("left out", sentence) for sentence in findings.left_out),
+        *([("repair", command)] if command else []),
+    ]
+
+
+def _names(pair: Pair) -> Iterable[Text]:
+    yield Text(wording.visible(wording.direction(pair)))
+    yield Text(wording.visible(pair.group))
+
+
+def _numbers(counts: Mapping[Verdict, int], weight: Weight) -> Text:
+    found = [
+        f"{counts[verdict]:,} {wording.name(verdict)}"
+        for verdict in wording.present(counts)
+        if verdict.weight is weight
+    ]
+    return Text("\n".join(found), style=_STYLES[weight]) if found else Text("0", style="dim")

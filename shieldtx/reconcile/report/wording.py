@@ -1,0 +1,170 @@
+"""What findings are called where people read them: sentences, names, times and numbers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from shieldtx.reconcile.findings import (
+    TOPICS,
+    Bounds,
+    Findings,
+    Outcome,
+    Pair,
+)
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.verdicts import Verdict, Weight
+from shieldtx.reconcile.window import Window
+from shieldtx.states import TxKind
+
+REPAIR = "shieldtx reconcile repair"
+"""The command that a verdict's advice names where it can help."""
+
+WEIGHTS: Mapping[Weight, str] = {
+    Weight.MISMATCH: "mismatches",
+    Weight.NOTE: "notes",
+    Weight.UNJUDGED: "not judged",
+    Weight.CLEAN: "in order",
+}
+"""What verdicts of a weight are called together, the most urgent first."""
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def headline(findings: Findings) -> str:
+    """Say in a sentence or two how the run ended."""
+    totals = weighed(findings.totals)
+    match findings.outcome:
+        case Outcome.MISMATCHES:
+            found = counted(totals[Weight.MISMATCH], "mismatch", "mismatches")
+            caveat = " Not everything could be judged." if findings.problems else ""
+            return f"{found}.{caveat}"
+        case Outcome.NOT_JUDGED if not totals[Weight.CLEAN] + totals[Weight.NOTE]:
+            return "Nothing could be judged."
+        case Outcome.NOT_JUDGED:
+            return "Not everything could be judged, and what could be is in order."
+        case Outcome.CLEAN if not findings.counts:
+            return "Clean: there were no events to compare."
+        case Outcome.CLEAN:
+            return "Clean: everything that could be judged is in order."
+        case Outcome.ERROR:
+            return "The run broke off."
+
+
+def weighed(counts: Mapping[Verdict, int]) -> dict[Weight, int]:
+    """Return the number of events by the weight of their verdicts, for each weight."""
+    totals = dict.fromkeys(WEIGHTS, 0)
+    for verdict, rows in counts.items():
+        totals[verdict.weight] += rows
+    return totals
+
+
+def present(counts: Mapping[Verdict, int]) -> list[Verdict]:
+    """Return the verdicts that occur, in the order of their definition."""
+    return [verdict for verdict in Verdict if counts.get(verdict)]
+
+
+def repair_command(findings: Findings) -> str | None:
+    """Return the command that repairs what can be; None where nothing can, or no run was kept."""
+    can_help = any(is_repairable(verdict) for verdict in present(findings.totals))
+    return f"{REPAIR} {shlex.quote(findings.run_id)}" if can_help and findings.run_id else None
+
+
+def is_repairable(verdict: Verdict) -> bool:
+    """Whether the advice on a verdict is to have it repaired."""
+    return REPAIR in verdict.advice
+
+
+def name(verdict: Verdict) -> str:
+    """Return a verdict in plain words."""
+    return verdict.replace("_", " ").lower()
+
+
+def direction(of: Pair | Bounds) -> str:
+    """Return from where to where which kind of events go."""
+    what = "rollbacks" if of.kind is TxKind.ROLLBACK else "events"
+    downstream = "topics" if of.downstream == TOPICS else of.downstream
+    return f"{of.upstream} \N{RIGHTWARDS ARROW} {downstream}, {what}"
+
+
+def selected(selection: Selection) -> str:
+    """Say which of the events that are kept the run looked at."""
+    since, until = moment(selection.written_since), moment(selection.written_until)
+    if since or until:
+        window = " ".join(
+            [*([f"since {since}"] if since else []), *([f"before {until}"] if until else [])]
+        )
+        return f"Only events written {window}."
+    if selection.moved_since:
+        return (
+            "What has moved since the last good run, and all that is open or waits for a person: "
+            + "; ".join(
+                f"{service} since {moment(when)}"
+                for service, when in sorted(selection.moved_since.items())
+            )
+            + "."
+        )
+    return "All events that are kept."
+
+
+def from_when(window: Window) -> str:
+    """Say from when on rows were judged."""
+    return moment(window.horizon) or "the first row"
+
+
+def until_when(window: Window, started_at: datetime) -> str:
+    """Say until when rows were judged, and how long before the run that is."""
+    if window.watermark is None:
+        return "not known"
+    before = started_at - window.watermark
+    distance = (
+        f"{duration(before)} before the run"
+        if before >= timedelta(0)
+        else f"{duration(-before)} after it began, by that clock"
+    )
+    return f"{moment(window.watermark)} ({distance})"
+
+
+def moment(when: datetime | None) -> str:
+    """Return a time in UTC, to the second; empty without one."""
+    return "" if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def instant(when: datetime) -> str:
+    """Return a time in UTC to the millisecond, where it need not be said that it is in UTC."""
+    return when.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+
+
+def duration(seconds: float | timedelta) -> str:
+    """Return a duration in its two largest units; below a minute in one, with three digits."""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if seconds < 0:
+        return f"\N{MINUS SIGN}{duration(-seconds)}"
+    if seconds < 0.9995:  # noqa: PLR2004  what is not rounded up to a second
+        return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
+    if seconds < 59.95:  # noqa: PLR2004  nor to a minute
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        count, whole = divmod(whole, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(filter(None, parts[:2]))
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with the noun that fits it."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def visible(text: str) -> str:
+    """Return foreign text without characters that a terminal or a page would obey.
+
+    What turns the direction of writing is one of them: it would put others' words in disorder.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )

@@ -1,0 +1,135 @@
+"""The rows that a run has listed, read back from its Parquet files a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+
+BATCH_ROWS: Final = 5_000
+
+_READ: Final = (
+    "kind",
+    "upstream",
+    "downstream",
+    "consumer_group",
+    "event_id",
+    "verdict",
+    "upstream_status",
+    "downstream_status",
+    "upstream_attempts",
+    "attempts",
+    "published_at",
+    "settled_at",
+)
+_TIMES: Final = ("published_at", "settled_at")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedRow:
+    """One event and group, or one event and topic, with what a repair has to know of it."""
+
+    kind: TxKind
+    upstream: str
+    downstream: str
+    group: str
+    event_id: UUID
+    verdict: Verdict
+    upstream_status: OutboxStatus | None
+    downstream_status: InboxStatus | None
+    upstream_attempts: int | None
+    attempts: int | None
+    """That the group has made."""
+    published_at: datetime | None
+    """When the outbox row was settled, by the upstream's clock."""
+    settled_at: datetime | None
+    """When the inbox row was settled, by the downstream's clock."""
+
+
+def listed_rows(folder: Path, verdicts: Collection[Verdict]) -> Iterator[ListedRow]:
+    """Yield the rows with one of these verdicts, holding one batch of them in memory.
+
+    Raises ConfigurationError where they cannot be read: no PyArrow, no such folder, other files.
+    """
+    _require_pyarrow()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"{folder} is not there: repair where the run left its rows, or give the folder of a "
+            "copy with --folder"
+        )
+    wanted = {verdict.value for verdict in verdicts}
+    for file in sorted(folder.rglob("*.parquet")):
+        try:
+            for values in _values(file):
+                if values["verdict"] in wanted:
+                    yield _row(values)
+        except (OSError, ValueError) as error:
+            # PyArrow's errors are of these types too.
+            raise ConfigurationError(f"the rows in {file} cannot be read: {error}") from error
+
+
+def _values(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield what a file holds, batch after batch; a scan of the whole folder would read ahead."""
+    parquet = import_module("pyarrow.parquet").ParquetFile(file)
+    with parquet:
+        missing = set(_READ).difference(parquet.schema_arrow.names)
+        if missing:
+            raise ConfigurationError(
+                f"the rows in {file} have no {', '.join(sorted(missing))}: another version of "
+                "shieldtx wrote them; reconcile once more"
+            )
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(_READ)):
+            yield from _in_microseconds(batch).to_pylist()
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Turn times, whatever their unit and zone, into the number of microseconds since 1970."""
+    pyarrow = import_module("pyarrow")
+    for name in _TIMES:
+        times = batch.column(name)
+        if pyarrow.types.is_timestamp(times.type):
+            in_utc = times.cast(pyarrow.timestamp("us", tz="UTC"), safe=False)
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, name, in_utc.cast(pyarrow.int64()))
+    return batch
+
+
+def _row(values: Mapping[str, Any]) -> ListedRow:
+    upstream_status, downstream_status = values["upstream_status"], values["downstream_status"]
+    return ListedRow(
+        kind=TxKind(values["kind"]),
+        upstream=values["upstream"],
+        downstream=values["downstream"],
+        group=values["consumer_group"],
+        event_id=UUID(values["event_id"]),
+        verdict=Verdict[values["verdict"]],
+        upstream_status=OutboxStatus(upstream_status) if upstream_status else None,
+        downstream_status=InboxStatus(downstream_status) if downstream_status else None,
+        upstream_attempts=values["upstream_attempts"],
+        attempts=values["attempts"],
+        published_at=_utc(values["published_at"]),
+        settled_at=_utc(values["settled_at"]),
+    )
+
+
+def _utc(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _require_pyarrow() -> None:
+    """Only who repairs needs it."""
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError(
+            "the rows of a run are Parquet files, and PyArrow, which reads them, is not installed: "
+            "pip install 'shieldtx[spark]'"
+        )

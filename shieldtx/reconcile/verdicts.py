@@ -1,0 +1,196 @@
+"""What the reconciliation may say about an event: verdicts, what they mean, what to do."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class Weight(StrEnum):
+    """What a verdict means for the run as a whole."""
+
+    CLEAN = "CLEAN"
+    """All sides agree, and nothing is left to do. Only counted."""
+
+    NOTE = "NOTE"
+    """Worth knowing, and harmless. Listed."""
+
+    UNJUDGED = "UNJUDGED"
+    """Too young or too old to say. Listed."""
+
+    MISMATCH = "MISMATCH"
+    """Something is wrong or waits for a person. Listed, and the run's exit status says so."""
+
+
+class Verdict(StrEnum):
+    """What the reconciliation says about one event and one consumer group, or one topic."""
+
+    weight: Weight
+    meaning: str
+    advice: str
+
+    def __new__(cls, name: str, weight: Weight, meaning: str, advice: str) -> Self:
+        """Make a verdict that knows its weight, what it means and what to do about it."""
+        verdict = str.__new__(cls, name)
+        verdict._value_ = name
+        verdict.weight, verdict.meaning, verdict.advice = weight, meaning, advice
+        return verdict
+
+    # Of an event and a group.
+    MATCHED = (
+        "MATCHED",
+        Weight.CLEAN,
+        "The event was published, and its effect is committed (of a rollback: its compensation).",
+        "Nothing.",
+    )
+    REFUSED = (
+        "REFUSED",
+        Weight.CLEAN,
+        "The event was published; the group gave it up, or knew of its rollback already.",
+        "Nothing here: the rollback is judged as an event of its own.",
+    )
+    NEVER_SENT = (
+        "NEVER_SENT",
+        Weight.CLEAN,
+        "The event was discarded before it was sent, and the group has not received it.",
+        "Nothing.",
+    )
+    IN_FLIGHT = (
+        "IN_FLIGHT",
+        Weight.UNJUDGED,
+        "One side has moved, or is due to move, after the watermark.",
+        "Nothing: a later run judges it.",
+    )
+    TOO_OLD = (
+        "TOO_OLD",
+        Weight.UNJUDGED,
+        "A row is missing on one side, which purges rows of that age.",
+        "Nothing if earlier runs were clean; reconcile more often than the shortest retention.",
+    )
+    STUCK = (
+        "STUCK",
+        Weight.MISMATCH,
+        (
+            "A row is open (its lease ran out, it is past due, or its checks ended), and since "
+            "before the watermark nothing has moved it."
+        ),
+        (
+            "Look whether the upstream's relay and the group's consumer run and keep up; then "
+            "`shieldtx reconcile repair` releases what an ended process has left."
+        ),
+    )
+    PARKED = (
+        "PARKED",
+        Weight.MISMATCH,
+        (
+            "Delivery or compensation failed for good (FAILED, DEAD), or nobody can tell the end "
+            "of a half message (UNRESOLVED): it waits for a person."
+        ),
+        "Read its last error with `shieldtx dead show`, mend the cause, and replay it.",
+    )
+    MISSING_DOWNSTREAM = (
+        "MISSING_DOWNSTREAM",
+        Weight.MISMATCH,
+        "The broker acknowledged the event before the watermark; the group has not received it.",
+        (
+            "Look at the group's lag and parked records; if the record is gone, "
+            "`shieldtx reconcile repair` publishes it again under the same id."
+        ),
+    )
+    UNKNOWN_UPSTREAM = (
+        "UNKNOWN_UPSTREAM",
+        Weight.MISMATCH,
+        "The group has received an event that is not in the outbox of the service it names.",
+        "Find out who else publishes under this source, or who restored or cleaned the upstream.",
+    )
+    PAYLOAD_DIFFERS = (
+        "PAYLOAD_DIFFERS",
+        Weight.MISMATCH,
+        "Both sides have the event, with different payloads.",
+        "Find out who changed a row by hand, or who else publishes under this source and id.",
+    )
+    STATUS_DISAGREES = (
+        "STATUS_DISAGREES",
+        Weight.MISMATCH,
+        "Both sides have the event, with statuses that exclude each other.",
+        "Upstream not PROCESSED: it was delivered all the same, so undo one side's part of it.",
+    )
+    ATTEMPTS_DIFFER = (
+        "ATTEMPTS_DIFFER",
+        Weight.MISMATCH,
+        "The group gave the event up after more attempts than its limit allows.",
+        (
+            "Compare the limit in reconcile.toml with the handler's RetryPolicy; if they agree, a "
+            "handler ran more often than it may."
+        ),
+    )
+    EFFECT_DESPITE_ROLLBACK = (
+        "EFFECT_DESPITE_ROLLBACK",
+        Weight.MISMATCH,
+        "The group's effect is committed, and its service has taken the event back all the same.",
+        "Undo the effect downstream, or the compensation upstream: both cannot be right.",
+    )
+    NEITHER_EFFECT_NOR_COMPENSATION = (
+        "NEITHER_EFFECT_NOR_COMPENSATION",
+        Weight.MISMATCH,
+        "The group gave the event up, but no rollback of it is in that service's outbox.",
+        "`shieldtx reconcile repair` raises the rollback that is owed: nothing else will.",
+    )
+    ROLLBACK_NOT_COMPENSATED = (
+        "ROLLBACK_NOT_COMPENSATED",
+        Weight.MISMATCH,
+        "The group has settled a rollback, but neither it nor another one compensated its event.",
+        "Look whether the compensation took place, and make up for it by hand if not.",
+    )
+
+    # Of an event and its topic.
+    ON_TOPIC = ("ON_TOPIC", Weight.CLEAN, "The event has its record in the topic.", "Nothing.")
+    NOT_ON_TOPIC = (
+        "NOT_ON_TOPIC",
+        Weight.CLEAN,
+        "The event has not been sent, and no record of it is in the topic.",
+        "Nothing.",
+    )
+    BEFORE_TOPIC = (
+        "BEFORE_TOPIC",
+        Weight.UNJUDGED,
+        "The topic has no record of the event any more: it begins later than the event.",
+        "Nothing; reconcile more often than the topic's retention to have such events judged.",
+    )
+    ABSENT_FROM_TOPIC = (
+        "ABSENT_FROM_TOPIC",
+        Weight.MISMATCH,
+        "The outbox says that the broker acknowledged the event, and the topic has no record.",
+        (
+            "Ask whether the broker lost or deleted records; `shieldtx reconcile repair` publishes "
+            "it again under the same id."
+        ),
+    )
+    RECORD_WITHOUT_ROW = (
+        "RECORD_WITHOUT_ROW",
+        Weight.MISMATCH,
+        "The topic has a record under the service's source that is not in its outbox.",
+        "Find out who else publishes under this source, or who restored or cleaned the outbox.",
+    )
+    ORDER_INVERTED = (
+        "ORDER_INVERTED",
+        Weight.MISMATCH,
+        "The event's first record comes after that of an event which its key wrote later.",
+        "Find out who published it: two relays of different settings, or a replay by hand.",
+    )
+    DUPLICATE_RECORDS = (
+        "DUPLICATE_RECORDS",
+        Weight.NOTE,
+        "The topic has several records of the event, as after a crash or an unclear answer.",
+        "Nothing: inboxes know the event by its id.",
+    )
+
+    @property
+    def is_mismatch(self) -> bool:
+        """Whether it makes the run end with mismatches."""
+        return self.weight is Weight.MISMATCH
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether its rows are written out, not only counted."""
+        return self.weight is not Weight.CLEAN

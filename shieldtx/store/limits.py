@@ -1,0 +1,73 @@
+"""What is at its limit now: topics of the write side, partitions of the consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from shieldtx.states import TxKind
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import backlog
+from shieldtx.store.statements import inbox as sql
+from shieldtx.store.tables import Tables
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicAtLimit:
+    """A logical topic so many of whose events wait to be sent that further ones are objected to."""
+
+    topic: str
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionAtLimit:
+    """A partition so many of whose events are unfinished in the inbox that it is not polled."""
+
+    group: str
+    topic: str
+    """The logical one."""
+    kind: TxKind
+    partition: int
+    pending: int
+
+
+class SqlLimits:
+    """Counts as the write side and the consumers do, which decide for themselves."""
+
+    def __init__(self, engine: Engine, tables: Tables) -> None:
+        self._engine = engine
+        self._backlog = backlog.events(tables, dialect_of(engine.dialect))
+        self._pending = sql.pending(tables)
+
+    def topics(self, limits: Mapping[str, int]) -> list[TopicAtLimit]:
+        """Return those of these topics that are at their limit, by name."""
+        with self._engine.connect() as connection:
+            return [
+                TopicAtLimit(topic=topic, limit=limit)
+                for topic, limit in sorted(limits.items())
+                if connection.scalar(self._backlog, backlog.parameters(topic, limit)) == limit
+            ]
+
+    def partitions(self, groups: Iterable[str], limit: int) -> list[PartitionAtLimit]:
+        """Return the partitions with at least `limit` unfinished events in one of these groups."""
+        with self._engine.connect() as connection:
+            return sorted(
+                (
+                    PartitionAtLimit(
+                        group=group,
+                        topic=topic,
+                        kind=TxKind(kind),
+                        partition=partition,
+                        pending=pending,
+                    )
+                    for group in groups
+                    for topic, kind, partition, pending in connection.execute(
+                        self._pending, sql.group_parameters(group)
+                    )
+                    if pending >= limit
+                ),
+                key=lambda at: (at.group, at.topic, at.kind, at.partition),
+            )

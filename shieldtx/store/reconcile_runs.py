@@ -1,0 +1,220 @@
+"""The stored runs of the reconciliation: one at a time, and from where the next one may start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Engine, Row
+from sqlalchemy.exc import DBAPIError
+
+from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import reconcile_runs as sql
+from shieldtx.store.tables import Tables
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = timedelta(minutes=2)
+"""After which a run that nobody hears of is dead, and another one may begin."""
+EXTENSIONS_PER_LEASE: Final = 6
+KEPT: Final = timedelta(days=90)
+"""For how long ended runs are listed."""
+
+LAST: Final = "last"
+"""Instead of an id: the latest run that has ended."""
+ABANDONED: Final = "ABANDONED"
+"""The outcome of a run whose process died."""
+_DIED: Final = "it was not heard of any more, and another run began"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRun:
+    """A run of the reconciliation, at one time by the database's clock."""
+
+    run_id: str
+    scope: str
+    """The configuration that it is of."""
+    mode: str
+    who: str
+    """And on which machine."""
+    folder: str
+    started_at: datetime
+    finished_at: datetime | None
+    outcome: str | None
+    """None while it is at work."""
+    dead: bool
+    """It counts as being at work, and has not been heard of for a whole lease."""
+    good: bool
+    """The next run may start from its watermarks."""
+    watermarks: Mapping[str, datetime]
+    """By service: up to when all of it is judged, and in order."""
+    totals: Mapping[str, int]
+    """The number of events by verdict."""
+    problem: str
+    at: datetime
+    """Now."""
+
+
+class SqlReconcileRuns:
+    """Keeps the runs of one configuration, in the database of its first service."""
+
+    def __init__(self, engine: Engine, tables: Tables, *, scope: str) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._scope = scope
+        self._dialect = dialect_of(engine.dialect)
+
+    def begin(
+        self, run_id: str, *, mode: str, who: str, folder: str = "", lease: timedelta = LEASE
+    ) -> StoredRun:
+        """Note that a run begins; raises AlreadyRunning while another one is at work.
+
+        One that has died is given up, and runs of long ago are forgotten.
+        """
+        t, d, scope = self._tables, self._dialect, self._scope
+        with self._engine.begin() as connection:
+            connection.execute(
+                sql.give_up_dead(t, d, scope=scope, outcome=ABANDONED, problem=_DIED)
+            )
+            connection.execute(sql.forget_old(t, d, scope=scope, older_than=KEPT))
+            begun = connection.execute(
+                sql.begin(
+                    t,
+                    d,
+                    run_id=run_id,
+                    scope=scope,
+                    mode=mode,
+                    who=who,
+                    folder=folder,
+                    lease=lease,
+                )
+            ).one_or_none()
+        run = self._first(t.reconcile_run.c.run_id == run_id)
+        if begun is not None and run is not None:
+            return run
+        if run is not None:
+            raise ConfigurationError(f"there has been a run {run_id} already: choose another id")
+        other = self._first(t.reconcile_run.c.outcome.is_(None))
+        if other is None:
+            raise AlreadyRunning("another run of this configuration has just ended: try again")
+        raise AlreadyRunning(
+            f"run {other.run_id} of this configuration is at work: {other.who} began it at "
+            f"{other.started_at:%Y-%m-%d %H:%M:%S} UTC; wait for its end, or, if it died, until "
+            "its lease has run out"
+        )
+
+    def extend(self, run_id: str, *, lease: timedelta = LEASE) -> None:
+        """Say that a run is at work; raises LeaseLost where it has been given up."""
+        with self._engine.begin() as connection:
+            statement = sql.extend(self._tables, self._dialect, run_id=run_id, lease=lease)
+            if connection.execute(statement).rowcount != 1:
+                raise LeaseLost(_lost(run_id))
+
+    @contextmanager
+    def holding(self, run_id: str, *, lease: timedelta = LEASE) -> Iterator[threading.Event]:
+        """Extend the lease of a run in the background; the event says that it was lost."""
+        lost, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            while not over.wait(lease.total_seconds() / EXTENSIONS_PER_LEASE):
+                try:
+                    self.extend(run_id, lease=lease)
+                except LeaseLost:
+                    lost.set()
+                    return
+                except DBAPIError as error:
+                    # It may come back before the lease is over.
+                    log.warning("run %s could not say that it is at work: %s", run_id, error.orig)
+
+        thread = threading.Thread(target=hold, name=f"reconcile {run_id}", daemon=True)
+        thread.start()
+        try:
+            yield lost
+        finally:
+            over.set()
+            thread.join()
+
+    def finish(
+        self,
+        run_id: str,
+        *,
+        outcome: str,
+        good: bool = False,
+        watermarks: Mapping[str, datetime] | None = None,
+        totals: Mapping[str, int] | None = None,
+        problem: str = "",
+    ) -> None:
+        """Note how a run ended; raises LeaseLost, having noted nothing, where it was given up.
+
+        With `good`, the next one may start from its watermarks.
+        """
+        moments = {name: when.isoformat() for name, when in (watermarks or {}).items()}
+        statement = sql.finish(
+            self._tables,
+            self._dialect,
+            run_id=run_id,
+            outcome=outcome,
+            good=good,
+            watermarks=json.dumps(moments),
+            totals=json.dumps(dict(totals or {})),
+            problem=problem,
+        )
+        with self._engine.begin() as connection:
+            if connection.execute(statement).rowcount != 1:
+                raise LeaseLost(_lost(run_id))
+
+    def last_good(self) -> Mapping[str, datetime] | None:
+        """Return the watermarks from which the next run may start; None: from the beginning."""
+        good = self._first(self._tables.reconcile_run.c.good)
+        return None if good is None else good.watermarks
+
+    def find(self, run: str) -> StoredRun | None:
+        """Return a run by its id; `last` is the latest that has ended."""
+        r = self._tables.reconcile_run
+        return self._first(r.c.outcome.is_not(None) if run == LAST else r.c.run_id == run)
+
+    def latest(self, *, limit: int) -> Sequence[StoredRun]:
+        """Return up to `limit` runs, the latest first."""
+        return self._select(limit)
+
+    def _first(self, condition: ColumnElement[bool]) -> StoredRun | None:
+        return next(iter(self._select(1, condition)), None)
+
+    def _select(self, limit: int, *conditions: ColumnElement[bool]) -> list[StoredRun]:
+        statement = sql.runs(self._tables, self._dialect, scope=self._scope).limit(limit)
+        with self._engine.connect() as connection:
+            return [_stored(row) for row in connection.execute(statement.where(*conditions))]
+
+
+def _lost(run_id: str) -> str:
+    return (
+        f"run {run_id} was given up meanwhile: nothing was heard of it for a whole lease, and "
+        "another run began; what it found counts for nothing, run it again"
+    )
+
+
+def _stored(row: Row[*tuple[Any, ...]]) -> StoredRun:
+    moments = json.loads(row.watermarks)
+    return StoredRun(
+        run_id=row.run_id,
+        scope=row.scope,
+        mode=row.mode,
+        who=row.who,
+        folder=row.folder,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        outcome=row.outcome,
+        dead=bool(row.dead),
+        good=row.good,
+        watermarks={name: datetime.fromisoformat(when) for name, when in moments.items()},
+        totals=json.loads(row.totals),
+        problem=row.problem,
+        at=row.at,
+    )

@@ -1,0 +1,120 @@
+"""The statements on the runs of the reconciliation."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Delete, Select, Update, delete, select, update
+from sqlalchemy.sql.dml import ReturningInsert
+
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.tables import Tables
+
+
+def begin(
+    t: Tables,
+    d: StoreDialect,
+    *,
+    run_id: str,
+    scope: str,
+    mode: str,
+    who: str,
+    folder: str,
+    lease: timedelta,
+) -> ReturningInsert[Any]:
+    """Note that a run begins, unless another one of its scope is at work."""
+    return (
+        d.insert_new(t.reconcile_run)
+        .values(
+            run_id=run_id,
+            scope=scope,
+            mode=mode,
+            who=who,
+            folder=folder,
+            started_at=d.now(),
+            lease_until=d.later(lease),
+        )
+        .returning(t.reconcile_run.c.run_id)
+    )
+
+
+def give_up_dead(t: Tables, d: StoreDialect, *, scope: str, outcome: str, problem: str) -> Update:
+    """End the run of a scope that has not been heard of for a whole lease."""
+    r = t.reconcile_run
+    return (
+        update(r)
+        .where(r.c.scope == scope, r.c.outcome.is_(None), r.c.lease_until <= d.now())
+        .values(outcome=outcome, problem=problem, finished_at=d.now())
+    )
+
+
+def extend(t: Tables, d: StoreDialect, *, run_id: str, lease: timedelta) -> Update:
+    """Say that a run is at work, for one lease more."""
+    r = t.reconcile_run
+    return (
+        update(r)
+        .where(r.c.run_id == run_id, r.c.outcome.is_(None))
+        .values(lease_until=d.later(lease))
+    )
+
+
+def finish(
+    t: Tables,
+    d: StoreDialect,
+    *,
+    run_id: str,
+    outcome: str,
+    good: bool,
+    watermarks: str,
+    totals: str,
+    problem: str,
+) -> Update:
+    """Note how a run ended that was still counted as being at work."""
+    r = t.reconcile_run
+    return (
+        update(r)
+        .where(r.c.run_id == run_id, r.c.outcome.is_(None))
+        .values(
+            outcome=outcome,
+            good=good,
+            watermarks=watermarks,
+            totals=totals,
+            problem=problem,
+            finished_at=d.now(),
+        )
+    )
+
+
+def latest_good(t: Tables, *, scope: str) -> Select[Any]:
+    """Select the run of a scope after which all was known to be in order."""
+    r = t.reconcile_run
+    return (
+        select(r.c.run_id)
+        .where(r.c.scope == scope, r.c.good)
+        .order_by(r.c.started_at.desc(), r.c.run_id.desc())
+        .limit(1)
+    )
+
+
+def runs(t: Tables, d: StoreDialect, *, scope: str) -> Select[Any]:
+    """Select the runs of a scope, the latest first; a running one may be dead."""
+    r = t.reconcile_run
+    dead = r.c.outcome.is_(None) & (r.c.lease_until <= d.now())
+    return (
+        select(*r.c, d.now().label("at"), dead.label("dead"))
+        .where(r.c.scope == scope)
+        .order_by(r.c.started_at.desc(), r.c.run_id.desc())
+    )
+
+
+def forget_old(t: Tables, d: StoreDialect, *, scope: str, older_than: timedelta) -> Delete:
+    """Remove the ended runs of a scope that are old, but for the one that the next builds on."""
+    r = t.reconcile_run
+    kept = latest_good(t, scope=scope).scalar_subquery()
+    return delete(r).where(
+        r.c.scope == scope,
+        r.c.outcome.is_not(None),
+        r.c.started_at < d.later(-older_than),
+        r.c.run_id.is_distinct_from(kept),
+    )

@@ -1,0 +1,140 @@
+"""The statements of a repair: each moves only rows that are still as they should be for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    Update,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.outbox import in_line_again
+from shieldtx.store.tables import Tables
+
+InboxKey = tuple[UUID, str, str]
+"""Event, group and source."""
+
+
+def outbox_rows(t: Tables, d: StoreDialect, ids: Sequence[UUID], *, lock: bool) -> Select[Any]:
+    """Select how rows of the outbox stand; locked, without those that somebody is moving."""
+    o = t.outbox
+    columns = (o.c.event_id, *_standing(o, d))
+    rows = select(*columns).where(d.among(o.c.event_id, ids, o.c.event_id.type))
+    rows = rows.order_by(o.c.event_id)
+    return rows.with_for_update(skip_locked=True) if lock else rows
+
+
+def inbox_rows(t: Tables, d: StoreDialect, keys: Sequence[InboxKey], *, lock: bool) -> Select[Any]:
+    """Select how rows of the inbox stand, and their envelopes but for the payloads."""
+    i = t.inbox
+    # A payload may be a megabyte, and nothing here needs it.
+    envelope = [
+        literal("null").label("payload") if column is i.c.payload else column
+        for column in envelope_columns(i, "event_time")
+    ]
+    columns = (*envelope, i.c.consumer_group, *_standing(i, d), i.c.last_error)
+    rows = select(*columns).where(_is_one_of(i, keys))
+    rows = rows.order_by(i.c.event_id, i.c.consumer_group)
+    return rows.with_for_update(skip_locked=True) if lock else rows
+
+
+def received(t: Tables, keys: Sequence[InboxKey]) -> Select[Any]:
+    """Select which of these rows are in the inbox."""
+    i = t.inbox
+    return select(*_key(i)).where(_is_one_of(i, keys))
+
+
+def taken_back(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which events, by id and source, have a rollback in the outbox."""
+    o = t.outbox
+    # Written out, so that the planner sees that the index of the rollbacks will do.
+    rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
+    return select(o.c.causation_id, o.c.causation_source).where(
+        o.c.tx_kind == rollback, d.among(o.c.causation_id, ids, o.c.event_id.type)
+    )
+
+
+def count_shards(t: Tables) -> Select[Any]:
+    """Count the shards of this database."""
+    return select(func.count()).select_from(t.shard)
+
+
+def publish_again(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
+    """Put PROCESSED events back in line: the broker acknowledged them, and they are not there.
+
+    Other groups may have them all the same, so that a local rollback is for a person to decide.
+    """
+    return _let_in_line(t, d, ids, OutboxStatus.PROCESSED).values(
+        in_line_again(d) | {"unconfirmed": True}
+    )
+
+
+def release_events(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
+    """Take events from a relay whose lease ran out; as in a claim, it may have sent them.
+
+    They stay in their place in line: what they hold back waits on.
+    """
+    return (
+        _let_in_line(t, d, ids, OutboxStatus.PROCESSING)
+        .where(_lease_ran_out(t.outbox, d))
+        .values(
+            status=OutboxStatus.INIT.value, unconfirmed=True, lease_token=None, lease_until=None
+        )
+    )
+
+
+def release_attempts(t: Tables, d: StoreDialect, keys: Sequence[InboxKey]) -> Update:
+    """Let events whose attempt was left by its worker have the next one at once."""
+    i = t.inbox
+    sources = INBOX.sources_of(InboxStatus.PROCESSING, among=(InboxStatus.PROCESSING,))
+    return (
+        update(i)
+        .where(_is_one_of(i, keys), i.c.status.in_([s.value for s in sources]))
+        .where(_lease_ran_out(i, d))
+        .values(due_at=d.now(), lease_token=None, lease_until=None)
+    )
+
+
+def _let_in_line(t: Tables, d: StoreDialect, ids: Sequence[UUID], source: OutboxStatus) -> Update:
+    o = t.outbox
+    sources = OUTBOX.sources_of(OutboxStatus.INIT, among=(source,))
+    return update(o).where(
+        d.among(o.c.event_id, ids, o.c.event_id.type), o.c.status.in_([s.value for s in sources])
+    )
+
+
+def _standing(table: Table, d: StoreDialect) -> tuple[ColumnElement[Any], ...]:
+    c = table.c
+    return (
+        c.status,
+        c.settled_at,
+        c.attempts,
+        c.lease_token.is_not(None).label("leased"),
+        _lease_ran_out(table, d).label("lease_ran_out"),
+    )
+
+
+def _lease_ran_out(table: Table, d: StoreDialect) -> ColumnElement[bool]:
+    return or_(table.c.lease_until.is_(None), table.c.lease_until <= d.now())
+
+
+def _is_one_of(inbox: Table, keys: Sequence[InboxKey]) -> ColumnElement[bool]:
+    return tuple_(*_key(inbox)).in_(list(keys))
+
+
+def _key(inbox: Table) -> tuple[ColumnElement[Any], ...]:
+    return inbox.c.event_id, inbox.c.consumer_group, inbox.c.source

@@ -1,0 +1,185 @@
+"""The rows that a run compares, and how it came by them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from shieldtx.reconcile.expectations import Expectation, Received, Sent, expectation_of
+from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.states import TxKind
+
+from . import comparison, digests, selections, sources
+from .comparison import Compared
+from .databases import Databases
+from .frames import routes_frame, union_of
+from .reads import EVERYTHING, NOTHING, Read, by_ids
+from .transforms import alone, paired
+
+_MOST_LOOKUPS = 200_000
+"""Events looked up by their ids; where more lack a row, the whole table is read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Which rows have to be read to judge all that a run looks at."""
+
+    outboxes: Mapping[str, Read]
+    inboxes: Mapping[str, Read]
+    expectation: Expectation | None = None
+    """None: it depends on the rows that are read."""
+    past: Sequence[Received] = ()
+    """In that case, what was received before where that says what should be."""
+    compared: Sequence[Compared] | None = None
+    """What came of the digests; None: none were compared."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of all tables are read."""
+        return all(read.is_everything for read in (*self.outboxes.values(), *self.inboxes.values()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Books:
+    """The rows of all outboxes and inboxes that a run looks at."""
+
+    plan: Plan
+    expectation: Expectation
+    routes: DataFrame
+    sent: DataFrame
+    received: DataFrame
+
+    @property
+    def pairs(self) -> DataFrame:
+        """Each event beside the inbox row of each group that has it or should have it."""
+        return _pairs(self.plan, self.routes, self.sent, self.received)
+
+
+def plan_of(databases: Databases) -> Plan:
+    """Decide what to read: by digests where all events are to be judged and pushing down is on."""
+    request = databases.request
+    if request.push_down and request.selection.is_everything:
+        return _plan_by_digests(databases)
+    services, selection = databases.services, request.selection
+    plan = Plan(
+        outboxes={s.name: selections.read_of_outbox(selection, s.name) for s in services},
+        inboxes={s.name: selections.read_of_inbox(selection, s.name) for s in services},
+    )
+    if plan.is_whole:
+        sent = [t for s in services for t in sources.types_sent(databases, s)]
+        received = [t for s in services for t in sources.types_received(databases, s)]
+        return replace(plan, expectation=_expectation(databases, sent, received))
+    # Looking up the types of all rows is a scan of the whole table.
+    past = [t for s in services for t in sources.types_received(databases, s, _undeclared(s))]
+    return replace(plan, past=past)
+
+
+def books_of(databases: Databases, plan: Plan) -> Books:
+    """Read what is planned, and what belongs to it."""
+    sent = _read(databases, sources.outbox, plan.outboxes)
+    received = _read(databases, sources.inbox, plan.inboxes)
+    if plan.expectation is not None:
+        # No partner is missing where all is read, nor where digests were compared: one that is in
+        # order makes the digests of its bucket differ, and one that is not is read by its id.
+        expectation = plan.expectation
+        routes = routes_frame(databases.spark, expectation.routes)
+    else:
+        sent, received = sent.persist(), received.persist()
+        types_sent, types_received = sources.types_in(sent, received)
+        expectation = _expectation(databases, types_sent, [*plan.past, *types_received])
+        routes = routes_frame(databases.spark, expectation.routes)
+        sent, received = _with_partners(databases, plan, routes, sent, received)
+    return Books(plan=plan, expectation=expectation, routes=routes, sent=sent, received=received)
+
+
+def _plan_by_digests(databases: Databases) -> Plan:
+    found = digests.digests_of(databases)
+    types = {*found.types.values(), *found.odd_types}
+    sent = [each for each in types if isinstance(each, Sent)]
+    received = [each for each in types if isinstance(each, Received)]
+    expectation = _expectation(databases, sent, received)
+    compared = comparison.compared(databases, found, expectation.routes)
+    outboxes, inboxes = comparison.reads(found, compared)
+    return Plan(
+        outboxes=outboxes,
+        inboxes=inboxes,
+        expectation=expectation,
+        compared=compared,
+    )
+
+
+def _expectation(
+    databases: Databases, sent: Collection[Sent], received: Collection[Received]
+) -> Expectation:
+    members = [service.member for service in databases.services]
+    return expectation_of(members, sent=set(sent), received=set(received))
+
+
+def _names(databases: Databases) -> list[str]:
+    return [service.name for service in databases.services]
+
+
+def _undeclared(service: ServiceDatabase) -> list[TxKind]:
+    """Return the kinds of events of which no group is declared, so that the past speaks."""
+    declared = {group.kind for group in service.groups or ()}
+    return [kind for kind in TxKind if kind not in declared]
+
+
+def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) -> DataFrame:
+    pairs = paired(sent, received, routes)
+    return pairs if plan.compared is None else comparison.to_read(pairs, plan.compared)
+
+
+def _with_partners(
+    databases: Databases, plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Add the rows that the plan has left out and that belong to one that it has not.
+
+    An event that is looked up for the sake of one group is judged for all groups that should have
+    it, so inbox rows are looked up of such events too, and in all services.
+    """
+    ids: dict[str, dict[str, set[str]]] = {side: defaultdict(set) for side in ("up", "down")}
+    pairs = alone(_pairs(plan, routes, sent, received))
+    found = pairs.limit(_MOST_LOOKUPS + 1).collect()
+    for row in found:
+        if row.missing == "upstream":
+            ids["up"][row.service].add(row.event_id)
+            for service in databases.services:
+                ids["down"][service.name].add(row.event_id)
+        else:
+            ids["down"][row.service].add(row.event_id)
+    if not found:
+        return sent, received
+    is_few = len(found) <= _MOST_LOOKUPS
+    events = _looked_up(databases, sources.outbox, ids["up"] if is_few else None)
+    arrivals = _looked_up(databases, sources.inbox, ids["down"] if is_few else None)
+    return (
+        _with_more(sent, events, by=["upstream", "event_id"]),
+        _with_more(received, arrivals, by=["downstream", "consumer_group", "upstream", "event_id"]),
+    )
+
+
+_Source = Callable[[Databases, ServiceDatabase, Read], DataFrame]
+
+
+def _looked_up(
+    databases: Databases, source: _Source, ids: Mapping[str, Collection[str]] | None
+) -> DataFrame:
+    """Read rows by the ids of their events, by service; None: all rows."""
+    if ids is None:
+        return _read(databases, source, dict.fromkeys(_names(databases), EVERYTHING))
+    return _read(databases, source, {name: by_ids(sorted(some)) for name, some in ids.items()})
+
+
+def _with_more(rows: DataFrame, more: DataFrame, *, by: list[str]) -> DataFrame:
+    return rows.unionByName(more.join(rows.select(*by), on=by, how="left_anti"))
+
+
+def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:
+    return union_of(
+        source(databases, service, reads.get(service.name) or NOTHING)
+        for service in databases.services
+    )

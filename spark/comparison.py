@@ -1,0 +1,135 @@
+"""Compares digests, and says what has to be read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.reconcile.expectations import Received, Route, Sent
+from shieldtx.states import TxKind
+
+from .databases import Databases
+from .digests import RECEIVED, SENT, Digests
+from .frames import BIG, NUMBER, TEXT, TRUTH, frame_of
+from .reads import EVERYTHING, Read, by_buckets
+from .transforms import PAIR
+
+_MOST_RANGES = 20_000
+"""Of ids, to be read by the primary key; where more buckets differ, all rows are read."""
+
+_ENDS = {"side": TEXT, "service": TEXT, "type": BIG, "route": NUMBER, "expected": TRUTH}
+_BUCKET = dict.fromkeys((*PAIR, "topic", "event_type"), TEXT) | {"bucket": NUMBER}
+_DIFFERING = _BUCKET | {"differs": TRUTH}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What came of comparing the digests of a route's events."""
+
+    route: Route
+    clean: int
+    """Events in the buckets whose digests are the same."""
+    differing: Sequence[int]
+    """The other buckets."""
+
+
+def compared(databases: Databases, digests: Digests, routes: Iterable[Route]) -> list[Compared]:
+    """Compare the digests of all routes of events; those that bring rollbacks have none."""
+    compared_routes = [route for route in routes if route.stream.kind is TxKind.COMMIT]
+    frame = _ends_frame(databases.spark, compared_routes, digests.types)
+    of_bucket = (
+        digests.frame.where(F.col("odd").isNull())
+        .join(F.broadcast(frame), on=["side", "service", "type"], how="inner")
+        .groupBy("route", "bucket")
+        .agg(
+            _events_of(SENT).alias("sent"),
+            _events_of(RECEIVED).alias("received"),
+            F.bit_xor("digest").alias("difference"),
+            F.bool_and("expected").alias("expected"),
+        )
+        .where(F.col("expected") | (F.col("received") > 0))
+    )
+    is_same = (F.col("sent") == F.col("received")) & (F.col("difference") == 0)
+    found = of_bucket.groupBy("route").agg(
+        F.coalesce(F.sum(F.when(is_same, F.col("sent"))), F.lit(0)).alias("clean"),
+        F.collect_list(F.when(~is_same, F.col("bucket"))).alias("differing"),
+    )
+    return [
+        Compared(route=compared_routes[row.route], clean=row.clean, differing=row.differing)
+        for row in found.collect()
+    ]
+
+
+def _events_of(side: str) -> Column:
+    return F.sum(F.when(F.col("side") == side, F.col("events")).otherwise(0))
+
+
+def _ends_frame(
+    spark: SparkSession,
+    routes: Sequence[Route],
+    types: Mapping[tuple[str, str, int], Sent | Received],
+) -> DataFrame:
+    """Say between which types of which services the routes go."""
+    numbers = {of: key for key, of in types.items()}
+    rows = []
+    for number, route in enumerate(routes):
+        stream, words = route.stream, {"topic": route.topic, "event_type": route.event_type}
+        ends = (
+            Sent(upstream=stream.upstream, kind=stream.kind, **words),
+            Received(
+                downstream=stream.downstream,
+                group=route.group,
+                source=stream.upstream,
+                kind=stream.kind,
+                **words,
+            ),
+        )
+        rows += [(*numbers[end], number, route.expected) for end in ends if end in numbers]
+    return frame_of(spark, _ENDS, rows)
+
+
+def reads(
+    digests: Digests, found: Iterable[Compared]
+) -> tuple[Mapping[str, Read], Mapping[str, Read]]:
+    """Return, by service, which rows of its outbox and of its inbox have to be read."""
+    upstream: dict[str, set[int]] = defaultdict(set)
+    downstream: dict[str, set[int]] = defaultdict(set)
+    for each in found:
+        upstream[each.route.stream.upstream].update(each.differing)
+        downstream[each.route.stream.downstream].update(each.differing)
+    return _reads(digests, SENT, upstream), _reads(digests, RECEIVED, downstream)
+
+
+def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
+    """Keep the pairs that no two equal digests have counted already."""
+    is_odd = F.coalesce("upstream_odd", F.lit(col=False)) | F.coalesce(
+        "downstream_odd", F.lit(col=False)
+    )
+    rows = [
+        (stream.kind.value, stream.upstream, stream.downstream, route.group, *words, bucket, True)
+        for each in found
+        for route in [each.route]
+        for stream in [route.stream]
+        for words in [(route.topic, route.event_type)]
+        for bucket in each.differing
+    ]
+    differing = frame_of(pairs.sparkSession, _DIFFERING, rows)
+    return (
+        pairs.join(F.broadcast(differing), on=[*_BUCKET], how="left")
+        .where(is_odd | F.col("differs").isNotNull())
+        .drop("differs")
+    )
+
+
+def _reads(digests: Digests, side: str, numbers: Mapping[str, set[int]]) -> dict[str, Read]:
+    odd = {service: ids for (of, service), ids in digests.odd_ids.items() if of == side}
+    return {
+        name: replace(EVERYTHING, bucket=digests.buckets.sql)
+        if len(numbers.get(name, ())) > _MOST_RANGES
+        else by_buckets(digests.buckets, numbers.get(name, ()), and_ids=odd.get(name, ()))
+        for name in sorted({*odd, *numbers})
+    }

@@ -1,0 +1,220 @@
+"""Digests of what is in order, made inside the databases: only where they differ rows are read.
+
+A digest is over the rows of a type in a bucket that are published and never taken back (upstream),
+or done and never taken back (downstream). Where those of both sides are the same, each row has its
+partner, with the same payload: all these pairs are MATCHED. Any other row is odd: it is in no
+digest, and its id is told. So a pair of which a row is odd is read by that id, or it lies in a
+bucket whose digests differ.
+
+What a scan costs decides what a run costs. Measured on PostgreSQL 18, of ten million rows of 300 B:
+0.6 us a row to read it, 0.15 us to hash it, 0.25 us to find its bucket, 0.3 us to group it by one
+number (0.7 us by three columns), 0.15 us to see whether it is odd.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.reconcile.buckets import Buckets, buckets_for
+from shieldtx.reconcile.expectations import Received, Sent
+from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.states import TxKind
+
+from .databases import Databases
+from .frames import union_of
+from .reads import by_buckets, quoted
+from .sources import IS_ODD_DOWNSTREAM, IS_ODD_UPSTREAM
+
+SENT, RECEIVED = "sent", "received"
+
+_BUCKET_BITS = 18
+_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
+
+# The type of an event by its hash: to look its words up costs a scan more than to hash them.
+_TYPE_SENT = "hashtextextended(o.event_type, hashtextextended(o.topic, 0))"
+_TYPE_RECEIVED = (
+    "hashtextextended(i.event_type, hashtextextended(i.topic, "
+    "hashtextextended(i.source, hashtextextended(i.consumer_group, 0))))"
+)
+# Grouped by what is odd, too: it is NULL for all other rows, and an aggregate that gathers it is
+# taken by PostgreSQL for one that needs 8 kB a group, for which it would go to the disk.
+_DIGESTS_SENT = """
+    SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN {odd} THEN
+               json_build_array(o.event_id, o.tx_kind, o.topic, o.event_type, o.causation_source)
+               ::text END AS odd,
+           count(*) AS events, bit_xor(
+               uuid_hash_extended(o.event_id, hashtextextended(o.payload, 0))) AS digest
+    FROM {outbox} o WHERE o.source = {name} GROUP BY 1, 2"""
+_DIGESTS_RECEIVED = """
+    SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN {odd} THEN
+               json_build_array(i.event_id, i.tx_kind, i.topic, i.event_type, i.causation_source,
+                                i.consumer_group, i.source)::text END AS odd,
+           count(*) AS events, bit_xor(
+               uuid_hash_extended(i.event_id, hashtextextended(i.payload, 0))) AS digest
+    FROM {inbox} i WHERE i.source IN ({names}) GROUP BY 1, 2"""
+_TYPES_SENT = """
+    SELECT DISTINCT {type} >> {bits} AS type, o.tx_kind, o.topic, o.event_type
+    FROM {outbox} o WHERE o.source = {name} AND o.tx_kind = 'COMMIT' AND ({condition})"""
+_TYPES_RECEIVED = """
+    SELECT DISTINCT {type} >> {bits} AS type, i.tx_kind, i.topic, i.event_type,
+           i.consumer_group, i.source
+    FROM {inbox} i WHERE i.tx_kind = 'COMMIT' AND ({condition})"""
+
+# The ids of UUIDv7 divide the time that the events took; statistics, where there are some, say
+# where they lie close together.
+# Before the first ANALYZE a table has no number of rows: then its size tells, a kilobyte each.
+_SIZE = """
+    SELECT max(CASE WHEN reltuples > 0 THEN reltuples
+                    ELSE pg_relation_size(oid) / 1024 END)::bigint AS rows
+    FROM pg_class WHERE oid IN ('{outbox}'::regclass, '{inbox}'::regclass)"""
+_SAMPLES = """
+    SELECT unnest(s.histogram_bounds::text::uuid[]) AS event_id
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname
+    WHERE c.oid = '{outbox}'::regclass AND s.attname = 'event_id'
+    UNION ALL (SELECT event_id FROM {outbox} ORDER BY event_id LIMIT 1)
+    UNION ALL (SELECT event_id FROM {outbox} ORDER BY event_id DESC LIMIT 1)"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Digests:
+    """The digests of all services, and what is told of the rows that are in none."""
+
+    buckets: Buckets
+    frame: DataFrame
+    """Of `side`, `service`, `type`, `bucket`, `odd`, `events` and `digest`."""
+    types: Mapping[tuple[str, str, int], Sent | Received]
+    """What the types are, by side, service and number."""
+    odd_types: frozenset[Sent | Received]
+    """Those of the odd rows."""
+    odd_ids: Mapping[tuple[str, str], Sequence[str]]
+    """By side and service."""
+
+
+def digests_of(databases: Databases) -> Digests:
+    """Digest all outboxes and inboxes, each in one scan of its own database."""
+    services = databases.services
+    rows = [databases.rows(service, _SIZE)[0].rows for service in services]
+    samples = [row.event_id for s in services for row in databases.rows(s, _SAMPLES)]
+    buckets = buckets_for(max(rows), samples)
+    read = [
+        *(_read(databases, s, SENT, buckets) for s in services),
+        *(_read(databases, s, RECEIVED, buckets) for s in services),
+    ]
+    frame = union_of(read).persist()
+    odd_ids, odd_types = _odd(frame)
+    return Digests(
+        buckets=buckets,
+        frame=frame,
+        types=_types(databases, frame, buckets),
+        odd_types=frozenset(odd_types),
+        odd_ids=odd_ids,
+    )
+
+
+def _read(databases: Databases, service: ServiceDatabase, side: str, buckets: Buckets) -> DataFrame:
+    query, type_, odd, row = (
+        (_DIGESTS_SENT, _TYPE_SENT, IS_ODD_UPSTREAM, "o")
+        if side == SENT
+        else (_DIGESTS_RECEIVED, _TYPE_RECEIVED, IS_ODD_DOWNSTREAM, "i")
+    )
+    read = databases.frame(
+        service,
+        query.replace("{odd}", odd),
+        fetch_size=0,
+        type=type_,
+        mask=str(_BUCKET_MASK),
+        bucket=buckets.sql.format(row=row),
+        name=quoted(service.name),
+        names=", ".join(quoted(each.name) for each in databases.services),
+    )
+    return read.select(
+        F.lit(side).alias("side"),
+        F.lit(service.name).alias("service"),
+        F.shiftright("key", _BUCKET_BITS).alias("type"),
+        F.col("key").bitwiseAND(F.lit(_BUCKET_MASK).cast("bigint")).cast("int").alias("bucket"),
+        "odd",
+        "events",
+        "digest",
+    )
+
+
+def _odd(frame: DataFrame) -> tuple[dict[tuple[str, str], list[str]], set[Sent | Received]]:
+    ids: dict[tuple[str, str], list[str]] = defaultdict(list)
+    types = set()
+    for row in frame.where(F.col("odd").isNotNull()).select("side", "service", "odd").collect():
+        event_id, *words = json.loads(row.odd)
+        ids[row.side, row.service].append(event_id)
+        types.add(_type_of(row.service, *words))
+    return ids, types
+
+
+def _types(
+    databases: Databases, frame: DataFrame, buckets: Buckets
+) -> dict[tuple[str, str, int], Sent | Received]:
+    """Look up what the types are, each in a bucket in which there is one of it."""
+    found: dict[tuple[str, str, int], Sent | Received] = {}
+    known = frame.where(F.col("odd").isNull()).groupBy("side", "service", "type")
+    services = {service.name: service for service in databases.services}
+    for row in known.agg(F.min("bucket").alias("bucket")).collect():
+        if (row.side, row.service, row.type) not in found:
+            (condition,) = by_buckets(buckets, [row.bucket]).parts or ()
+            service = services[row.service]
+            found |= _looked_up(databases, service, row.side, condition)
+            if (row.side, row.service, row.type) not in found:  # purged since
+                found |= _looked_up(databases, service, row.side, "true")
+    return found
+
+
+def _looked_up(
+    databases: Databases, service: ServiceDatabase, side: str, condition: str
+) -> dict[tuple[str, str, int], Sent | Received]:
+    query, type_ = (_TYPES_SENT, _TYPE_SENT) if side == SENT else (_TYPES_RECEIVED, _TYPE_RECEIVED)
+    rows = databases.rows(
+        service,
+        query,
+        type=type_,
+        bits=str(_BUCKET_BITS),
+        condition=condition,
+        name=quoted(service.name),
+    )
+    return {
+        (side, service.name, number): _type_of(service.name, kind, topic, event_type, None, *more)
+        for number, kind, topic, event_type, *more in rows
+    }
+
+
+def _type_of(
+    service: str,
+    kind: str,
+    topic: str,
+    event_type: str,
+    causation_source: str | None,
+    *receiver: str,
+) -> Sent | Received:
+    """Return the type of an event; `receiver`: the group that received it, and from whom."""
+    taken_back_from = causation_source if kind == TxKind.ROLLBACK else None
+    if not receiver:
+        return Sent(
+            upstream=service,
+            kind=TxKind(kind),
+            topic=topic,
+            event_type=event_type,
+            causation_source=taken_back_from,
+        )
+    group, source = receiver
+    return Received(
+        downstream=service,
+        group=group,
+        source=source,
+        kind=TxKind(kind),
+        topic=topic,
+        event_type=event_type,
+        causation_source=taken_back_from,
+    )

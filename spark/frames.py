@@ -1,0 +1,74 @@
+"""Frames of what the driver knows.
+
+They are made of Arrow tables, which Spark takes as they are: lists of tuples would go through a
+Python worker, whose start takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from shieldtx.reconcile.expectations import Route, Stream
+from shieldtx.reconcile.window import Window
+
+TEXT: Final = pa.string()
+NUMBER: Final = pa.int32()
+BIG: Final = pa.int64()
+TRUTH: Final = pa.bool_()
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+_STREAM = {"kind": TEXT, "upstream": TEXT, "downstream": TEXT}
+_ROUTES = _STREAM | {
+    "consumer_group": TEXT,
+    "topic": TEXT,
+    "event_type": TEXT,
+    "expected": TRUTH,
+    "max_attempts": NUMBER,
+}
+_WINDOWS = _STREAM | {"watermark": TIME, "horizon": TIME}
+
+
+def union_of(frames: Iterable[DataFrame]) -> DataFrame:
+    """Put frames of the same columns one below the other; at least one is given."""
+    return reduce(DataFrame.unionByName, frames)
+
+
+def frame_of(
+    spark: SparkSession, columns: Mapping[str, pa.DataType], rows: Sequence[Sequence[Any]]
+) -> DataFrame:
+    """Return a frame of columns and their types, and of rows with a value for each."""
+    values = zip(*rows, strict=True) if rows else ([] for _ in columns)
+    arrays = [pa.array(list(v), type=t) for v, t in zip(values, columns.values(), strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, names=list(columns)))
+
+
+def routes_frame(spark: SparkSession, routes: Iterable[Route]) -> DataFrame:
+    """Return a row for each route."""
+    rows = [
+        (
+            route.stream.kind.value,
+            route.stream.upstream,
+            route.stream.downstream,
+            route.group,
+            route.topic,
+            route.event_type,
+            route.expected,
+            route.max_attempts,
+        )
+        for route in routes
+    ]
+    return frame_of(spark, _ROUTES, rows)
+
+
+def windows_frame(spark: SparkSession, windows: Mapping[Stream, Window]) -> DataFrame:
+    """Return a row for each stream that has a watermark."""
+    rows = [
+        (stream.kind.value, stream.upstream, stream.downstream, window.watermark, window.horizon)
+        for stream, window in windows.items()
+    ]
+    return frame_of(spark, _WINDOWS, rows)

@@ -1,0 +1,15 @@
+"""The arrows of the lifecycles where nobody repairs anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shieldtx.states import Lifecycle
+
+
+def is_unrepaired(lifecycle: Lifecycle[Any], source: str | None, target: str) -> bool:
+    """Whether a row goes from `source` to `target` without a repair."""
+    return any(
+        arrow.source == source and arrow.target == target and not arrow.cause.startswith("a repair")
+        for arrow in lifecycle.transitions
+    )

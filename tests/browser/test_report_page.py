@@ -1,0 +1,196 @@
+"""The report in a real browser: it loads nothing, fits every screen, and says what was found."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from shieldtx.reconcile import report
+from shieldtx.reconcile.findings import OutputFolder
+from shieldtx.reconcile.report import wording
+from tests.findings import HOSTILE_AS_SHOWN, nights
+
+NIGHTS = nights()
+TELEPHONE, TABLET, DESK = 390, 800, 1280
+A4 = 718  # between the margins that Chromium leaves
+SECTIONS = ["unjudged", "verdicts", "found", "days", "windows", "meanings"]
+
+# Of an element that is wider than the page, how it begins.
+TOO_WIDE = """
+(() => {
+  document.querySelectorAll('details').forEach(each => each.open = true);
+  const width = document.documentElement.clientWidth;
+  return [...document.body.querySelectorAll('*')]
+    .filter(each => {
+      const box = each.getBoundingClientRect();
+      return box.width && (box.right > width + 0.5 || box.left < -0.5);
+    })
+    .map(each => `${Math.round(each.getBoundingClientRect().right)} > ${width}: `
+      + each.outerHTML.slice(0, 120));
+})()
+"""
+SEEN = """
+[...document.querySelectorAll('header, main > section, footer')].filter(each => {
+  const box = each.getBoundingClientRect();
+  return box.width > 100 && box.height > 20 && getComputedStyle(each).visibility === 'visible';
+}).map(each => each.id)
+"""
+COUNTS = """
+[...document.querySelectorAll('#verdicts tbody tr')].map(row => ({
+  pair: [...row.children].slice(0, 2).map(cell => cell.innerText),
+  counts: [...row.querySelectorAll('.count')].map(each => each.innerText),
+  all: row.lastElementChild.innerText,
+}))
+"""
+TILES = "[...document.querySelectorAll('.tiles li')].map(each => each.innerText.split('\\n'))"
+NUMBERS = """
+[...document.querySelectorAll('.pair')].map(pair => {
+  pair.querySelector('details').open = true;
+  return [...pair.querySelectorAll('tbody tr')].map(
+    row => [...row.children].map(cell => cell.innerText));
+})
+"""
+# Of text too faint to be read: WCAG 2.2 asks for a contrast of 4.5.
+FAINT = """
+(() => {
+  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b]
+    .map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, n) => sum + v * [0.2126, 0.7152, 0.0722][n], 0);
+  const behind = each => {
+    for (; each; each = each.parentElement) {
+      const colour = numbers(getComputedStyle(each).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.body.querySelectorAll('*')]
+    .filter(each => [...each.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+    .filter(each => !['title', 'desc'].includes(each.tagName.toLowerCase()))
+    .map(each => {
+      const style = getComputedStyle(each);
+      const ink = light(numbers(each.closest('svg') ? style.fill : style.color));
+      const paper = light(behind(each));
+      const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+      return [contrast, each.outerHTML.slice(0, 120)];
+    })
+    .filter(([contrast]) => contrast < 4.5);
+})()
+"""
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The pages of all nights, as a run writes them."""
+    written = {}
+    for name, found in NIGHTS.items():
+        folder = OutputFolder(path=tmp_path_factory.mktemp(name))
+        report.write(found, folder)
+        written[name] = folder.page
+    return written
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_the_page_loads_nothing_else_and_the_browser_has_no_complaint(chromium, pages, night):
+    chromium.show(width=DESK)
+    heard = chromium.open(pages[night])
+    assert heard.requests == [pages[night].as_uri()]
+    assert heard.complaints == []
+
+
+def test_a_page_that_loads_or_runs_something_would_be_noticed(chromium, tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<meta http-equiv=Content-Security-Policy content=\"script-src 'none'\">"
+        "<script>1</script><img src='beside.png'>"
+    )
+    heard = chromium.open(page)
+    assert (tmp_path / "beside.png").as_uri() in heard.requests
+    assert any("Content Security Policy" in complaint for complaint in heard.complaints)
+
+
+def test_the_page_forbids_itself_to_load_and_to_run(chromium, pages, tmp_path):
+    page = tmp_path / "report.html"
+    planted = "<img src='https://example.org/x.png'><script>document.title='gone'</script>"
+    page.write_text(pages["few"].read_text().replace("</main>", f"{planted}</main>"))
+    heard = chromium.open(page)
+    assert len([each for each in heard.complaints if "Content Security Policy" in each]) == 2
+    assert chromium.value("document.title").startswith("shieldtx reconciliation")
+    assert chromium.value("document.querySelector('main img').naturalWidth") == 0
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+@pytest.mark.parametrize("width", [TELEPHONE, TABLET, DESK])
+def test_nothing_is_wider_than_the_screen(chromium, pages, night, width):
+    chromium.show(width=width)
+    chromium.open(pages[night])
+    assert chromium.value(TOO_WIDE) == []
+    assert chromium.value("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+@pytest.mark.parametrize("width", [TELEPHONE, DESK])
+def test_every_section_is_to_be_seen_at_once(chromium, pages, night, width):
+    chromium.show(width=width)
+    chromium.open(pages[night])
+    assert [each for each in chromium.value(SEEN) if each not in {"", "repair"}] == SECTIONS
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("night", NIGHTS)
+def test_all_text_can_be_read_by_day_and_by_night(chromium, pages, night, scheme):
+    chromium.show(width=DESK, scheme=scheme)
+    chromium.open(pages[night])
+    assert chromium.value(FAINT) == []
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_the_numbers_of_the_page_are_those_of_the_findings(chromium, pages, night):
+    found = NIGHTS[night]
+    chromium.show(width=DESK)
+    chromium.open(pages[night])
+    shown = chromium.value(COUNTS)
+    assert len(shown) == len(found.by_pair)
+    for row, counts in zip(shown, found.by_pair.values(), strict=True):
+        assert sorted(row["counts"]) == sorted(
+            f"{counts[verdict]:,} {wording.name(verdict)}" for verdict in wording.present(counts)
+        )
+        assert row["all"] == f"{counts.total():,}"
+    totals = wording.weighed(found.totals)
+    assert chromium.value(TILES) == [
+        [f"{totals[w]:,}", wording.WEIGHTS[w]] for w in wording.WEIGHTS
+    ]
+
+
+def test_the_numbers_of_each_day_are_those_of_the_findings(chromium, pages):
+    chromium.show(width=DESK)
+    chromium.open(pages["few"])
+    shown = list(itertools.chain.from_iterable(chromium.value(NUMBERS)))
+    assert [row[:3] for row in shown] == [
+        [f"{day.day}", f"{day.events:,}", f"{day.mismatches:,}"] for day in NIGHTS["few"].days
+    ]
+
+
+def test_hostile_text_is_text(chromium, pages):
+    chromium.show(width=DESK)
+    chromium.open(pages["hostile"])
+    assert chromium.value("document.scripts.length") == 0
+    assert chromium.value("document.title").startswith("shieldtx reconciliation")
+    assert chromium.value("document.body.textContent").count(HOSTILE_AS_SHOWN) >= 12
+    row = chromium.value(COUNTS)[0]
+    assert row["pair"] == [
+        f"{HOSTILE_AS_SHOWN} → {HOSTILE_AS_SHOWN}, events",
+        HOSTILE_AS_SHOWN,
+    ]
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_the_page_can_be_printed(chromium, pages, night):
+    chromium.show(width=A4, scheme="dark", media="print")
+    chromium.open(pages[night])
+    assert chromium.value(TOO_WIDE) == []
+    assert chromium.value(FAINT) == []
+    assert chromium.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert chromium.printed().startswith(b"%PDF")

@@ -1,0 +1,208 @@
+"""The stored runs of the reconciliation: one at a time, and from where the next one may start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import update
+
+from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
+from shieldtx.store.reconcile_runs import ABANDONED, KEPT, LAST, SqlReconcileRuns
+from tests.contract.conftest import Stores
+
+LEASE = timedelta(minutes=1)
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MARKS = {"orders": NOON, "stock": NOON - timedelta(minutes=1)}
+
+
+@pytest.fixture
+def runs(stores: Stores) -> SqlReconcileRuns:
+    return SqlReconcileRuns(stores.engine, stores.tables, scope="nightly")
+
+
+def begin(runs: SqlReconcileRuns, run_id: str) -> None:
+    runs.begin(run_id, mode="full", who="ann@desk", folder=f"/runs/{run_id}", lease=LEASE)
+
+
+def run_through(runs: SqlReconcileRuns, run_id: str, **ending) -> None:
+    begin(runs, run_id)
+    runs.finish(run_id, **({"outcome": "CLEAN"} | ending))
+
+
+def age(stores: Stores, **ago: timedelta) -> None:
+    """Set times of all runs back, by the database's clock as far as the test can tell."""
+    table = stores.tables.reconcile_run
+    moments = {name: datetime.now(UTC) - by for name, by in ago.items()}
+    with stores.engine.begin() as connection:
+        connection.execute(update(table).values(**moments))
+
+
+def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlReconcileRuns):
+    begin(runs, "one")
+
+    at_work = runs.find("one")
+    assert at_work is not None
+    assert (at_work.outcome, at_work.dead, at_work.good) == (None, False, False)
+    assert (at_work.mode, at_work.who, at_work.folder) == ("full", "ann@desk", "/runs/one")
+    assert runs.find(LAST) is None
+
+    runs.finish("one", outcome="CLEAN", good=True, watermarks=MARKS, totals={"MATCHED": 7})
+
+    ended = runs.find(LAST)
+    assert ended is not None
+    assert (ended.run_id, ended.outcome, ended.good) == ("one", "CLEAN", True)
+    assert (ended.watermarks, ended.totals) == (MARKS, {"MATCHED": 7})
+    assert ended.started_at <= ended.finished_at <= ended.at
+    assert runs.find("another") is None
+
+
+def test_a_second_run_is_told_who_is_at_work_and_since_when(runs: SqlReconcileRuns):
+    begin(runs, "one")
+
+    with pytest.raises(AlreadyRunning, match=r"run one .* ann@desk began it at \d{4}-"):
+        begin(runs, "two")
+
+    assert [run.run_id for run in runs.latest(limit=9)] == ["one"]
+    runs.finish("one", outcome="CLEAN")
+    begin(runs, "two")
+
+
+def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
+    stores: Stores, runs: SqlReconcileRuns
+):
+    other = SqlReconcileRuns(stores.engine, stores.tables, scope="hourly")
+    begin(runs, "one")
+    run_through(other, "two", good=True, watermarks=MARKS)
+
+    assert other.last_good() == MARKS
+    assert runs.last_good() is None
+    assert runs.find("two") is None
+    assert [run.run_id for run in other.latest(limit=9)] == ["two"]
+
+
+def test_an_id_is_used_once(runs: SqlReconcileRuns):
+    run_through(runs, "one")
+
+    with pytest.raises(ConfigurationError, match="run one already"):
+        begin(runs, "one")
+
+
+# SQLite lets one write at a time.
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_of_many_that_begin_at_once_one_runs(stores: Stores):
+    start = threading.Barrier(6)
+    refused: list[str] = []
+
+    def try_to_run(run_id: str) -> None:
+        runs = SqlReconcileRuns(stores.engine, stores.tables, scope="nightly")
+        start.wait(timeout=10)
+        try:
+            begin(runs, run_id)
+        except AlreadyRunning as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=try_to_run, args=[str(n)]) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    (run,) = SqlReconcileRuns(stores.engine, stores.tables, scope="nightly").latest(limit=9)
+    assert len(refused) == 5
+    assert all(f"run {run.run_id} " in why for why in refused)
+
+
+def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
+    stores: Stores, runs: SqlReconcileRuns
+):
+    begin(runs, "dead")
+    age(stores, lease_until=timedelta(seconds=1))
+    assert [run.dead for run in runs.latest(limit=9)] == [True]
+
+    begin(runs, "next")
+
+    dead = runs.find("dead")
+    assert dead is not None
+    assert (dead.outcome, dead.good, dead.dead) == (ABANDONED, False, False)
+    assert "not heard of" in dead.problem
+    for late in (
+        lambda: runs.extend("dead"),
+        lambda: runs.finish("dead", outcome="CLEAN", good=True, watermarks=MARKS),
+    ):
+        with pytest.raises(LeaseLost, match="run dead was given up"):
+            late()
+    assert runs.last_good() is None
+
+
+def test_a_run_that_says_that_it_lives_is_not_taken_over(stores: Stores, runs: SqlReconcileRuns):
+    begin(runs, "slow")
+    age(stores, lease_until=timedelta(seconds=1))
+    runs.extend("slow", lease=LEASE)
+
+    with pytest.raises(AlreadyRunning):
+        begin(runs, "next")
+
+
+def test_a_lease_is_held_in_the_background_until_the_block_ends(
+    stores: Stores, runs: SqlReconcileRuns, eventually: Callable[..., None]
+):
+    begin(runs, "long")
+    first = stores.tables.reconcile_run.c.lease_until
+
+    def lease_until() -> datetime:
+        with stores.engine.connect() as connection:
+            return connection.scalars(first.table.select().with_only_columns(first)).one()
+
+    before = lease_until()
+    with runs.holding("long", lease=timedelta(seconds=1)) as lost:
+        eventually(lambda: lease_until() != before, "the lease is extended")
+    assert not lost.is_set()
+    threads = {thread.name for thread in threading.enumerate()}
+    assert "reconcile long" not in threads
+
+
+def test_whoever_holds_a_lease_hears_that_it_is_lost(stores: Stores, runs: SqlReconcileRuns):
+    begin(runs, "frozen")
+    with runs.holding("frozen", lease=timedelta(seconds=1)) as lost:
+        age(stores, lease_until=timedelta(seconds=1))
+        table = stores.tables.reconcile_run
+        with stores.engine.begin() as connection:
+            connection.execute(update(table).values(outcome=ABANDONED))
+        assert lost.wait(15)
+
+
+def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(runs: SqlReconcileRuns):
+    assert runs.last_good() is None
+    run_through(runs, "one", good=True, watermarks={"orders": NOON - timedelta(days=1)})
+    run_through(runs, "two", good=True, watermarks=MARKS)
+    run_through(runs, "three", outcome="MISMATCHES", watermarks={"orders": NOON})
+    run_through(runs, "four", outcome="ERROR", problem="no Java")
+
+    assert runs.last_good() == MARKS
+    last = runs.find(LAST)
+    assert last is not None
+    assert (last.run_id, last.problem) == ("four", "no Java")
+    assert [run.run_id for run in runs.latest(limit=3)] == ["four", "three", "two"]
+
+
+def test_runs_of_long_ago_are_forgotten_but_for_the_one_that_the_next_builds_on(
+    stores: Stores, runs: SqlReconcileRuns
+):
+    run_through(runs, "older", good=True, watermarks={"orders": NOON - timedelta(days=1)})
+    run_through(runs, "good", good=True, watermarks=MARKS)
+    run_through(runs, "bad", outcome="ERROR")
+    table = stores.tables.reconcile_run
+    for days, run_id in ((3, "older"), (2, "good"), (1, "bad")):
+        with stores.engine.begin() as connection:
+            long_ago = datetime.now(UTC) - KEPT - timedelta(days=days)
+            connection.execute(
+                update(table).where(table.c.run_id == run_id).values(started_at=long_ago)
+            )
+
+    begin(runs, "now")
+
+    assert {run.run_id for run in runs.latest(limit=9)} == {"good", "now"}
+    assert runs.last_good() == MARKS

@@ -1,0 +1,16 @@
+"""Mutants: deliberate defects, for the tests only. A proof that lets one of them live is no proof.
+
+Each is put into processes in the place of a function of shieldtx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.faults.mutants.banks import IN_BANKS
+from tests.faults.mutants.mutant import Mutant
+from tests.faults.mutants.nights import AT_NIGHT
+
+MUTANTS: Mapping[str, Mutant] = IN_BANKS | AT_NIGHT
+
+__all__ = ["MUTANTS", "Mutant"]

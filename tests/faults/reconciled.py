@@ -1,0 +1,67 @@
+"""What reconciliations have found, held against what was planted (I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from shieldtx.reconcile.verdicts import Verdict
+
+
+class Mismatch(NamedTuple):
+    """One row of a report that says that something is wrong."""
+
+    verdict: Verdict
+    group: str
+    """The consumer group; of a verdict on a topic, the topic's logical name."""
+    event_id: UUID
+
+
+@dataclass(kw_only=True, slots=True)
+class Reconciled:
+    """The sums over all runs and repairs of a scenario."""
+
+    runs: int = 0
+    planted: int = 0
+    reported: int = 0
+    right: int = 0
+    """Planted, and reported with the right verdict."""
+    repaired: int = 0
+    repaired_again: int = 0
+    """Rows that were changed by a repair of what had been repaired: 0."""
+
+    @property
+    def accused(self) -> int:
+        """How much was reported that was not planted, or with another verdict."""
+        return self.reported - self.right
+
+    @property
+    def missed(self) -> int:
+        """How much was planted and not reported as it should be."""
+        return self.planted - self.right
+
+    @property
+    def precision(self) -> float:
+        """The part of what was reported that was planted."""
+        return self.right / self.reported if self.reported else 1.0
+
+    @property
+    def recall(self) -> float:
+        """The part of what was planted that was reported."""
+        return self.right / self.planted if self.planted else 1.0
+
+    def note(self, planted: AbstractSet[Mismatch], reported: AbstractSet[Mismatch]) -> None:
+        """Count one more run."""
+        self.runs += 1
+        self.planted += len(planted)
+        self.reported += len(reported)
+        self.right += len(planted & reported)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} runs judged: planted {self.planted}, reported {self.reported}, "
+            f"precision {self.precision:.3f}, recall {self.recall:.3f}; repaired {self.repaired}, "
+            f"again {self.repaired_again}"
+        )

@@ -1,0 +1,123 @@
+"""A standalone Spark cluster on 127.0.0.1: a master and workers, from the package's own scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.request import urlopen
+
+import pyspark
+
+from shieldtx.embedded.loopback import HOST, free_port
+from shieldtx.embedded.processes import ChildProcess
+
+READY_S = 90
+_SPARK = Path(pyspark.__file__).parent
+# What a worker needs besides Spark itself, which sends its Python part along.
+_WORKERS_PACKAGES = ("pyarrow", "pyarrow.libs", "numpy", "numpy.libs")
+
+
+class SparkCluster:
+    """Ended by the kernel when this process dies, however it does: executors end with workers."""
+
+    def __init__(self, folder: Path, *, workers: int = 2) -> None:
+        self._folder = folder
+        self._workers = workers
+        self._port, self._page = free_port(), free_port()
+        self._processes: list[ChildProcess] = []
+
+    @property
+    def master(self) -> str:
+        return f"spark://{HOST}:{self._port}"
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start("Master", "--port", self._port, "--webui-port", self._page)
+            for _ in range(self._workers):
+                name = f"Worker-{len(self._processes)}"
+                own = ["--cores", 1, "--memory", "1g", "--work-dir", self._folder / name]
+                self._start("Worker", *own, "--webui-port", free_port(), self.master, name=name)
+            self._processes[-1].await_ready(self._is_whole, within=READY_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.stop(patience=5)
+
+    def logs(self) -> str:
+        """What executors said."""
+        return "\n".join(
+            file.read_text(errors="replace") for file in sorted(self._folder.rglob("std*"))
+        )
+
+    def _start(self, kind: str, *arguments: object, name: str = "Master") -> None:
+        module = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
+        command = [_SPARK / "bin" / "spark-class", module, "--host", HOST, *arguments]
+        self._processes.append(
+            ChildProcess.start(
+                [str(word) for word in command],
+                name=f"Spark's {name}",
+                log=self._folder / f"{name}.log",
+                environment=self._environment(),
+                directory=self._folder,
+            )
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing that leads to this repository."""
+        kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
+        return {
+            **kept,
+            "SPARK_HOME": str(_SPARK),
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_DIRS": str(self._folder),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        }
+
+    def _is_whole(self) -> bool:
+        try:
+            with urlopen(f"http://{HOST}:{self._page}/json/", timeout=2) as answer:
+                state: dict[str, Any] = json.load(answer)
+        except OSError:
+            return False
+        return bool(state["aliveworkers"] == self._workers)
+
+
+def bare_python(folder: Path) -> Path:
+    """Make a Python that has PyArrow and nothing else: no shieldtx, and none of what it needs."""
+    packages = folder / "packages"
+    packages.mkdir()
+    installed = _SPARK.parent
+    for name in _WORKERS_PACKAGES:
+        if (installed / name).exists():
+            (packages / name).symlink_to(installed / name)
+    python = folder / "python"
+    # -S: without site-packages.
+    python.write_text(
+        "#!/bin/sh\n"
+        f"export PYTHONPATH={shlex.quote(str(packages))}${{PYTHONPATH:+:$PYTHONPATH}}\n"
+        f'exec {shlex.quote(sys.executable)} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    return python

@@ -1,0 +1,157 @@
+"""Given up by a group, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.scenarios.vocabulary import I, O, Scenario, V, some
+from tests.spark.world import Group, Planted, World
+
+
+def refused(
+    w: World,
+    of: tuple[str, Group] | None = None,
+    *,
+    verdict: Verdict = V.REFUSED,
+    **attempt: Any,
+) -> tuple[Planted, Group]:
+    """A group gives an event up; what its rollback is worth is left to say."""
+    type_, group = of or some(w)
+    event = w.event(type_)
+    w.got(event, group, I.MAX_RECONSUMED, **attempt)
+    w.say(event, group, verdict)
+    w.rest(event, group)
+    return event, group
+
+
+def compensated(w: World, of: tuple[str, Group] | None = None) -> None:
+    event, group = refused(w, of)
+    w.returned(w.rollback(event, group.service))
+
+
+def refused_by_all_groups_of_a_service(w: World) -> None:
+    """Each writes its rollback, and one compensation answers both."""
+    event = w.event("orders.placed")
+    both = [group for group in event.groups if group.service == "stock"]
+    for number, group in enumerate(both):
+        w.got(event, group, I.MAX_RECONSUMED)
+        w.say(event, group, V.REFUSED)
+        w.returned(w.rollback(event, "stock"), compensated=number == 0)
+    w.rest(event, *both)
+
+
+def chain_that_goes_back(w: World) -> None:
+    """The middle service compensates its own event, so it takes back the one before: an effect."""
+    first = w.event("orders.placed")
+    w.rest(first)
+    second = w.event("stock.reserved", age=first.written_age, because=first)
+    group = w.random.choice(second.groups)
+    w.got(second, group, I.MAX_RECONSUMED)
+    w.say(second, group, V.REFUSED)
+    w.rest(second, group)
+    w.returned(w.rollback(second, "mail"))
+    w.returned(w.rollback(first, "stock"))
+
+
+def overtaken_by_its_rollback(w: World) -> None:
+    """A group hears of the rollback first, keeps a tombstone and undoes nothing."""
+    event = w.event("orders.placed")
+    reserve, _, notify = event.groups
+    w.got(event, reserve, I.MAX_RECONSUMED)
+    w.say(event, reserve, V.REFUSED)
+    rollback = w.rollback(event, "stock")
+    w.returned(rollback)
+    w.got(event, notify, I.FENCED, payload="null", causation_id=rollback.id)
+    w.say(event, notify, V.REFUSED)
+    w.got(rollback, notify)
+    w.rest(event, reserve, notify)
+
+
+def nothing_taken_back(w: World) -> None:
+    refused(w, verdict=V.NEITHER_EFFECT_NOR_COMPENSATION)
+
+
+def attempts_beyond_the_limit(w: World) -> None:
+    type_, group = some(w)
+    event = w.event(type_)
+    w.got(event, group, I.MAX_RECONSUMED, attempts=group.limit + w.random.randint(1, 4))
+    w.say(event, group, V.ATTEMPTS_DIFFER)
+    w.rest(event, group)
+    w.returned(w.rollback(event, group.service))
+
+
+def given_up_at_once(w: World) -> None:
+    event, group = refused(w, attempts=1)
+    w.returned(w.rollback(event, group.service))
+
+
+def uncalled_rollback(w: World) -> None:
+    """A service takes an event back although all of its groups have had their effect."""
+    type_, group = some(w)
+    event = w.event(type_)
+    at_fault = [other for other in event.groups if other.service == group.service]
+    for each in at_fault:
+        w.got(event, each)
+        w.say(event, each, V.EFFECT_DESPITE_ROLLBACK)
+    w.rest(event, *at_fault)
+    w.returned(w.rollback(event, group.service))
+
+
+def compensation_that_never_was(w: World) -> None:
+    event, group = refused(w)
+    w.returned(
+        w.rollback(event, group.service, verdict=V.ROLLBACK_NOT_COMPENSATED), compensated=False
+    )
+
+
+def lost_rollback(w: World) -> None:
+    event, group = refused(w)
+    w.rollback(event, group.service, verdict=V.MISSING_DOWNSTREAM)
+
+
+def rollback_that_was_not_sent(w: World) -> None:
+    event, group = refused(w)
+    status = w.random.choice((O.FAILED, O.INIT))
+    w.rollback(event, group.service, status, verdict=V.PARKED if status is O.FAILED else V.STUCK)
+
+
+def dead_compensation(w: World) -> None:
+    event, group = refused(w)
+    w.returned(w.rollback(event, group.service, verdict=V.PARKED), I.DEAD, compensated=False)
+
+
+def open_compensation(w: World) -> None:
+    event, group = refused(w)
+    status = w.random.choice((I.PROCESSING, I.INIT))
+    w.returned(w.rollback(event, group.service, verdict=V.STUCK), status, compensated=False)
+
+
+def rollback_on_its_way(w: World) -> None:
+    event, group = refused(w)
+    w.rollback(event, group.service, verdict=V.IN_FLIGHT, settled_age=3)
+
+
+def changed_reason(w: World) -> None:
+    event, group = refused(w)
+    rollback = w.rollback(event, group.service, verdict=V.PAYLOAD_DIFFERS)
+    w.returned(rollback, payload=rollback.payload + " ")
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    compensated,
+    refused_by_all_groups_of_a_service,
+    chain_that_goes_back,
+    overtaken_by_its_rollback,
+    nothing_taken_back,
+    attempts_beyond_the_limit,
+    given_up_at_once,
+    uncalled_rollback,
+    compensation_that_never_was,
+    lost_rollback,
+    rollback_that_was_not_sent,
+    dead_compensation,
+    open_compensation,
+    rollback_on_its_way,
+    changed_reason,
+)

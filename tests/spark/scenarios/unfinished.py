@@ -1,0 +1,70 @@
+"""Unfinished: open, parked, or never sent."""
+
+from __future__ import annotations
+
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.planting import ago
+from tests.spark.scenarios.vocabulary import HOUR, OPEN, TYPES, I, O, Scenario, V, some
+from tests.spark.world import World
+
+
+def stuck_upstream(w: World) -> None:
+    status = w.random.choice(OPEN)
+    leased = {"lease_until": ago(w.now, HOUR)} if status is O.PROCESSING else {}
+    event = w.event(w.random.choice(TYPES), status, due_age=HOUR, **leased)
+    w.rest(event, verdict=V.STUCK)
+
+
+def stuck_downstream(w: World) -> None:
+    type_, group = some(w)
+    event = w.event(type_)
+    status = w.random.choice((I.PROCESSING, I.INIT))
+    leased = {"lease_until": ago(w.now, 12)} if status is I.PROCESSING else {}
+    w.got(event, group, status, **leased)
+    w.say(event, group, V.STUCK)
+    w.rest(event, group)
+
+
+def stuck_behind_a_held_key(w: World) -> None:
+    _held_back(w, due_age=20, verdict=V.STUCK)
+
+
+def waiting_behind_a_held_key(w: World) -> None:
+    _held_back(w, due_age=-30, verdict=V.IN_FLIGHT)
+
+
+def _held_back(w: World, *, due_age: float, verdict: Verdict) -> None:
+    """Two rows of a key: the first waits for its retry, and the second for the first."""
+    type_ = w.random.choice(TYPES)
+    key = w.new_key()
+    holder = w.event(type_, O.INIT, due_age=due_age, waiting=True, holds_key=True, key=key)
+    behind = w.event(type_, O.INIT, key=key)
+    for event in (holder, behind):
+        w.rest(event, verdict=verdict)
+    type_, group = some(w)
+    key = w.new_key()
+    for number in range(2):
+        event = w.event(type_, key=key)
+        status = I.INIT if number else I.PROCESSING
+        w.got(event, group, status, key=key, **({} if number else {"due_age": due_age}))
+        w.say(event, group, verdict)
+        w.rest(event, group)
+
+
+def parked(w: World) -> None:
+    status = w.random.choice((O.FAILED, O.UNRESOLVED))
+    w.rest(w.event(w.random.choice(TYPES), status), verdict=V.PARKED)
+
+
+def discarded(w: World) -> None:
+    w.rest(w.event(w.random.choice(TYPES), O.DISCARDED), verdict=V.NEVER_SENT)
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    stuck_upstream,
+    stuck_downstream,
+    stuck_behind_a_held_key,
+    waiting_behind_a_held_key,
+    parked,
+    discarded,
+)

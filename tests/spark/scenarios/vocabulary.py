@@ -1,0 +1,30 @@
+"""What scenarios are written in: short names, and the event with which all goes well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.states import InboxStatus, OutboxStatus
+from tests.spark.world import GROUPS, SENT_BY, Group, Planted, World
+
+O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted
+TYPES = tuple(type_ for types in SENT_BY.values() for type_ in types)
+OPEN = (O.INIT, O.PROCESSING, O.HALF)
+HOUR = 60
+"""In minutes, as ages are."""
+
+Scenario = Callable[[World], Any]
+
+
+def some(w: World) -> tuple[str, Group]:
+    """Choose an event type and one of the groups that should receive it."""
+    return w.random.choice([(t, group) for t in TYPES for group in GROUPS if t in group.types])
+
+
+def effect(w: World) -> Planted:
+    """All went well."""
+    event = w.event(w.random.choice(TYPES))
+    w.rest(event)
+    return event

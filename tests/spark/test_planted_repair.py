@@ -1,0 +1,100 @@
+"""A repair of a planted world, after which real relays and consumers go on, and further runs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from shieldtx import Settings, ShieldTx
+from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.reconcile.findings import OutputFolder
+from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
+from shieldtx.reconcile.rows import listed_rows
+from shieldtx.store.repairs import SqlRepairs
+from spark import job
+from tests.services import drain
+from tests.spark.planting import SHARDS
+from tests.spark.scenarios import TYPES, plant
+from tests.spark.world import COMPENSATES, GROUPS, World, found_rows, request
+
+
+def opened(service, broker):
+    """Open the application of a service, whose handlers and compensations all succeed."""
+    settings = Settings(
+        source=service.name,
+        database_url=service.url,
+        database_schema=service.schema,
+        shards=SHARDS,
+        relay_wakeup=False,
+    )
+    app = ShieldTx(settings, engine=service.engine, broker=broker)
+    for type_ in TYPES:
+        app.declare(type_, topic=type_.partition(".")[0])
+    for group in GROUPS:
+        if group.service == service.name:
+            for type_ in group.types:
+                app.consumer(group.name).handles(type_)(lambda session, event: None)
+    for type_ in TYPES:
+        if type_.startswith(f"{service.name}."):
+            app.consumer(COMPENSATES[service.name]).compensates(type_)(lambda session, event: None)
+    return app
+
+
+def go_on(services):
+    """Let relays and consumers of all services work until nothing is left to do."""
+    broker = MemoryBroker()
+    apps = [opened(service, broker) for service in services]
+    for app in apps:
+        broker.topics().create(app.topics(), partitions=2, replication=1)
+    with ExitStack() as open_:
+        workers = []
+        for app in apps:
+            for group in app.groups:
+                workers.append(app.consumer_worker(group))
+                open_.callback(workers[-1].close)
+            workers.append(app.relay())
+            workers[-1].renew()
+        drain(*workers)
+
+
+def repair(services, folder, run_id):
+    policy = Policy(services=frozenset(service.name for service in services))
+    stores = {s.name: SqlRepairs(s.engine, s.tables, source=s.name) for s in services}
+    mended = {
+        (row.kind.value, row.upstream, row.downstream, row.group, str(row.event_id))
+        for row in listed_rows(folder.rows, REPAIRED)
+        if not isinstance(step_of(row, policy), Refusal)
+    }
+    work = Repair(stores=stores, policy=policy, run_id=run_id, who="a test")
+    report = work.run(listed_rows(folder.rows, REPAIRED))
+    return mended, sum(repaired.done for repaired in report.repaired.values())
+
+
+def mismatches(folder):
+    return {key: verdict for key, verdict in found_rows(folder).items() if verdict.is_mismatch}
+
+
+def test_a_repair_makes_the_next_run_clean_of_what_it_mends_and_a_third_changes_nothing(
+    services, tmp_path, spark, jdbc_jar
+):
+    world = World(services, declared=True)
+    with world.held():
+        plant(world, seed=77, events=20)
+        world.flush()
+    folders = [OutputFolder(path=tmp_path / str(number)) for number in range(3)]
+
+    def run(folder):
+        folder.path.mkdir()
+        job.run(spark, request(world, folder.path, jdbc_jar))
+        return mismatches(folder)
+
+    before = run(folders[0])
+    mended, done = repair(services, folders[0], "first")
+    assert done == len(mended) > 0
+    go_on(services)
+    after = run(folders[1])
+    assert after.keys() & mended == set()
+    assert after.items() <= before.items()
+    again, done = repair(services, folders[1], "second")
+    assert (again, done) == (set(), 0)
+    go_on(services)
+    assert run(folders[2]) == after

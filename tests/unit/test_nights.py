@@ -1,0 +1,91 @@
+"""Work that comes at times of the clock, in a process of its own, as signals are for processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.nights import EXIT_STOPPED, run_by, run_by_crontab
+
+PROGRAM = """
+import sys, time
+from apscheduler.triggers.interval import IntervalTrigger
+from shieldtx.nights import run_by
+
+def run():
+    {body}
+
+print("ready", flush=True)
+sys.exit(run_by(IntervalTrigger(seconds={every}), run))
+"""
+
+
+INTERRUPTED = """try:
+        print('runs', flush=True)
+        time.sleep(60)
+    finally:
+        print('cleaned up', flush=True)"""
+
+
+@contextmanager
+def started(body: str, *, every: float = 0.1) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body, every=every)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_it_runs_again_and_again_and_an_error_does_not_end_that() -> None:
+    with started("print('ran', flush=True); raise OSError('no disk')") as process:
+        assert [process.stdout.readline() for _ in range(3)] == ["ran\n"] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == EXIT_STOPPED
+        assert "no disk" in process.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_breaks_off_what_runs_and_lets_it_clean_up(number: signal.Signals) -> None:
+    with started(INTERRUPTED) as process:
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "cleaned up\n"
+        assert process.wait(20) == EXIT_STOPPED
+
+
+def test_a_signal_between_two_runs_ends_it_too() -> None:
+    with started("pass", every=3600) as process:
+        process.send_signal(signal.SIGTERM)
+        # Before the scheduler listens, a signal ends the process by itself.
+        assert process.wait(20) in {EXIT_STOPPED, -signal.SIGTERM}
+
+
+def test_a_signal_while_it_starts_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: BackgroundScheduler) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(BackgroundScheduler, "start", start)
+    assert run_by(IntervalTrigger(seconds=60), lambda: None) == EXIT_STOPPED
+
+
+@pytest.mark.parametrize("line", ["", "at two", "0 2 * *", "0 25 * * *", "61 2 * * *"])
+def test_what_is_no_crontab_line_is_refused(line: str) -> None:
+    with pytest.raises(ConfigurationError, match="every night at two"):
+        run_by_crontab(line, lambda: None)

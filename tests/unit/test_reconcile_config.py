@@ -1,0 +1,154 @@
+"""What `reconcile.toml` may say, and what it becomes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile.config import Configuration, read_configuration
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
+from shieldtx.states import TxKind
+
+EVERYTHING = """
+name = "shop"
+margin = 600
+statement_timeout = "PT30M"
+
+[topics]
+bootstrap = "kafka:9092"
+prefix = "shop."
+security_protocol = "SASL_SSL"
+sasl_mechanism = "PLAIN"
+sasl_username = "reconcile"
+sasl_password = "KAFKA_PASSWORD"
+ssl_cafile = "/etc/ca.pem"
+
+[services.orders]
+url = "ORDERS_URL"
+replica_url = "ORDERS_REPLICA"
+schema = "shield"
+retention = "P14D"
+for_others = ["orders.audited"]
+groups = [{name = "refund", compensates = ["orders.placed"]}]
+
+[services.warehouse]
+source = "stock"
+url = "STOCK_URL"
+retention = "for-ever"
+
+[[services.warehouse.groups]]
+name = "reserve"
+receives = ["orders.placed", "orders.changed"]
+compensates = ["stock.low"]
+events = ["placed"]
+from = ["orders"]
+max_attempts = 5
+"""
+ENVIRONMENT = {
+    "ORDERS_URL": "postgresql://a:secret@h/orders",
+    "ORDERS_REPLICA": "postgresql://a:secret@r/orders",
+    "STOCK_URL": "postgresql://a:secret@h/stock",
+    "KAFKA_PASSWORD": "hush",
+}
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read(text: str, **environment: str) -> Configuration:
+        path = tmp_path / "nightly.toml"
+        path.write_text(text)
+        return read_configuration(path, ENVIRONMENT | environment)
+
+    return read
+
+
+def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
+    found = {"event_types": ("placed",), "upstreams": ("orders",), "max_attempts": 5}
+    assert read(EVERYTHING) == Configuration(
+        scope="shop",
+        margin=timedelta(minutes=10),
+        statement_timeout=timedelta(minutes=30),
+        broker=BrokerAccess(
+            bootstrap="kafka:9092",
+            topic_prefix="shop.",
+            security_protocol="SASL_SSL",
+            sasl_mechanism="PLAIN",
+            sasl_username="reconcile",
+            sasl_password="hush",
+            ssl_cafile="/etc/ca.pem",
+        ),
+        services=(
+            ServiceDatabase(
+                name="orders",
+                url=ENVIRONMENT["ORDERS_URL"],
+                replica_url=ENVIRONMENT["ORDERS_REPLICA"],
+                schema="shield",
+                retention=timedelta(days=14),
+                groups=(
+                    ExpectedGroup(name="refund", kind=TxKind.ROLLBACK, topics=("orders.placed",)),
+                ),
+                others=("orders.audited",),
+            ),
+            ServiceDatabase(
+                name="stock",
+                url=ENVIRONMENT["STOCK_URL"],
+                groups=(
+                    ExpectedGroup(
+                        name="reserve", topics=("orders.placed", "orders.changed"), **found
+                    ),
+                    ExpectedGroup(
+                        name="reserve", kind=TxKind.ROLLBACK, topics=("stock.low",), **found
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def test_little_has_to_be_said(read) -> None:
+    found = read('[services.orders]\nurl = "ORDERS_URL"\n')
+    assert found.scope == "nightly"
+    assert found.broker is None
+    (service,) = found.services
+    assert (service.name, service.groups, service.retention) == ("orders", None, timedelta(days=7))
+
+
+def test_no_secret_is_shown_by_what_was_read(read) -> None:
+    shown = repr(read(EVERYTHING))
+    assert "secret" not in shown
+    assert "hush" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "services: Field required"),
+        ("[services]", "services: "),
+        ('[services."a b"]\nurl = "ORDERS_URL"', "a b"),
+        ("[services.a]", "services.a.url: Field required"),
+        ('[services.a]\nurl = "MISSING"', "services.a.url: the environment variable MISSING"),
+        ('[services.a]\nurl = "KAFKA_PASSWORD"', "KAFKA_PASSWORD does not hold a database URL"),
+        ('[services.a]\nurl = "ORDERS_URL"\nretention = -1', "services.a.retention"),
+        ('[services.a]\nurl = "ORDERS_URL"\ngroups = [{name = "g"}]', "neither `receives` nor"),
+        ('margin = "PT"\n[services.a]\nurl = "ORDERS_URL"', "margin: "),
+        ('[topics]\n[services.a]\nurl = "ORDERS_URL"', "topics.bootstrap: Field required"),
+        ("[services.a", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(read, text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        read(text)
+    assert "nightly.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["url", "replica_url"])
+def test_a_url_in_the_place_of_a_variable_is_not_repeated(read, key: str) -> None:
+    text = f'[services.a]\nurl = "ORDERS_URL"\n{key} = "postgresql://a:s3cret@h/d"'
+    text = text if key != "url" else text.replace('url = "ORDERS_URL"\n', "", 1)
+    with pytest.raises(ConfigurationError, match="environment variable") as caught:
+        read(text)
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,387 @@
+"""Who should have received what: by what is declared, or by the past."""
+
+from __future__ import annotations
+
+import pytest
+
+from shieldtx.reconcile.expectations import (
+    NOBODY,
+    ExpectedGroup,
+    Member,
+    Received,
+    Sent,
+    Stream,
+    expectation_of,
+)
+from shieldtx.states import TxKind
+
+COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
+ORDERS, STOCK, MAIL = Member(name="orders"), Member(name="stock"), Member(name="mail")
+
+
+def sent(upstream, topic, event_type=None):
+    return Sent(upstream=upstream, kind=COMMIT, topic=topic, event_type=event_type or topic)
+
+
+def taken_back(upstream, of, topic, event_type=None):
+    """Say that a service wrote rollbacks of another one's events."""
+    return Sent(
+        upstream=upstream,
+        kind=ROLLBACK,
+        topic=topic,
+        event_type=event_type or topic,
+        causation_source=of,
+    )
+
+
+def received(downstream, group, source, topic, event_type=None):
+    return Received(
+        downstream=downstream,
+        group=group,
+        source=source,
+        kind=COMMIT,
+        topic=topic,
+        event_type=event_type or topic,
+    )
+
+
+def returned(downstream, group, source, topic, *, of=None, event_type=None):
+    """Say that a group received rollbacks, by default of its own service's events."""
+    return Received(
+        downstream=downstream,
+        group=group,
+        source=source,
+        kind=ROLLBACK,
+        topic=topic,
+        event_type=event_type or topic,
+        causation_source=of or downstream,
+    )
+
+
+def group(name, *topics, kind=COMMIT, **fields):
+    return ExpectedGroup(name=name, kind=kind, topics=topics, **fields)
+
+
+def routes(members, sent=(), received=()):
+    """Return the expected routes: kind, upstream, downstream, group, event type."""
+    found = expectation_of(members, sent=sent, received=received).routes
+    return {named(route) for route in found if route.expected}
+
+
+def unexpected(members, sent=(), received=()):
+    found = expectation_of(members, sent=sent, received=received).routes
+    return {named(route) for route in found if not route.expected}
+
+
+def named(route):
+    stream = route.stream
+    return (stream.kind, stream.upstream, stream.downstream, route.group, route.event_type)
+
+
+def test_nothing_sent_and_nothing_received_is_nothing_to_judge():
+    found = expectation_of([ORDERS, STOCK], sent=[], received=[])
+    assert (found.routes, found.obstacles, found.left_out) == ((), (), ())
+
+
+# By the past.
+
+
+def test_a_group_should_receive_all_of_the_types_that_it_has_received_before():
+    found = routes(
+        [ORDERS, STOCK],
+        [sent("orders", "placed")],
+        [received("stock", "reserve", "orders", "placed")],
+    )
+    assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
+
+
+def test_a_type_that_a_group_has_never_received_is_not_missed_there():
+    found = routes(
+        [ORDERS, STOCK],
+        [sent("orders", "orders", "placed"), sent("orders", "orders", "paid")],
+        [received("stock", "reserve", "orders", "orders", "placed")],
+    )
+    assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
+
+
+def test_the_same_type_of_another_service_is_another_route():
+    found = routes(
+        [ORDERS, Member(name="shop"), STOCK],
+        [sent("orders", "placed"), sent("shop", "placed")],
+        [received("stock", "reserve", "orders", "placed")],
+    )
+    assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
+
+
+def test_one_service_may_have_many_groups_and_one_group_many_services_before_it():
+    found = routes(
+        [ORDERS, STOCK, MAIL],
+        [sent("orders", "placed"), sent("stock", "reserved")],
+        [
+            received("stock", "reserve", "orders", "placed"),
+            received("stock", "ledger", "orders", "placed"),
+            received("mail", "notify", "orders", "placed"),
+            received("mail", "notify", "stock", "reserved"),
+        ],
+    )
+    assert found == {
+        (COMMIT, "orders", "stock", "reserve", "placed"),
+        (COMMIT, "orders", "stock", "ledger", "placed"),
+        (COMMIT, "orders", "mail", "notify", "placed"),
+        (COMMIT, "stock", "mail", "notify", "reserved"),
+    }
+
+
+def test_groups_of_the_same_name_in_two_services_are_two():
+    found = routes(
+        [ORDERS, STOCK, MAIL],
+        [sent("orders", "placed")],
+        [
+            received("stock", "ledger", "orders", "placed"),
+            received("mail", "ledger", "orders", "placed"),
+        ],
+    )
+    assert {(downstream, group) for _, _, downstream, group, _ in found} == {
+        ("stock", "ledger"),
+        ("mail", "ledger"),
+    }
+
+
+def test_a_service_may_receive_its_own_events():
+    found = routes(
+        [ORDERS],
+        [sent("orders", "placed")],
+        [received("orders", "invoices", "orders", "placed")],
+    )
+    assert found == {(COMMIT, "orders", "orders", "invoices", "placed")}
+
+
+def test_by_the_past_no_limit_of_attempts_is_known():
+    found = expectation_of(
+        [ORDERS, STOCK], sent=[], received=[received("stock", "reserve", "orders", "placed")]
+    )
+    assert [route.max_attempts for route in found.routes] == [None]
+
+
+# By declaration.
+
+
+def test_a_declared_group_is_expected_to_receive_what_it_never_has():
+    stock = Member(name="stock", groups=(group("reserve", "placed"),))
+    found = routes([ORDERS, stock], [sent("orders", "placed"), sent("orders", "paid")])
+    assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
+
+
+def test_a_group_without_topics_should_receive_those_of_all_other_services():
+    stock = Member(name="stock", groups=(group("reserve"),))
+    found = routes(
+        [ORDERS, stock, MAIL],
+        [sent("orders", "placed"), sent("mail", "bounced"), sent("stock", "reserved")],
+    )
+    assert found == {
+        (COMMIT, "orders", "stock", "reserve", "placed"),
+        (COMMIT, "mail", "stock", "reserve", "bounced"),
+    }
+
+
+def test_a_group_receives_its_own_services_events_where_it_names_the_topic():
+    stock = Member(name="stock", groups=(group("audit", "reserved"),))
+    found = routes([stock], [sent("stock", "reserved"), sent("stock", "released")])
+    assert found == {(COMMIT, "stock", "stock", "audit", "reserved")}
+
+
+def test_event_types_and_upstreams_narrow_what_a_group_should_receive():
+    mail = Member(
+        name="mail",
+        groups=(
+            group("notify", "events", event_types=("placed",)),
+            group("ledger", "events", upstreams=("stock",)),
+        ),
+    )
+    found = routes(
+        [ORDERS, STOCK, mail],
+        [
+            sent("orders", "events", "placed"),
+            sent("orders", "events", "paid"),
+            sent("stock", "events", "reserved"),
+        ],
+    )
+    assert found == {
+        (COMMIT, "orders", "mail", "notify", "placed"),
+        (COMMIT, "stock", "mail", "ledger", "reserved"),
+    }
+
+
+def test_declared_groups_replace_the_past_and_what_was_received_all_the_same_is_compared():
+    stock = Member(name="stock", groups=(group("billing", "placed"),))
+    past = [received("stock", "reserve", "orders", "placed")]
+    assert routes([ORDERS, stock], [sent("orders", "placed")], past) == {
+        (COMMIT, "orders", "stock", "billing", "placed")
+    }
+    assert unexpected([ORDERS, stock], [sent("orders", "placed")], past) == {
+        (COMMIT, "orders", "stock", "reserve", "placed")
+    }
+
+
+def test_a_route_that_was_declared_and_seen_is_one_with_its_limit():
+    stock = Member(name="stock", groups=(group("reserve", "placed", max_attempts=7),))
+    found = expectation_of(
+        [ORDERS, stock],
+        sent=[sent("orders", "placed")],
+        received=[received("stock", "reserve", "orders", "placed")],
+    )
+    (route,) = found.routes
+    assert (route.expected, route.max_attempts) == (True, 7)
+    assert route.stream == Stream(kind=COMMIT, upstream="orders", downstream="stock")
+
+
+def test_a_kind_without_a_declared_group_goes_by_the_past():
+    orders = Member(name="orders", groups=(group("invoices", "reserved"),))
+    found = routes(
+        [orders, STOCK],
+        [sent("stock", "reserved"), taken_back("stock", "orders", "placed")],
+        [returned("orders", "refund", "stock", "placed")],
+    )
+    assert found == {
+        (COMMIT, "stock", "orders", "invoices", "reserved"),
+        (ROLLBACK, "stock", "orders", "refund", "placed"),
+    }
+
+
+# Rollbacks.
+
+
+def test_a_rollback_is_expected_of_the_service_whose_event_it_takes_back_alone():
+    everything = ExpectedGroup(name="refund", kind=ROLLBACK)
+    members = [
+        Member(name="orders", groups=(everything,)),
+        Member(name="stock", groups=(everything,)),
+        MAIL,
+    ]
+    found = routes(
+        members,
+        [taken_back("mail", "orders", "placed"), taken_back("mail", "stock", "reserved")],
+    )
+    assert found == {
+        (ROLLBACK, "mail", "orders", "refund", "placed"),
+        (ROLLBACK, "mail", "stock", "refund", "reserved"),
+    }
+
+
+def test_a_rollback_that_others_listen_to_as_well_is_not_judged_there():
+    """A group downstream undoes its own effect by the same rollback: that is no route of ours."""
+    heard = returned("mail", "notify", "stock", "placed", of="orders")
+    found = expectation_of(
+        [ORDERS, STOCK, MAIL],
+        sent=[taken_back("stock", "orders", "placed")],
+        received=[heard, returned("orders", "refund", "stock", "placed")],
+    )
+    assert {named(route) for route in found.routes} == {
+        (ROLLBACK, "stock", "orders", "refund", "placed")
+    }
+
+
+def test_a_rollback_that_no_group_has_ever_received_is_expected_of_nobody():
+    found = routes(
+        [ORDERS, STOCK],
+        [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")],
+        [returned("orders", "refund", "stock", "placed")],
+    )
+    assert found == {
+        (ROLLBACK, "stock", "orders", "refund", "placed"),
+        (ROLLBACK, "stock", "orders", NOBODY, "paid"),
+    }
+
+
+def test_a_rollback_that_no_declared_group_covers_is_expected_of_nobody():
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
+    assert routes([orders, STOCK], back) == {
+        (ROLLBACK, "stock", "orders", "refund", "placed"),
+        (ROLLBACK, "stock", "orders", NOBODY, "paid"),
+    }
+    past = [returned("orders", "undo", "stock", "paid")]
+    assert routes([orders, STOCK], back, past) == {
+        (ROLLBACK, "stock", "orders", "refund", "placed")
+    }
+    assert unexpected([orders, STOCK], back, past) == {
+        (ROLLBACK, "stock", "orders", "undo", "paid")
+    }
+
+
+def test_a_rollback_of_a_service_that_takes_no_part_is_said_to_be_left_out():
+    found = expectation_of([STOCK], sent=[taken_back("stock", "legacy", "placed")], received=[])
+    assert (found.routes, found.obstacles) == ((), ())
+    (sentence,) = found.left_out
+    assert "stock has taken back events of legacy" in sentence
+
+
+# What cannot be judged.
+
+
+def test_a_topic_that_no_group_should_receive_is_an_obstacle_and_never_clean():
+    found = expectation_of(
+        [ORDERS, STOCK],
+        sent=[sent("orders", "placed"), sent("orders", "archived"), sent("orders", "paid")],
+        received=[received("stock", "reserve", "orders", "paid")],
+    )
+    ((upstream, why),) = found.obstacles
+    assert upstream == "orders"
+    assert "archived, placed of orders" in why
+    assert "name the groups" in why
+
+
+def test_what_was_only_received_by_chance_does_not_make_a_topic_awaited():
+    stock = Member(name="stock", groups=(group("billing", "paid"),))
+    found = expectation_of(
+        [ORDERS, stock],
+        sent=[sent("orders", "placed"), sent("orders", "paid")],
+        received=[received("stock", "reserve", "orders", "placed")],
+    )
+    assert [upstream for upstream, _ in found.obstacles] == ["orders"]
+
+
+def test_a_topic_that_is_said_to_be_for_others_is_no_obstacle():
+    orders = Member(name="orders", others=("shipping",))
+    assert not expectation_of([orders], sent=[sent("orders", "shipping")], received=[]).obstacles
+    other = sent("stock", "shipping")
+    assert expectation_of([orders, STOCK], sent=[other], received=[]).obstacles
+
+
+def test_each_service_has_an_obstacle_of_its_own():
+    found = expectation_of(
+        [ORDERS, STOCK],
+        sent=[sent("stock", "reserved"), sent("orders", "placed")],
+        received=[],
+    )
+    assert [upstream for upstream, _ in found.obstacles] == ["orders", "stock"]
+
+
+def test_events_of_a_foreign_service_are_left_out_and_named_once():
+    found = expectation_of(
+        [STOCK],
+        sent=[],
+        received=[
+            received("stock", "reserve", "legacy", "placed"),
+            received("stock", "reserve", "legacy", "paid"),
+            received("stock", "ledger", "legacy", "placed"),
+        ],
+    )
+    assert found.routes == ()
+    (sentence,) = found.left_out
+    assert "stock has received events of legacy" in sentence
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_order_of_what_was_seen_does_not_matter(turn):
+    members = [ORDERS, STOCK, MAIL]
+    past = [
+        received("stock", "reserve", "orders", "placed"),
+        received("mail", "notify", "orders", "placed"),
+        received("mail", "notify", "stock", "reserved"),
+        returned("orders", "refund", "mail", "placed"),
+    ]
+    wrote = [sent("orders", "placed"), sent("stock", "reserved")]
+    once = expectation_of(members, sent=wrote, received=past)
+    again = expectation_of(members[::turn], sent=wrote[::turn], received=past[::turn])
+    assert again == once
