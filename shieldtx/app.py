@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
@@ -13,32 +13,40 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx.brokers import signature
-from shieldtx.catalog import Catalog, EventType, Limits
+from shieldtx.catalog import Catalog, EventType, Limits, OnBacklog
 from shieldtx.config import Settings
 from shieldtx.consumer import Consumer, ConsumerSettings
+from shieldtx.delayed import Delayed
 from shieldtx.errors import ConfigurationError
 from shieldtx.events import NO_HEADERS, Envelope, new_event_id, physical_topic
+from shieldtx.halves import Halves
 from shieldtx.handlers import ConsumerGroup, HandlerFunction
+from shieldtx.hooks import Hooks
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.outbox import Outbox
 from shieldtx.payloads import decode_payload
 from shieldtx.ports import Broker
-from shieldtx.publishing import Part, Publication, payload_type_of, publishing
+from shieldtx.publishing import DueAt, Part, Publication, payload_type_of, publishing
 from shieldtx.relay import LocalRollback, Relay, RelaySettings
 from shieldtx.retry import RetryPolicy
 from shieldtx.states import Operation, TxKind
 from shieldtx.store.dead_letters import SqlDeadLetters
+from shieldtx.store.delayed_store import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.limits import SqlLimits
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
 from shieldtx.store.overview import SqlOverview
 from shieldtx.store.purge_store import SqlPurgeStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import Tables, tables
+from shieldtx.store.trace_store import SqlTraceStore
 from shieldtx.store.wakeup import Listener, Notifier
+from shieldtx.tracing import Tracer
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)
@@ -60,8 +68,14 @@ class ShieldTx:
         traceparent: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.settings = settings
-        self.catalog = Catalog(Limits(payload=settings.max_payload_bytes))
+        self.catalog = Catalog(
+            Limits(payload=settings.max_payload_bytes),
+            backlog_limit=settings.backlog_limit,
+            on_backlog=settings.on_backlog,
+        )
         self.groups: dict[str, ConsumerGroup] = {}
+        self.hooks = Hooks()
+        """Where an application registers what is called around each send and each attempt."""
         self._engine = engine
         self._broker = broker
         self._local_rollbacks: dict[str, LocalRollback] = {}
@@ -72,6 +86,22 @@ class ShieldTx:
             traceparent=traceparent,
             after_commit=self._hint,
         )
+        self.delayed = Delayed(outbox=self.outbox, store=SqlDelayedStore(self.tables))
+        self.halves = halves = Halves(
+            settings,
+            catalog=self.catalog,
+            engine=lambda: self.engine,
+            seal=self.outbox.seal,
+            after_commit=self._hint,
+        )
+        # Half messages, part of this object's own face.
+        self.half, self.transactional, self.guard = halves.half, halves.transactional, halves.guard
+        self.checks, self.barrier = halves.checks, halves.barrier
+        self.half_prepare, self.half_commit = halves.prepare, halves.commit
+        self.half_rollback = halves.rollback
+        self.tracer = Tracer(self.trace_store)
+        if settings.trace:
+            self.tracer.attach(self.hooks)
 
     @classmethod
     def from_env(cls) -> Self:
@@ -87,9 +117,18 @@ class ShieldTx:
         payload: Any = None,
         topic: str | None = None,
         retry: RetryPolicy | None = None,
+        backlog_limit: int | None = None,
+        on_backlog: OnBacklog | str | None = None,
     ) -> EventType:
         """Declare an event type that is written with `outbox.add`; see Catalog.declare."""
-        return self.catalog.declare(event_type, payload=payload, topic=topic, retry=retry)
+        return self.catalog.declare(
+            event_type,
+            payload=payload,
+            topic=topic,
+            retry=retry,
+            backlog_limit=backlog_limit,
+            on_backlog=on_backlog,
+        )
 
     def publishes(
         self,
@@ -101,14 +140,17 @@ class ShieldTx:
         topic: str | None = None,
         operation: Operation = Operation.INSERT,
         headers: Mapping[str, str] = NO_HEADERS,
-        delay: timedelta | None = None,
+        delay: DueAt[timedelta] = None,
+        at: DueAt[datetime] = None,
+        level: DueAt[int] = None,
         retry: RetryPolicy | None = None,
     ) -> Callable[[F], F]:
         """Publish what the decorated method returns, in the transaction that it is called with.
 
-        `key` and `biz_key` name fields of the returned payload (or are functions of it); `payload`
-        is its type where the return annotation does not say it. An event type that several methods
-        publish is declared first, with `declare`.
+        `key` and `biz_key` name fields of the returned payload (or are functions of it), and so may
+        the one of `delay`, `at` and `level` that chooses when the event is due. `payload` is its
+        type where the return annotation does not say it. An event type that several methods publish
+        is declared first, with `declare`.
         """
 
         def decorate(function: F) -> F:
@@ -127,6 +169,8 @@ class ShieldTx:
                 operation=operation,
                 headers=headers,
                 delay=delay,
+                at=at,
+                level=level,
             )
             return publishing(self.outbox, publication)(function)
 
@@ -223,6 +267,7 @@ class ShieldTx:
             ),
             retry_of=self._retry_of,
             local_rollbacks=self._local_rollbacks,
+            hooks=self.hooks,
         )
 
     def consumer_worker(
@@ -244,26 +289,54 @@ class ShieldTx:
             group=declared,
             intake=ReadAheadIntake(intake),
             store=store,
-            inbox=Inbox(group=declared, store=store, outbox=self.outbox),
-            settings=ConsumerSettings(batch_size=self.settings.consumer_batch_size),
+            inbox=Inbox(group=declared, store=store, outbox=self.outbox, hooks=self.hooks),
+            settings=ConsumerSettings(
+                batch_size=self.settings.consumer_batch_size,
+                pending_limit=self.settings.consumer_pending_limit,
+                topic_prefix=self.settings.topic_prefix,
+            ),
             stopping=stopping,
         )
 
     def housekeeping(self) -> Housekeeping:
-        """Build the purge of this service's tables."""
+        """Build the purge of this service's tables, and of its barriers elsewhere."""
         s = self.settings
+        store = SqlPurgeStore(self.engine, self.tables)
+        elsewhere = self.halves.other_barriers()
         return Housekeeping(
-            store=SqlPurgeStore(self.engine, self.tables),
-            retention=Retention(outbox=s.retention_outbox, inbox=s.retention_inbox),
+            store=store,
+            retention=Retention(
+                outbox=s.retention_outbox,
+                inbox=s.retention_inbox,
+                barrier=s.retention_barrier,
+                trace=s.retention_trace,
+                trace_rows=s.trace_rows,
+            ),
+            barriers=[
+                store,
+                *(SqlPurgeStore(engine, tables(schema)) for engine, schema in elsewhere),
+            ],
         )
 
     def overview(self) -> SqlOverview:
         """Build the reader of how this service stands."""
         return SqlOverview(self.engine, self.tables)
 
+    def limits(self) -> SqlLimits:
+        """Build the reader of what is at its limit."""
+        return SqlLimits(self.engine, self.tables)
+
+    def trace_store(self) -> SqlTraceStore:
+        """Build what keeps the trace, and tells what the tables know of an event."""
+        return SqlTraceStore(self.engine, self.tables)
+
     def dead_letters(self) -> SqlDeadLetters:
         """Build what finds and replays the events of this service that wait for a person."""
         return SqlDeadLetters(self.engine, self.tables)
+
+    def half_desk(self) -> SqlHalfDesk:
+        """Build what shows half messages to a person, and ends them in the person's name."""
+        return SqlHalfDesk(self.engine, self.tables)
 
     def listener(self, wake: Callable[[], None]) -> Listener | None:
         """Build the listener for wake-up hints; None where there are none."""
@@ -273,6 +346,7 @@ class ShieldTx:
 
     def close(self) -> None:
         """Let go of the connections that this object opened for itself."""
+        self.tracer.close()
         opened = vars(self)
         if "_notifier" in opened:
             self._notifier.close()

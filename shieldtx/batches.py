@@ -77,6 +77,7 @@ class Batches:
         """
         if not attempts:
             return Counter()
+        self._inbox.watch.forget()
         shortest = min(self._handler_of(attempt).lease for attempt in attempts).total_seconds()
         run = _Run(ends=self._clock() + shortest * SHARE_OF_LEASE)
         self._work(attempts, run)
@@ -129,15 +130,19 @@ class Batches:
             self._part(part, run)
         else:
             run.verdicts[Verdict.APPLIED] += len(part)
+            self._inbox.watch.end(part, Verdict.APPLIED.name)
         return []
 
     def _apply(self, part: Sequence[Attempt], run: _Run) -> None:
         """Apply attempts in one transaction, or raise what kept them from it."""
         began = self._clock()
+        watch = self._inbox.watch if self._inbox.watch.is_on else None
         with self._store.effects(part) as session:
             for first, end, handler in self._calls(part):
                 if self._clock() >= run.ends:
                     raise TimeoutError("they have taken too much of their leases")
+                if watch is not None:
+                    watch.begin(part[first:end])
                 self._call(session, handler, part, first, end)
         self._pace = max(self._clock() - began, _SHORTEST) / len(part)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
-from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy import event as sqlalchemy_event
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.events import Envelope
+from shieldtx.ports import Change, Named
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +35,16 @@ class OutboxWriter(Protocol):
         """Insert all rows with one statement; raises EventRefused for those written before."""
         ...
 
+    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
+        """Count the unsettled events of a topic that are due, and stop at `upto`."""
+        ...
+
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself."""
         ...
 
-    def cancel(self, connection: Connection, event_id: UUID) -> bool:
-        """Discard a delayed event; False when it is too late or there is none."""
+    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+        """Discard a delayed event in somebody's name, or say why not."""
         ...
 
 
@@ -64,13 +68,19 @@ class Buffer:
     """
 
     def __init__(
-        self, session: Session, writer: OutboxWriter, after_commit: Callable[[], None]
+        self,
+        session: Session,
+        writer: OutboxWriter,
+        after_commit: Callable[[], None],
+        before_insert: Callable[[Connection], None],
     ) -> None:
         self._session = session
         self._writer = writer
         self._after_commit = after_commit
+        self._before_insert = before_insert
         self._entries: list[_Entry] = []
         self._at_once = False
+        self._wakes = False
         self._asynchronous = False
         self._released: SessionTransaction | None = None
 
@@ -104,12 +114,17 @@ class Buffer:
         if self._at_once:
             self.flush()
 
+    def wake(self) -> None:
+        """Let the relay know of the commit, also if no event comes with it."""
+        self._wakes = True
+
     def flush(self, connection: Connection | None = None) -> None:
         """Insert what waits, over the session's connection."""
         waiting = [entry for entry in self._entries if not entry.written_in]
         if not waiting:
             return
         connection = connection or self._session.connection()
+        self._before_insert(connection)
         self._writer.insert(connection, [entry.posting for entry in waiting])
         inside = tuple(_enclosing(self._session))
         for entry in waiting:
@@ -175,13 +190,14 @@ class Buffer:
     def on_after_commit(self) -> None:
         """Let the relay know."""
         self._released = self._session.get_nested_transaction()
-        if self._released is None and self._entries:
+        if self._released is None and (self._entries or self._wakes):
             self._after_commit()
 
     def on_end(self, ended: SessionTransaction) -> None:
         """Forget what was committed, or was rolled back with a savepoint."""
         if ended.parent is None:
             self._entries.clear()
+            self._wakes = False
         # A savepoint that was not released was rolled back, even if only its end says so: after a
         # flush that failed, or when the session is closed.
         elif ended.nested and ended is not self._released:

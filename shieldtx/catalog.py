@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -52,6 +53,21 @@ class Limits:
     """Of the names that an event carries along: its trace context, the source of its cause."""
 
 
+class OnBacklog(StrEnum):
+    """What becomes of a new event when too many of its topic wait to be sent."""
+
+    REFUSE = "refuse"
+    """BacklogExceeded is raised, and nothing written."""
+    WARN = "warn"
+    """It is written, and the log says so once a minute."""
+    IGNORE = "ignore"
+    """It is written, and nobody counts."""
+
+
+MOST_BACKLOG = 1_000_000
+"""The highest limit of a backlog: up to there it is counted, row by row."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventType:
     """A declared event type: its topic, its payload's type, how often sending is tried."""
@@ -60,14 +76,28 @@ class EventType:
     topic: str
     payload: TypeAdapter[Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    backlog_limit: int | None = None
+    """So many events of its topic may wait to be sent; None: any number."""
+    on_backlog: OnBacklog = OnBacklog.REFUSE
 
 
 class Catalog:
     """The event types that a service writes, by name."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        backlog_limit: int | None = None,
+        on_backlog: OnBacklog = OnBacklog.REFUSE,
+    ) -> None:
+        """Begin empty; the backlog's limit is that of types which are declared without one."""
         self._types: dict[str, EventType] = {}
         self.limits = limits or Limits()
+        self.limits_backlogs = False
+        """Some type has a limit."""
+        self._backlog_limit = backlog_limit
+        self._on_backlog = on_backlog
 
     def __iter__(self) -> Iterator[EventType]:
         return iter(self._types.values())
@@ -79,10 +109,14 @@ class Catalog:
         payload: Any = None,
         topic: str | None = None,
         retry: RetryPolicy | None = None,
+        backlog_limit: int | None = None,
+        on_backlog: OnBacklog | str | None = None,
     ) -> EventType:
         """Declare an event type, with the type of its payload.
 
         `payload` is a dataclass, a TypedDict or a pydantic model; None stands for any JSON value.
+        `backlog_limit` says how many events of its topic may wait to be sent, and `on_backlog` what
+        becomes of more: "refuse", "warn" or "ignore"; by default both are those of the settings.
         Raises ConfigurationError for a bad name, for a payload that pydantic knows nothing of, or
         when the type is declared twice.
         """
@@ -93,7 +127,14 @@ class Catalog:
             topic=checked_name("topic", topic if topic is not None else name),
             payload=payload_type(payload, of=f"event type {name!r}"),
             retry=retry or RetryPolicy(),
+            backlog_limit=self._backlog_limit
+            if backlog_limit is None
+            else _checked_limit(name, backlog_limit),
+            on_backlog=self._on_backlog
+            if on_backlog is None
+            else _checked_on_backlog(name, on_backlog),
         )
+        self.limits_backlogs = self.limits_backlogs or event_type.backlog_limit is not None
         self._types[name] = event_type
         return event_type
 
@@ -153,6 +194,25 @@ class Catalog:
             size += len(name) + len(value.encode())
         if size > self.limits.headers:
             raise TooLarge("headers", f"{size} bytes, the limit is {self.limits.headers}")
+
+
+def _checked_limit(name: str, limit: int) -> int:
+    if not 1 <= limit <= MOST_BACKLOG:
+        raise ConfigurationError(
+            f"event type {name!r}: backlog_limit {limit} must be from 1 to {MOST_BACKLOG:,}; "
+            'for none, use on_backlog="ignore"'
+        )
+    return limit
+
+
+def _checked_on_backlog(name: str, word: str) -> OnBacklog:
+    try:
+        return OnBacklog(word)
+    except ValueError:
+        words = ", ".join(OnBacklog)
+        raise ConfigurationError(
+            f"event type {name!r}: on_backlog {word!r} must be one of {words}"
+        ) from None
 
 
 def _is_header_name(name: Any) -> bool:

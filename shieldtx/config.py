@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError
 
 from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
 from shieldtx.brokers.signature import MIN_KEY_BYTES
-from shieldtx.catalog import checked_name
+from shieldtx.catalog import MOST_BACKLOG, OnBacklog, checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS, schema_name
@@ -162,6 +162,17 @@ class Settings(BaseSettings):
         default=1, ge=1, le=100, description="of topics that shieldtx creates"
     )
 
+    backlog_limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_BACKLOG,
+        description="events of a topic that may wait to be sent; of types with none of their own",
+    )
+    on_backlog: OnBacklog = Field(
+        default=OnBacklog.REFUSE,
+        description="what becomes of more: refuse (BacklogExceeded), warn or ignore",
+    )
+
     relay_batch_size: int = Field(
         default=1000, ge=1, le=10_000, description="events that a relay claims at a time"
     )
@@ -180,6 +191,36 @@ class Settings(BaseSettings):
     consumer_batch_size: int = Field(
         default=500, ge=1, le=10_000, description="records that a consumer reads at a time"
     )
+    consumer_pending_limit: int = Field(
+        default=5000,
+        ge=1,
+        description="unfinished events of a partition from which on it is not polled",
+    )
+    half_immunity: Seconds = Field(
+        default=timedelta(seconds=6), description="of a half message before its first check"
+    )
+    half_check_interval: Seconds = Field(
+        default=timedelta(seconds=30), description="between the first two checks of a half message"
+    )
+    half_check_growth: float = Field(
+        default=1.0, ge=1, le=10, description="factor of that interval from check to check"
+    )
+    half_check_longest: Seconds = Field(
+        default=timedelta(hours=1), description="up to which that interval grows"
+    )
+    half_check_timeout: Seconds = Field(
+        default=timedelta(seconds=10), description="for the answer of one check"
+    )
+    half_checks: int = Field(
+        default=15, ge=1, le=1000, description="of a half message; then a person decides"
+    )
+    half_max_age: Seconds = Field(
+        default=timedelta(hours=72), description="of a half message; then a person decides"
+    )
+    barrier_patience: Seconds = Field(
+        default=timedelta(seconds=5),
+        description="how long a check waits for a local transaction that is in flight",
+    )
     stop_timeout: Seconds = Field(
         default=timedelta(seconds=20), description="for a graceful stop after SIGTERM"
     )
@@ -194,6 +235,20 @@ class Settings(BaseSettings):
     retention_inbox: Seconds = Field(
         default=timedelta(days=14), description="at least the topics' retention plus redelivery"
     )
+    retention_barrier: Seconds = Field(
+        default=timedelta(days=7),
+        description="of the barrier's rows; above the age and the length of local transactions",
+    )
+    trace: bool = Field(
+        default=False,
+        description="keep when each attempt was made and how it ended, for `shieldtx trace`",
+    )
+    trace_rows: int = Field(
+        default=1_000_000, ge=1, description="of the trace that are kept; older ones are purged"
+    )
+    retention_trace: Seconds = Field(
+        default=timedelta(days=3), description="of the trace, in which attempts are kept"
+    )
     max_payload_bytes: int = Field(
         default=1_000_000,
         ge=1,
@@ -207,6 +262,18 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"SHIELDTX_RELAY_SEND_TIMEOUT ({self.relay_send_timeout}) must be below 0.8 of "
                 f"SHIELDTX_RELAY_LEASE ({self.relay_lease}): a batch has to end within its lease"
+            )
+        for name in ("half_check_timeout", "barrier_patience"):
+            longer = "half_check_interval" if name == "half_check_timeout" else "half_check_timeout"
+            if getattr(self, name) >= getattr(self, longer):
+                raise ValueError(
+                    f"SHIELDTX_{name.upper()} ({getattr(self, name)}) must be below "
+                    f"SHIELDTX_{longer.upper()} ({getattr(self, longer)})"
+                )
+        if self.retention_barrier <= self.half_max_age:
+            raise ValueError(
+                f"SHIELDTX_RETENTION_BARRIER ({self.retention_barrier}) must be above "
+                f"SHIELDTX_HALF_MAX_AGE ({self.half_max_age}): a check must still find the row"
             )
         if self.retention_inbox < self.retention_outbox:
             raise ValueError(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from shieldtx.batches import Batches
-from shieldtx.events import Envelope
+from shieldtx.events import Envelope, physical_topic
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Intake
-from shieldtx.ports import InboxStore
+from shieldtx.pending import PendingEvents
+from shieldtx.ports import InboxStore, Place
 
 LONGEST_PASS = 60.0
 """Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.
@@ -29,6 +30,9 @@ class ConsumerSettings:
     batch_size: int = 500
     poll_timeout: timedelta = timedelta(milliseconds=200)
     """How long a pass waits for records; due retries wait no longer than this."""
+    pending_limit: int = 5000
+    """A partition with so many unfinished events in the inbox is not polled until it has half."""
+    topic_prefix: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +45,8 @@ class ConsumerPass:
     parked: int = 0
     ignored: int = 0
     """Events of types that the group has no handler for."""
+    paused: int = 0
+    """Partitions that are not polled, because too many of their events are unfinished."""
     verdicts: Counter[Verdict] = field(default_factory=Counter)
 
     @property
@@ -57,7 +63,8 @@ class Consumer:
     A record's way: decode, dedupe (the insert into the inbox), hold back while its key waits, count
     the attempt, commit of its offset; then, in a batch with its neighbours, the interceptors of the
     group and the handler. What cannot share a batch, waits for its key or has failed goes on alone,
-    from the inbox, and at the end is given up; so no partition is ever held.
+    from the inbox, and at the end is given up. So no event holds its partition; only too many that
+    are unfinished do, see `PendingEvents`.
     """
 
     def __init__(
@@ -78,6 +85,10 @@ class Consumer:
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
+        self._pending = PendingEvents(
+            limit=settings.pending_limit, count=self._count_pending, clock=clock
+        )
+        self._held: frozenset[Place] = frozenset()
         self._may_skip_a_look = False
         self._next_look = clock()
         self._pass_ends = clock() + LONGEST_PASS
@@ -93,15 +104,20 @@ class Consumer:
         # With work at hand there is no reason to wait for more.
         busy = sum(due.values()) > due[Verdict.HELD]
         timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
+        self._pending.look()
+        if self._pending.held != self._held:
+            self._intake.hold(self._pending.held)
+            self._held = self._pending.held
         batch = self._intake.take(timeout=timeout, limit=limit)
         self._may_skip_a_look = False
         if not batch.records:
-            return ConsumerPass(verdicts=due)
+            return ConsumerPass(paused=len(self._held), verdicts=due)
         try:
             receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
         except Exception:
             self._intake.put_back(batch)
             raise
+        self._pending.received(batch.records)
         # The rows are committed, so the partitions can go on whatever becomes of the handlers.
         self._intake.done(batch)
         due.update(self._batches.work(receipt.started))
@@ -117,13 +133,15 @@ class Consumer:
             duplicates=receipt.duplicates,
             parked=receipt.parked,
             ignored=batch.ignored,
+            paused=len(self._held),
             verdicts=due,
         )
 
     def has_caught_up(self) -> bool:
         """Whether the passes have received all that is on the topics, for this member of the group.
 
-        What waits in the inbox for its time does not count. Raises BrokerUnavailable.
+        What waits in the inbox for its time does not count, nor do paused partitions. Raises
+        BrokerUnavailable.
         """
         return self._intake.has_caught_up()
 
@@ -141,6 +159,13 @@ class Consumer:
         if not verdicts:
             self._next_look += self._settings.poll_timeout.total_seconds()
         return verdicts
+
+    def _count_pending(self) -> Mapping[Place, int]:
+        prefix = self._settings.topic_prefix
+        return {
+            (physical_topic(prefix, topic, kind), partition): count
+            for (topic, kind, partition), count in self._store.pending(self._group.name).items()
+        }
 
     def _is_time_up(self) -> bool:
         return self._stopping() or self._clock() >= self._pass_ends

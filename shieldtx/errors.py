@@ -11,9 +11,12 @@
     ├── EventRefused                a bad event, refused before its INSERT; `.field` names it
     │   ├── PayloadRefused
     │   └── TooLarge
+    ├── BacklogExceeded             too many events of the topic wait to be sent; try again later
     ├── TransactionRefused          no transaction of the caller to write into
+    │   └── LateTransaction         its half message has been given up meanwhile
     ├── IllegalTransition           a status change that the lifecycle does not list
     ├── LeaseLost                   somebody else owns the row or the shard by now
+    ├── AlreadyRunning              another run of the same reconciliation is at work
     ├── BrokerError
     │   └── BrokerUnavailable       an outage: pause, burn no attempt
     ├── UndecodableRecord           a record that is no event; parked with its bytes
@@ -69,8 +72,27 @@ class TooLarge(EventRefused):
     """A field above its limit in bytes."""
 
 
+class BacklogExceeded(ShieldTxError):
+    """Too many events of a topic wait to be sent; nothing was written."""
+
+    def __init__(self, topic: str, backlog: int, limit: int) -> None:
+        """Name the `topic`, at least how many events of it wait, and how many may."""
+        super().__init__(
+            f"topic {topic}: {backlog} events or more wait to be sent, the limit is {limit}, so no "
+            "further one was written. Try again later; `shieldtx status` tells whether the relay "
+            "is behind. The limit is SHIELDTX_BACKLOG_LIMIT or the event type's backlog_limit"
+        )
+        self.topic = topic
+        self.backlog = backlog
+        self.limit = limit
+
+
 class TransactionRefused(ShieldTxError):
     """The caller's connection would commit by itself, so the event could outlive its data."""
+
+
+class LateTransaction(TransactionRefused):
+    """A local transaction that came when its half message had been given up: it must not commit."""
 
 
 class IllegalTransition(ShieldTxError):
@@ -79,6 +101,10 @@ class IllegalTransition(ShieldTxError):
 
 class LeaseLost(ShieldTxError):
     """Another process has taken over what this one was working on."""
+
+
+class AlreadyRunning(ShieldTxError):
+    """Another run of the same reconciliation is at work, here or on another machine."""
 
 
 class BrokerError(ShieldTxError):

@@ -154,10 +154,13 @@ class ConsumerGroup:
             self._complete(key)
         return self._handlers.values()
 
+    def declared(self) -> Iterable[tuple[tuple[str, TxKind], Handler]]:
+        """Return all handlers of the group with the event type and the kind of their events."""
+        return zip(self._handlers, self.handlers(), strict=True)
+
     def subscriptions(self) -> list[tuple[str, TxKind]]:
         """Return the logical topics and kinds that the group reads, sorted."""
-        kinds = [kind for _, kind in self._handlers]
-        return sorted({(h.topic, kind) for h, kind in zip(self.handlers(), kinds, strict=True)})
+        return sorted({(handler.topic, kind) for (_, kind), handler in self.declared()})
 
     def _given(
         self,

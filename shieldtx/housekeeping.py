@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,18 @@ class PurgeStore(Protocol):
         """Of the next `limit` rows, remove the purgeable ones settled before `older_than`."""
         ...
 
+    def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:
+        """Of the `limit` oldest entries, remove those too old or not among the latest `keep`."""
+        ...
+
+
+class BarrierPurgeStore(Protocol):
+    """Takes old rows out of a barrier, each batch in a short transaction of its own."""
+
+    def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Remove up to `limit` rows that were entered before `older_than`."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
@@ -46,6 +59,11 @@ class Retention:
 
     outbox: timedelta
     inbox: timedelta
+    barrier: timedelta = timedelta(days=7)
+    """Above the age up to which half messages are checked."""
+    trace: timedelta | None = None
+    """None: the trace is somebody else's business."""
+    trace_rows: int = 1_000_000
     batch_size: int = 1000
     batches_per_pass: int = 50
 
@@ -62,24 +80,35 @@ class Housekeeping:
         *,
         store: PurgeStore,
         retention: Retention,
+        barriers: Sequence[BarrierPurgeStore] = (),
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Purge by way of `store`, resting for a while (in seconds) behind each batch."""
+        """Purge by way of `store`, resting for a while (in seconds) behind each batch.
+
+        `barriers` may be in other databases.
+        """
         self._store = store
+        self._barriers = barriers
         self._retention = retention
         self._clock = clock
         self._rest = rest
 
     def run_once(self) -> Purged:
-        """Make one pass over both tables, of a bounded number of batches."""
+        """Make one pass over each table, of a bounded number of batches."""
         r = self._retention
-        outbox = self._purge(self._store.purge_outbox, r.outbox)
-        inbox = self._purge(self._store.purge_inbox, r.inbox)
-        removed = outbox.removed + inbox.removed
+        done = [
+            self._purge(self._store.purge_outbox, r.outbox),
+            self._purge(self._store.purge_inbox, r.inbox),
+            *(self._purge(store.purge_barrier, r.barrier) for store in self._barriers),
+        ]
+        if r.trace is not None:
+            purge = partial(self._store.purge_trace, keep=r.trace_rows)
+            done.append(self._purge(purge, r.trace))
+        removed = sum(each.removed for each in done)
         if removed:
             log.info("purged %d rows whose retention is over", removed)
-        return Purged(removed=removed, more=outbox.more or inbox.more)
+        return Purged(removed=removed, more=any(each.more for each in done))
 
     def _purge(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
         removed = 0

@@ -12,10 +12,12 @@ from sqlalchemy.orm import Session
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused
 from shieldtx.events import Envelope, Event, storable
 from shieldtx.handlers import ConsumerGroup, Handler
+from shieldtx.hooks import Hooks
 from shieldtx.outbox import Outbox, flush_events, handling
 from shieldtx.payloads import decode_payload
 from shieldtx.ports import Attempt, InboxStore
 from shieldtx.states import InboxStatus, TxKind
+from shieldtx.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +49,19 @@ class Verdict(Enum):
 class Inbox:
     """Runs the handlers of one group on events that are in the inbox."""
 
-    def __init__(self, *, group: ConsumerGroup, store: InboxStore, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        store: InboxStore,
+        outbox: Outbox,
+        hooks: Hooks | None = None,
+    ) -> None:
         self._group = group
         self._store = store
         self._outbox = outbox
+        self.watch = Watch(hooks or Hooks())
+        """Is told of each attempt, here and by whoever applies several together."""
 
     def work(self, envelope: Envelope) -> Verdict:
         """Give an event its turn: count the attempt, run the handler, write down how it ended.
@@ -71,18 +82,30 @@ class Inbox:
         if attempt is None:
             return Verdict.HELD
         if attempt.exhausted:
-            return self._give_up(attempt, "the last attempt ended with its process")
+            reason = "the last attempt ended with its process"
+            verdict = self._give_up(attempt, reason)
+            self.watch.fail(attempt, verdict.name, reason)
+            return verdict
         run = self._apply if envelope.kind is TxKind.COMMIT else self._compensate
+        self.watch.begin([attempt])
         try:
-            return run(attempt, handler)
+            verdict = run(attempt, handler)
         except LeaseLost as lost:
             log.warning("%s", lost)
+            self.watch.fail(attempt, Verdict.LOST.name, lost)
             return Verdict.LOST
         except Exception as error:  # noqa: BLE001  whatever a handler raises ends its attempt
             return self.fail(attempt, handler, error)
+        self.watch.end([attempt], verdict.name)
+        return verdict
 
     def fail(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
         """Write down that an attempt failed: it waits for its next one, or is given up."""
+        verdict = self._ended_by(attempt, handler, error)
+        self.watch.fail(attempt, verdict.name, error)
+        return verdict
+
+    def _ended_by(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
         reason = storable(f"{type(error).__name__}: {error}")
         delay = handler.retry.delay_after(attempt.number, error)
         if delay is None or isinstance(error, _HOPELESS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ from shieldtx.batches import shares_batches
 from shieldtx.errors import BrokerError, UndecodableRecord
 from shieldtx.events import Envelope
 from shieldtx.handlers import ConsumerGroup
-from shieldtx.ports import Arrival, Parked, ReceivedRecord, Subscriber
+from shieldtx.ports import Arrival, Parked, Place, ReceivedRecord, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,12 @@ class Intake(Protocol):
         """Have a batch read again: its rows could not be stored."""
         ...
 
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """Take nothing from these partitions from now on, and from all others."""
+        ...
+
     def has_caught_up(self) -> bool:
-        """Whether all that is on the topics has been taken; raises BrokerUnavailable."""
+        """Whether all that may be taken has been taken; raises BrokerUnavailable."""
         ...
 
     def close(self) -> None:
@@ -94,6 +99,10 @@ class DirectIntake:
     def put_back(self, batch: Batch) -> None:
         """See Intake."""
         self._subscriber.rewind(batch.records)
+
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """See Intake."""
+        self._subscriber.hold(places)
 
     def has_caught_up(self) -> bool:
         """See Intake."""
@@ -170,6 +179,11 @@ class ReadAheadIntake:
             log.warning("nothing was read ahead: %s", error)
             records = batch.records
         self._beside.submit(self._intake.put_back, Batch(records)).result()
+
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """See Intake; what was read ahead goes back, so that none of it is from these."""
+        self.put_back(Batch())
+        self._beside.submit(self._intake.hold, places).result()
 
     def has_caught_up(self) -> bool:
         """See Intake."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,9 +14,11 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from shieldtx.backlog import BacklogGate
 from shieldtx.buffer import Buffer, OutboxWriter, Posting, buffers_of
 from shieldtx.catalog import Catalog
-from shieldtx.errors import EventRefused, TransactionRefused
+from shieldtx.delays import due
+from shieldtx.errors import TransactionRefused
 from shieldtx.events import Envelope, Event, new_event_id, storable
 from shieldtx.states import TxKind
 
@@ -47,6 +49,7 @@ class Outbox:
         self.source = source
         self._catalog = catalog
         self._writer = writer
+        self._gate = BacklogGate(writer)
         self._traceparent = traceparent
         self._after_commit = after_commit
 
@@ -57,13 +60,16 @@ class Outbox:
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,
+        level: int | None = None,
     ) -> UUID:
         """Add one event to the caller's transaction and return its id.
 
-        `delay` or `at` (an aware datetime) choose when it is due, by the database's clock. Raises
-        EventRefused naming the field, UnknownEventType, TransactionRefused.
+        `delay`, `at` (an aware datetime) or `level` (1 to 18, of RocketMQ's ladder) chooses when it
+        is due, by the database's clock. Raises EventRefused naming the field, UnknownEventType,
+        TransactionRefused; BacklogExceeded when too many of its topic wait to be sent, unless it is
+        for later, takes an event back, or a handler adds it.
         """
-        return self.add_all(transaction, [event], delay=delay, at=at)[0]
+        return self.add_all(transaction, [event], delay=delay, at=at, level=level)[0]
 
     def add_all(
         self,
@@ -72,21 +78,30 @@ class Outbox:
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,
+        level: int | None = None,
     ) -> list[UUID]:
         """Add several events: all of them, or none and an error as of `add`."""
-        _check_due(delay, at)
-        caller = _caller_of(transaction)
+        when = due(delay, at, level)
+        caller = caller_of(transaction)
         handled = _handled_in(caller)
         postings = [
-            Posting(envelope=self._seal(event, handled), delay=delay, at=at) for event in events
+            Posting(envelope=self.seal(event, handled), delay=when.delay, at=when.at)
+            for event in events
         ]
         if not postings:
             return []
+        limited: set[str] = set()
+        if self._catalog.limits_backlogs and handled is None and not when.delay and when.at is None:
+            commits = (p.envelope for p in postings if p.envelope.kind is TxKind.COMMIT)
+            limited = {envelope.type for envelope in commits}
         if isinstance(caller, Connection):
             self._admit_connection(caller)
+            self._refuse_backlog(caller, limited)
             self._writer.insert(caller, postings)
         else:
-            self._admit_session(caller).add(postings)
+            buffer = self._admit_session(caller)
+            self._refuse_backlog(caller, limited)
+            buffer.add(postings)
         return [posting.envelope.id for posting in postings]
 
     def add_envelope(self, session: Session, envelope: Envelope) -> None:
@@ -99,31 +114,51 @@ class Outbox:
         """Discard a delayed event before it is due, in the caller's transaction.
 
         Returns False when there is nothing to cancel any more: it was due, sent or never there.
+        `shield.delayed.cancel` says which of these, and knows events by their business keys too.
         With an AsyncSession: `await session.run_sync(outbox.cancel, event_id)`.
         """
-        caller = _caller_of(transaction)
+        connection = self.connection_of(transaction, way_out="outbox.cancel, event_id")
+        return self._writer.cancel(connection, event_id, who=self.source).done
+
+    def connection_of(self, transaction: CallersTransaction, *, way_out: str) -> Connection:
+        """Return the connection of the caller's transaction, the events that wait in it inserted.
+
+        Raises TransactionRefused, of an AsyncSession with the arguments of run_sync as `way_out`.
+        """
+        caller = caller_of(transaction)
         if isinstance(caller, AsyncSession):
             raise TransactionRefused(
                 "an AsyncSession cannot be asked without waiting for the answer: "
-                "cancel with `await session.run_sync(outbox.cancel, event_id)`"
+                f"use `await session.run_sync({way_out})`"
             )
         if isinstance(caller, Session):
             self._admit_session(caller).flush()
-            return self._writer.cancel(caller.connection(), event_id)
+            return caller.connection()
         self._admit_connection(caller)
-        return self._writer.cancel(caller, event_id)
+        return caller
+
+    def wake_after(self, transaction: CallersTransaction) -> None:
+        """Have the relay look when a session's transaction commits, as if it had added an event."""
+        caller = caller_of(transaction)
+        if isinstance(caller, Session):
+            self._admit_session(caller).wake()
 
     @contextmanager
-    def staying_in(self, transaction: CallersTransaction, *, whose: str) -> Iterator[None]:
+    def staying_in(
+        self, transaction: CallersTransaction, *, whose: str, event_type: str | None
+    ) -> Iterator[None]:
         """Raise TransactionRefused for a transaction that cannot take events, before the block.
 
-        And after it, when the block has ended the transaction; `whose` block it was is said.
+        And after it, when the block has ended the transaction; `whose` block it was is said. Before
+        it, raises BacklogExceeded too, as `add` does for an event of this type that is due at once.
         """
-        caller = _caller_of(transaction)
+        caller = caller_of(transaction)
         if isinstance(caller, Connection):
             self._admit_connection(caller)
         else:
             self._admit_session(caller)
+        if event_type is not None and _handled_in(caller) is None:
+            self._refuse_backlog(caller, [event_type])
         begun = _open_transaction(caller)
         yield
         if _open_transaction(caller) is not begun:
@@ -133,25 +168,10 @@ class Outbox:
             )
 
     def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
-        """Make the event that takes `original` back: same type, topic and key, the other way."""
-        return Envelope(
-            id=new_event_id(),
-            type=original.type,
-            source=self.source,
-            topic=original.topic,
-            payload=json.dumps({"reason": storable(reason)}, ensure_ascii=False),
-            # Replaced by the database's time in the row.
-            time=datetime.now(UTC),
-            kind=TxKind.ROLLBACK,
-            operation=original.operation,
-            key=original.key,
-            biz_key=original.biz_key,
-            causation_id=original.id,
-            causation_source=original.source,
-            traceparent=original.traceparent,
-        )
+        """Make the event by which this service takes `original` back."""
+        return rollback_of(original, source=self.source, reason=reason)
 
-    def _seal(self, event: Event, handled: Event | None) -> Envelope:
+    def seal(self, event: Event, handled: Event | None = None) -> Envelope:
         """Check an event and turn it into what the table holds."""
         payload = self._catalog.encode(event)
         if handled is not None and event.causation_id is None:
@@ -178,12 +198,26 @@ class Outbox:
             traceparent=trace,
         )
 
+    def _refuse_backlog(
+        self, caller: Session | AsyncSession | Connection, event_types: Collection[str]
+    ) -> None:
+        """Raise BacklogExceeded when an event of these types is not to be added now."""
+        if not self._catalog.limits_backlogs or not event_types:
+            return
+        connection = caller if isinstance(caller, Connection) else None
+        if isinstance(caller, Session):
+            connection = caller.connection()
+        for event_type in event_types:
+            self._gate.admit(self._catalog.get(event_type), connection)
+
     def _admit_session(self, caller: Session | AsyncSession) -> Buffer:
         """Return the session's buffer, once its transaction is known to take events."""
         session = caller.sync_session if isinstance(caller, AsyncSession) else caller
         buffers = buffers_of(session)
         if self not in buffers:
-            buffers[self] = Buffer(session, self._writer, self._after_commit)
+            buffers[self] = Buffer(
+                session, self._writer, self._after_commit, self._gate.look_for_others
+            )
         buffers[self].admit(asynchronous=isinstance(caller, AsyncSession))
         return buffers[self]
 
@@ -192,6 +226,28 @@ class Outbox:
         if not connection.in_transaction():
             connection.begin()
         self._writer.refuse_autocommit(connection)
+
+
+def rollback_of(
+    original: Envelope, *, source: str, reason: str, event_id: UUID | None = None
+) -> Envelope:
+    """Make the event of `source` that takes `original` back: same type, topic and key."""
+    return Envelope(
+        id=event_id or new_event_id(),
+        type=original.type,
+        source=source,
+        topic=original.topic,
+        payload=json.dumps({"reason": storable(reason)}, ensure_ascii=False),
+        # Replaced by the database's time in the row.
+        time=datetime.now(UTC),
+        kind=TxKind.ROLLBACK,
+        operation=original.operation,
+        key=original.key,
+        biz_key=original.biz_key,
+        causation_id=original.id,
+        causation_source=original.source,
+        traceparent=original.traceparent,
+    )
 
 
 @dataclass(slots=True)
@@ -216,7 +272,7 @@ def flush_events(session: Session) -> None:
         buffer.flush()
 
 
-def _caller_of(transaction: object) -> Session | AsyncSession | Connection:
+def caller_of(transaction: object) -> Session | AsyncSession | Connection:
     """Return what a scoped session stands for; raises TransactionRefused for other things."""
     if isinstance(transaction, (scoped_session, async_scoped_session)):
         transaction = transaction()
@@ -243,17 +299,3 @@ def _open_transaction(caller: Session | AsyncSession | Connection) -> object:
     if isinstance(caller, AsyncSession):
         return caller.sync_session.get_transaction()
     return caller.get_transaction()
-
-
-def _check_due(delay: timedelta | None, at: datetime | None) -> None:
-    if delay is not None and at is not None:
-        raise EventRefused("delay", "give either delay= or at=, not both")
-    if delay is not None and delay < timedelta(0):
-        raise EventRefused("delay", f"{delay} is in the past")
-    if at is not None and at.tzinfo is None:
-        raise EventRefused("at", f"{at} has no time zone; use an aware datetime")
-    try:
-        _ = (at or datetime.now(UTC)).astimezone(UTC) + (delay or timedelta(0))
-    except OverflowError:
-        field = "delay" if at is None else "at"
-        raise EventRefused(field, f"{delay or at} is too far in the future") from None

@@ -6,15 +6,16 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar, cast, get_type_hints
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from shieldtx.delays import Due, due
 from shieldtx.errors import ConfigurationError, EventRefused, TransactionRefused
 from shieldtx.events import NO_HEADERS, Event
 from shieldtx.outbox import CallersTransaction, Outbox
@@ -25,6 +26,14 @@ Part: TypeAlias = str | Callable[[Any], object] | None
 
 It becomes text by `str`; None as its value is refused, since the order of a key would be lost."""
 
+V = TypeVar("V")
+
+DueAt: TypeAlias = V | str | Callable[[Any], V] | None
+"""When an event is due: a value, the name of the payload's field that has it, or a function of it.
+
+None as the value of a field is refused, since the event would go out at once."""
+
+_DUE: Final = ("delay", "at", "level")
 _TRANSACTIONS = (Session, AsyncSession, Connection, scoped_session, async_scoped_session)
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,18 +48,42 @@ class Publication:
     biz_key: Part = None
     operation: Operation = Operation.INSERT
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    delay: timedelta | None = None
+    delay: DueAt[timedelta] = None
+    at: DueAt[datetime] = None
+    level: DueAt[int] = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no payload could make right."""
+        given = [name for name in _DUE if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigurationError(
+                f"event type {self.event_type!r}: give one of {', '.join(given)}, not several"
+            )
+        if not any(_is_of_payload(getattr(self, name)) for name in given):
+            try:
+                self.due_of(None)
+            except EventRefused as error:
+                raise ConfigurationError(f"event type {self.event_type!r}: {error}") from None
 
     def event_of(self, result: Any) -> Event:
         """Make the event of a method's result."""
         return Event(
             type=self.event_type,
             payload=result,
-            key=_part("key", self.key, result),
-            biz_key=_part("biz_key", self.biz_key, result),
+            key=part_of("key", self.key, result),
+            biz_key=part_of("biz_key", self.biz_key, result),
             operation=self.operation,
             headers=self.headers,
         )
+
+    @property
+    def is_for_later(self) -> bool:
+        """Whether its events are due some time after their writing."""
+        return any(getattr(self, name) for name in _DUE)
+
+    def due_of(self, result: Any) -> Due:
+        """Return when the event of a method's result is due."""
+        return due(**{name: _due_part(name, getattr(self, name), result) for name in _DUE})
 
 
 def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
@@ -61,14 +94,19 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
+        stay = functools.partial(
+            outbox.staying_in,
+            whose=function.__qualname__,
+            event_type=None if publication.is_for_later else publication.event_type,
+        )
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def asynchronous(*args: Any, **kwargs: Any) -> Any:
                 transaction = _transaction_among(function, args, kwargs)
-                with outbox.staying_in(transaction, whose=function.__qualname__):
+                with stay(transaction):
                     result = await function(*args, **kwargs)
-                outbox.add(transaction, publication.event_of(result), delay=publication.delay)
+                _publish(outbox, transaction, publication, result)
                 return result
 
             return cast("F", asynchronous)
@@ -76,9 +114,9 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
         @functools.wraps(function)
         def synchronous(*args: Any, **kwargs: Any) -> Any:
             transaction = _transaction_among(function, args, kwargs)
-            with outbox.staying_in(transaction, whose=function.__qualname__):
+            with stay(transaction):
                 result = function(*args, **kwargs)
-            outbox.add(transaction, publication.event_of(result), delay=publication.delay)
+            _publish(outbox, transaction, publication, result)
             return result
 
         return cast("F", synchronous)
@@ -86,43 +124,71 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
     return decorate
 
 
-def payload_type_of(function: Callable[..., Any]) -> Any:
-    """Return the return annotation of a function; None (any JSON) where there is none.
+def _publish(
+    outbox: Outbox, transaction: CallersTransaction, publication: Publication, result: Any
+) -> None:
+    when = publication.due_of(result)
+    outbox.add(transaction, publication.event_of(result), delay=when.delay, at=when.at)
+
+
+def payload_type_of(function: Callable[..., Any], name: str = "return") -> Any:
+    """Return an annotation of a function; None (any JSON) where there is none.
 
     The other annotations may name what exists for type checkers only. Raises ConfigurationError.
     """
     function = inspect.unwrap(function)
     annotations = getattr(function, "__annotations__", {})
-    if "return" not in annotations:
+    if name not in annotations:
         return None
-    only = SimpleNamespace(__annotations__={"return": annotations["return"]})
+    only = SimpleNamespace(__annotations__={name: annotations[name]})
     names = getattr(function, "__globals__", {})
     try:
-        return get_type_hints(only, globalns=names, include_extras=True)["return"]
+        return get_type_hints(only, globalns=names, include_extras=True)[name]
     except NameError as error:
+        is_return = name == "return"
+        which = "return annotation" if is_return else f"annotation of {name!r}"
         raise ConfigurationError(
-            f"the return annotation of {function.__qualname__} cannot be resolved ({error}); "
-            "give the payload's type as payload="
+            f"the {which} of {function.__qualname__} cannot be resolved ({error}); "
+            f"give the payload's type as {'payload=' if is_return else 'payload_type='}"
         ) from error
+
+
+def transactions_among(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[CallersTransaction]:
+    """Return the sessions and connections among the arguments of a call."""
+    return [each for each in (*args, *kwargs.values()) if isinstance(each, _TRANSACTIONS)]
 
 
 def _transaction_among(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> CallersTransaction:
     """Find the caller's transaction among the arguments, before the function runs."""
-    for argument in (*args, *kwargs.values()):
-        if isinstance(argument, _TRANSACTIONS):
-            return argument
+    found = transactions_among(args, kwargs)
+    if found:
+        return found[0]
     raise TransactionRefused(
         f"{function.__qualname__} was called without a Session, AsyncSession or Connection, so its "
         "event has no transaction to go into; pass one as an argument"
     )
 
 
-def _part(name: str, part: Part, payload: Any) -> str | None:
+def part_of(name: str, part: Part, payload: Any) -> str | None:
     """Return the key or business key of a payload as text."""
-    if part is None:
-        return None
+    return None if part is None else str(_value_of(name, part, payload))
+
+
+def _due_part(name: str, part: DueAt[Any], payload: Any) -> Any:
+    return _value_of(name, part, payload) if _is_of_payload(part) else part
+
+
+def _is_of_payload(part: DueAt[Any]) -> TypeGuard[str | Callable[[Any], Any]]:
+    return isinstance(part, str) or callable(part)
+
+
+def _value_of(name: str, part: str | Callable[[Any], object], payload: Any) -> object:
+    """Return what a part names in a payload; raises EventRefused for None."""
+    value: object
     if callable(part):
         value = part(payload)
     elif isinstance(payload, Mapping):
@@ -133,4 +199,4 @@ def _part(name: str, part: Part, payload: Any) -> str | None:
         value = None
     if value is None:
         raise EventRefused(name, f"the payload {type(payload).__name__} has no value for {part!r}")
-    return str(value)
+    return value

@@ -18,6 +18,8 @@ from sqlalchemy.orm import Session
 
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.events import Envelope
+from shieldtx.hooks import Hooks
+from shieldtx.pace import Pace
 from shieldtx.ports import (
     Claimed,
     Delivery,
@@ -72,6 +74,8 @@ class RelayPass:
     outage: str = ""
     ahead: int = 0
     """Claimed already, for the next pass."""
+    slowed: float = 0.0
+    """For how many seconds the broker wants to be left alone; nothing is claimed meanwhile."""
     backlog: bool = False
     """More may be due already; a worker passes again without waiting for a hint."""
 
@@ -86,13 +90,14 @@ class RelayPass:
             lost=self.lost + other.lost,
             outage=self.outage or other.outage,
             ahead=other.ahead,
+            slowed=other.slowed,
             backlog=other.backlog,
         )
 
     @property
     def more(self) -> bool:
         """Whether there was work, so that another pass may find what became due meanwhile."""
-        return (self.claimed > 0 or self.ahead > 0) and not self.outage
+        return (self.claimed > 0 or self.ahead > 0 or self.slowed > 0) and not self.outage
 
 
 class Relay:
@@ -115,6 +120,7 @@ class Relay:
         local_rollbacks: Mapping[str, LocalRollback],
         clock: Callable[[], float] = time.monotonic,
         beside: Executor | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         """Begin nothing yet.
 
@@ -129,8 +135,10 @@ class Relay:
             lease=settings.lease,
             timeout=settings.send_timeout,
             clock=clock,
+            hooks=hooks,
         )
         self._outage = Outage(settings.outage_pause, clock=clock)
+        self._pace = Pace(settings.batch_size, clock=clock)
         self._settings = settings
         self._retry_of = retry_of
         self._local_rollbacks = local_rollbacks
@@ -147,6 +155,7 @@ class Relay:
         self._ahead: Batch | None = None
         """Claimed while the one before was published, all of which has been acknowledged."""
         self._unreported = RelayPass()
+        self._looked_at = clock()
         # Held during a pass: shards are given back only between passes, when nothing is in flight.
         self._passing = threading.Lock()
 
@@ -189,11 +198,23 @@ class Relay:
                     return done.plus(late).plus(RelayPass(backlog=True))
                 if self._outage.is_pausing:
                     return done.plus(RelayPass(outage="paused"))
+                if pause := self._pace.pause:
+                    return done.plus(RelayPass(slowed=pause, backlog=True))
                 # After an outage a single event finds out whether the broker is back.
-                batch = self._claim(1 if self._outage.is_on else self._settings.batch_size)
+                batch = self._claim(1 if self._outage.is_on else self._pace.size)
             if not batch.claim.events:
                 return done
             return done.plus(self._pass(batch))
+
+    def until_due(self) -> timedelta | None:
+        """Return how long until the next event is due that waits for its time; None: none waits.
+
+        Below zero for one that became due since the last pass looked; None during an outage.
+        """
+        if self._outage.is_pausing:
+            return None
+        since = timedelta(seconds=self._clock() - self._looked_at)
+        return self._store.until_due(relay=self._name, since=since)
 
     def close(self) -> None:
         """Free the shards for the other relays and let go of the broker."""
@@ -205,20 +226,20 @@ class Relay:
 
     def _pass(self, batch: Batch) -> RelayPass:
         """Publish a batch; beside that, settle the one before and claim the next of a backlog."""
-        backlog = len(batch.claim.events) >= self._settings.batch_size * PART_OF_A_SHARD
-        if not backlog and not self._owed:
+        backlog = len(batch.claim.events) >= self._pace.size * PART_OF_A_SHARD
+        if not self._owed and (not backlog or self._pace.is_throttled):
             # A single event was claimed to find out whether the broker is back; or others of its
             # key have waited behind one that is retried.
             others = self._outage.is_on or any(c.attempts > 1 for c in batch.claim.events)
             self._end(batch, self._sender.send(batch))
             done = self._write_down()
-            return done.plus(RelayPass(backlog=others or done.released > 0))
+            return done.plus(RelayPass(backlog=backlog or others or done.released > 0))
         sending = self._beside.submit(self._sender.send, batch)
         done, ahead, failure = RelayPass(), None, None
         try:
             done = self._write_down()
-            if backlog and not self._holding.surplus:
-                ahead = self._claim(self._settings.batch_size)
+            if backlog and not self._holding.surplus and not self._pace.is_throttled:
+                ahead = self._claim(self._pace.size)
         except Exception as error:  # noqa: BLE001  raised again when the batch's end is known
             failure = error
         clean = self._end(batch, sending.result())
@@ -226,14 +247,18 @@ class Relay:
             raise failure
         if ahead is not None and not clean:
             # Its keys may be those of the events that were not acknowledged.
-            self._hold_back(ahead)
+            self._hold_back(ahead, "not all events before were acknowledged")
+        elif ahead is not None and self._pace.is_throttled:
+            # A pause may be longer than its lease.
+            clean = False
+            self._hold_back(ahead, "the broker asks for a pause")
         if ahead is None or not clean or not ahead.claim.events:
             return done.plus(self._write_down()).plus(RelayPass(backlog=True))
         self._ahead = ahead
         return done.plus(RelayPass(ahead=len(ahead.claim.events), backlog=True))
 
     def _claim(self, limit: int) -> Batch:
-        since = self._clock()
+        since = self._looked_at = self._clock()
         try:
             return Batch(self._store.claim(relay=self._name, limit=limit), since)
         except Exception:
@@ -244,6 +269,7 @@ class Relay:
     def _end(self, batch: Batch, deliveries: Sequence[Delivery]) -> bool:
         """Note what a sent batch owes the table; return whether all of it was acknowledged."""
         token = batch.claim.token
+        self._pace.note(self._sender.pressure(), sent=len(deliveries))
         ending = ending_of(batch.claim, deliveries, self._retry_of)
         outage = self._outage.note(ending)
         self._owed.append(partial(self._settle, token, ending.settlement, outage))
@@ -252,16 +278,16 @@ class Relay:
         )
         return ending.clean
 
-    def _hold_back(self, batch: Batch) -> None:
+    def _hold_back(self, batch: Batch, why: str) -> None:
         """Note that a batch is to be given back unsent."""
         ids = [claimed.envelope.id for claimed in batch.claim.events]
-        back = Settlement(unsent=ids, reason="held back: not all events before were acknowledged")
+        back = Settlement(unsent=ids, reason=f"held back: {why}")
         self._owed.append(partial(self._settle, batch.claim.token, back, ""))
 
     def _let_go_ahead(self) -> None:
         """Settle what was sent, and give back what was claimed ahead."""
         if self._ahead is not None:
-            self._hold_back(self._ahead)
+            self._hold_back(self._ahead, "the relay gives its shards away")
             self._ahead = None
         self._unreported = self._unreported.plus(self._write_down())
 

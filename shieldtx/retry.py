@@ -6,13 +6,15 @@ import math
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Self
 
+from shieldtx.delays import LEVELS
 from shieldtx.errors import ConfigurationError, Refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """Exponential back-off with jitter, up to a number of attempts.
+    """Exponential back-off with jitter, or a ladder of waits, up to a number of attempts.
 
     The waiting time doubles (`factor`) from `first` on up to `longest`; of it, a random share of up
     to `jitter` (0 to 1) is taken off, so that rows that failed together do not come back together.
@@ -25,6 +27,37 @@ class RetryPolicy:
     factor: float = 2.0
     jitter: float = 0.2
     give_up_on: tuple[type[BaseException], ...] = field(default=(Refused,))
+    ladder: tuple[timedelta, ...] = ()
+    """Waits of their own instead of doubled ones; the last is that of all further attempts."""
+
+    @classmethod
+    def levels(
+        cls,
+        *,
+        start: int = 3,
+        attempts: int = 16,
+        jitter: float = 0.0,
+        give_up_on: tuple[type[BaseException], ...] = (Refused,),
+    ) -> Self:
+        """Return the policy of RocketMQ's consumers: each wait is that of the next delay level.
+
+        As RocketMQ counts, `attempts` come behind the first one. As given, the waits are 10 s,
+        30 s, 1 min and so on to 2 h: 4 h 46 min in all. Beyond level 18 they stay as long.
+        """
+        if not 1 <= start <= len(LEVELS) or attempts < 0:
+            raise ConfigurationError(
+                f"retry policy: start must be 1 to {len(LEVELS)} and attempts not negative, not "
+                f"{start} and {attempts}"
+            )
+        ladder = LEVELS[start - 1 :][: max(attempts, 1)]
+        return cls(
+            max_attempts=attempts + 1,
+            first=ladder[0],
+            longest=ladder[-1],
+            jitter=jitter,
+            give_up_on=give_up_on,
+            ladder=ladder,
+        )
 
     def __post_init__(self) -> None:
         """Refuse a policy that could never try or never wait."""
@@ -34,6 +67,7 @@ class RetryPolicy:
             "longest must not be shorter than first": self.longest < self.first,
             "factor must be finite and at least 1": not 1 <= self.factor < math.inf,
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
+            "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
         }
         for problem, holds in problems.items():
             if holds:
@@ -43,9 +77,15 @@ class RetryPolicy:
         """Return the wait after the `attempts`-th attempt failed with `error`; None: give up."""
         if attempts >= self.max_attempts or isinstance(error, self.give_up_on):
             return None
+        wait = self._whole_wait(max(attempts - 1, 0))
+        return wait - wait * (self.jitter * random.random())  # noqa: S311  spread, not secrecy
+
+    def _whole_wait(self, before: int) -> timedelta:
+        """Return the wait behind an attempt with so many before it, without jitter."""
+        if self.ladder:
+            return self.ladder[min(before, len(self.ladder) - 1)]
         try:
-            wait = min(self.first * self.factor ** max(attempts - 1, 0), self.longest)
+            return min(self.first * self.factor**before, self.longest)
         except OverflowError:
             # Beyond any number, so beyond the longest wait too: unless there is nothing to double.
-            wait = self.longest if self.first else self.first
-        return wait - wait * (self.jitter * random.random())  # noqa: S311  spread, not secrecy
+            return self.longest if self.first else self.first

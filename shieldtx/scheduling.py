@@ -27,6 +27,10 @@ EXIT_HUNG = 70
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
+_NEAR = timedelta(milliseconds=100)
+_SOONEST = timedelta(milliseconds=5)
+"""A pass that finds nothing, and is asked for again, shall not take a processor to itself."""
+
 _CLOCK_LOOK_S = 1.0
 _CLOCK_STEP_S = 0.1
 """Below this a clock is being slewed, not set, and a tick hardly later for it."""
@@ -34,13 +38,18 @@ _CLOCK_STEP_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """A pass that runs every so often; it returns True when it should run again at once."""
+    """A pass that runs every so often.
+
+    It returns True when it should run again at once, or after what time it should, unless woken.
+    """
 
     name: str
-    run: Callable[[], bool]
+    run: Callable[[], bool | timedelta]
     every: timedelta
     linger: timedelta = timedelta(0)
     """How long after its last pass it can be woken without the scheduler, which takes a while."""
+    until_next: Callable[[], timedelta | None] = lambda: None
+    """Asked when there is nothing more to do: when to run before its next time; None: not."""
 
 
 class Worker:
@@ -159,18 +168,47 @@ class Worker:
 
     def _run_passes(self, tick: Tick) -> None:
         woken = self._woken[tick.name]
-        while not self.stopping:
-            woken.clear()
-            self._pass_began[tick.name] = time.monotonic()
-            try:
-                more = tick.run()
-            except Exception:
-                log.exception("%s: %s failed, it runs again later", self._name, tick.name)
-                return
-            finally:
-                self._pass_began.pop(tick.name, None)
-            if not more and not woken.wait(tick.linger.total_seconds()):
-                return
+        try:
+            while not self.stopping:
+                woken.clear()
+                with self._watched(tick):
+                    more = tick.run()
+                if isinstance(more, timedelta):
+                    woken.wait(more.total_seconds())
+                    continue
+                if more or woken.wait(tick.linger.total_seconds()):
+                    continue
+                with self._watched(tick):
+                    pause = tick.until_next()
+                if not self._goes_on(tick, pause):
+                    return
+        except Exception:
+            log.exception("%s: %s failed, it runs again later", self._name, tick.name)
+
+    @contextmanager
+    def _watched(self, tick: Tick) -> Iterator[None]:
+        self._pass_began[tick.name] = time.monotonic()
+        try:
+            yield
+        finally:
+            self._pass_began.pop(tick.name, None)
+
+    def _goes_on(self, tick: Tick, pause: timedelta | None) -> bool:
+        """Return whether a tick runs on, having waited for its next pass if that is near."""
+        woken = self._woken[tick.name]
+        if pause is not None and pause <= _NEAR:
+            # The scheduler would not start a second run beside this one, which is about to end.
+            woken.wait(max(pause, _SOONEST).total_seconds())
+            return True
+        if pause is not None and pause < tick.every:
+            self._run_early(tick, datetime.now(UTC) + pause)
+        # It may have been woken while it asked.
+        return woken.is_set()
+
+    def _run_early(self, tick: Tick, at: datetime) -> None:
+        job = self._scheduler.get_job(tick.name)
+        if job is not None and job.next_run_time is not None and at < job.next_run_time:
+            job.modify(next_run_time=at)
 
     def _watch(self) -> None:
         """End a process in which a pass hangs: its leases run out, and others go on."""

@@ -10,7 +10,8 @@ from datetime import timedelta
 
 from shieldtx.errors import ShieldTxError
 from shieldtx.events import Envelope
-from shieldtx.ports import Claim, Delivery, Outcome, Publisher, Record
+from shieldtx.hooks import Hooks
+from shieldtx.ports import Claim, Delivery, Outcome, Pressure, Publisher, Record
 from shieldtx.retry import RetryPolicy
 from shieldtx.settlement import Ending
 
@@ -37,9 +38,11 @@ class Sender:
         lease: timedelta,
         timeout: timedelta,
         clock: Callable[[], float] = time.monotonic,
+        hooks: Hooks | None = None,
     ) -> None:
         self._publisher = publisher
         self._encode = encode
+        self._hooks = hooks or Hooks()
         # A tenth of the lease is kept for writing the end down.
         self._reserve = lease / 10
         self._timeout = timeout.total_seconds()
@@ -50,18 +53,32 @@ class Sender:
 
         Never raises: what goes wrong unforeseen leaves all of them in doubt.
         """
-        try:
-            return self._send(batch)
-        except Exception as error:
-            log.exception("publishing failed")
-            unclear = Delivery(outcome=Outcome.UNCONFIRMED, reason=f"publishing failed: {error!r}")
-            return [unclear] * len(batch.claim.events)
+        if not self._hooks.watch_sending:
+            return self._answers(batch, placed=False)
+        claims, waited = batch.claim.events, self._clock() - batch.since
+        self._hooks.sending(claims, waited=waited)
+        began = self._clock()
+        deliveries = self._answers(batch, placed=True)
+        self._hooks.sent(claims, deliveries, waited=waited, took=self._clock() - began)
+        return deliveries
+
+    def pressure(self) -> Pressure:
+        """Tell how hard the last batch has pressed the broker."""
+        return self._publisher.pressure()
 
     def close(self) -> None:
         """Let go of the broker."""
         self._publisher.close()
 
-    def _send(self, batch: Batch) -> Sequence[Delivery]:
+    def _answers(self, batch: Batch, *, placed: bool) -> Sequence[Delivery]:
+        try:
+            return self._send(batch, placed=placed)
+        except Exception as error:
+            log.exception("publishing failed")
+            unclear = Delivery(outcome=Outcome.UNCONFIRMED, reason=f"publishing failed: {error!r}")
+            return [unclear] * len(batch.claim.events)
+
+    def _send(self, batch: Batch, *, placed: bool) -> Sequence[Delivery]:
         claim = batch.claim
         left = (claim.lease_left - self._reserve).total_seconds()
         timeout = min(left - (self._clock() - batch.since), self._timeout)
@@ -75,7 +92,7 @@ class Sender:
                 records.append(self._encode(claimed.envelope))
             except ShieldTxError as error:
                 unsendable[place] = Delivery(outcome=Outcome.REJECTED, reason=str(error))
-        sent = self._publisher.publish(records, timeout=timeout)
+        sent = self._publisher.publish(records, timeout=timeout, placed=placed)
         if not unsendable:
             return sent
         answers = iter(sent)

@@ -32,6 +32,19 @@ class Operation(StrEnum):
     DELETE = "DELETE"
 
 
+class LocalOutcome(StrEnum):
+    """What is known of the local transaction of a half message."""
+
+    COMMIT = "COMMIT"
+    """It committed: the message is to be sent."""
+
+    ROLLBACK = "ROLLBACK"
+    """It did not commit and never will: the message is to be discarded."""
+
+    UNKNOWN = "UNKNOWN"
+    """Nobody can tell yet: the message stays HALF and is asked about again."""
+
+
 class OutboxStatus(StrEnum):
     """The life of an event in the database of the service that wrote it."""
 
@@ -47,7 +60,8 @@ class OutboxStatus(StrEnum):
     ended, another relay takes the row."""
 
     PROCESSED = "PROCESSED"
-    """The broker acknowledged it. Purged when its retention is over."""
+    """The broker acknowledged it. Purged when its retention is over; until then a repair may have
+    it published again, where the reconciliation finds that it never arrived."""
 
     FAILED = "FAILED"
     """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the
@@ -164,6 +178,7 @@ OUTBOX: Lifecycle[OutboxStatus] = Lifecycle(
         (_O.PROCESSING, _O.PROCESSING, "lease ran out, taken over"),
         (_O.PROCESSING, _O.FAILED, "rejected for ever, or attempts used up"),
         (_O.FAILED, _O.INIT, "a person replays"),
+        (_O.PROCESSED, _O.INIT, "a repair publishes it again"),
         (_O.INIT, _O.DISCARDED, "cancelled before it is due"),
     ),
     settled=frozenset({_O.PROCESSED, _O.FAILED, _O.DISCARDED, _O.UNRESOLVED}),

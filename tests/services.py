@@ -12,7 +12,16 @@ from sqlalchemy.orm import Session
 
 from shieldtx import RetryPolicy, Settings, ShieldTx
 from shieldtx.consumer import Consumer
-from shieldtx.ports import Broker, Delivery, Outcome, Publisher, Record, Subscriber, TopicAdmin
+from shieldtx.ports import (
+    Broker,
+    Delivery,
+    Outcome,
+    Pressure,
+    Publisher,
+    Record,
+    Subscriber,
+    TopicAdmin,
+)
 from shieldtx.relay import Relay
 
 SHARDS = 8
@@ -117,7 +126,9 @@ class _WiredPublisher:
         self._wire = wire
         self._real = real
 
-    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+    def publish(
+        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+    ) -> Sequence[Delivery]:
         self._wire.before_publish()
         answers = [self._wire.fate(record) for record in records]
         through = [
@@ -126,13 +137,20 @@ class _WiredPublisher:
             if answer is None or self._wire.lose_answers
         ]
         real = dict(
-            zip(map(id, through), self._real.publish(through, timeout=timeout), strict=True)
+            zip(
+                map(id, through),
+                self._real.publish(through, timeout=timeout, placed=placed),
+                strict=True,
+            )
         )
         self._wire.published += through
         return [
             answer if answer is not None else real[id(record)]
             for record, answer in zip(records, answers, strict=True)
         ]
+
+    def pressure(self) -> Pressure:
+        return self._real.pressure()
 
     def close(self) -> None:
         self._real.close()

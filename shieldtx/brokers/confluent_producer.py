@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 from shieldtx.brokers.kafka_client import ProducerSettings, Round
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.errors import ConfigurationError
-from shieldtx.ports import Record
+from shieldtx.ports import Pressure, Record
 
 try:
     import confluent_kafka
@@ -97,6 +98,9 @@ class Confluent:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.asked_for: set[str] = set()
+        self._throttled_until = 0.0
+        self._was_full = False
+        options = options | {"throttle_cb": self._on_throttle}
         self.producer = confluent_kafka.Producer(options, logger=_Log())
         self._partitions: dict[str, tuple[int, float]] = {}
 
@@ -122,9 +126,26 @@ class Confluent:
             self._partitions[topic] = (len(found.partitions), time.monotonic() + _METADATA_AGE_S)
         return self._partitions[topic][0]
 
+    def pressure(self) -> Pressure:
+        """Tell how hard the brokers are pressed.
+
+        librdkafka tells of a throttled answer and sends on: the broker would let it wait
+        (KIP-219), and its requests time out.
+        """
+        was_full, self._was_full = self._was_full, False
+        pause = max(0.0, self._throttled_until - time.monotonic())
+        return Pressure(pause=pause, full=was_full)
+
+    def _on_throttle(self, event: Any) -> None:
+        until = time.monotonic() + event.throttle_time
+        self._throttled_until = max(self._throttled_until, until)
+
+    def _on_full(self) -> None:
+        self._was_full = True
+
     def round(self) -> Round:
         """Begin a round."""
-        return _Round(self.producer)
+        return _Round(self.producer, self._on_full)
 
     def leave(self) -> None:
         """Let go of the broker in good order, within a few seconds."""
@@ -145,15 +166,18 @@ class Confluent:
 class _End:
     """The end of one record."""
 
-    __slots__ = ("error", "is_done")
+    __slots__ = ("error", "is_done", "offset")
 
     def __init__(self) -> None:
         self.is_done = False
         self.error: Any = None
+        self.offset = -1
 
-    def note(self, error: Any, _: Any) -> None:
+    def note(self, error: Any, message: Any) -> None:
         """Be told by librdkafka."""
         self.error = error
+        if error is None:
+            self.offset = message.offset()
         self.is_done = True
 
     @property
@@ -165,8 +189,9 @@ class _End:
 class _Round:
     """Hands each record to librdkafka (the protocol Round)."""
 
-    def __init__(self, producer: Any) -> None:
+    def __init__(self, producer: Any, on_full: Callable[[], None]) -> None:
         self._producer = producer
+        self._on_full = on_full
         self._ends: list[_End] = []
 
     def take(self, record: Record, partition: int) -> bool:
@@ -184,6 +209,7 @@ class _Round:
         except BufferError:
             if not self._ends:
                 raise
+            self._on_full()
             return False
         except confluent_kafka.KafkaException as error:
             raise error_of(error.args[0]) from error

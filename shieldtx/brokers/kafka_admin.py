@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
     InvalidTopicError,
     NoError,
@@ -18,6 +19,8 @@ from kafka.errors import (
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.errors import BrokerError
 from shieldtx.ports import TopicState
+
+_POLICY: Final = "cleanup.policy"
 
 
 class KafkaTopics:
@@ -71,6 +74,17 @@ class KafkaTopics:
         for _ in range(2):
             missing = [name for name, state in self.describe(missing).items() if state is None]
         return missing
+
+    def is_compacted(self, name: str) -> bool:
+        """Tell whether a key's old records make room for new ones.
+
+        False also where the account may not see a topic's settings. Raises as `describe`.
+        """
+        resource = ConfigResource(ConfigResourceType.TOPIC, name, {_POLICY: None})  # type: ignore[no-untyped-call]
+        with self._asking("asking for a topic's settings") as admin:
+            answer = admin.describe_configs([resource], config_filter="all")
+        setting = answer.get("topic", {}).get(name, {}).get(_POLICY, {})
+        return "compact" in (setting.get("value") or "")
 
     def close(self) -> None:
         """Let go of the broker."""

@@ -39,13 +39,16 @@ _ACKNOWLEDGED: Final = Delivery(outcome=Outcome.ACKNOWLEDGED)
 class Call:
     """What is known about the records of one call; they are named by their indexes."""
 
-    def __init__(self, records: Sequence[Record], timeout: float) -> None:
+    def __init__(self, records: Sequence[Record], timeout: float, *, placed: bool = False) -> None:
+        """Begin; `placed`: what is acknowledged says where it lies."""
         self.records = records
         self.deadline = time.monotonic() + timeout
         self.sizes: list[int] = []
         self.partitions: dict[int, int] = {}
         self.handed_over: set[int] = set()
         self.stopped = ""
+        self._held = ""
+        self._placed = placed
         self._too_late = f"not acknowledged within {timeout:.3g} s"
         self._ended: dict[int, Delivery] = {}
         self._rejected_keys: dict[tuple[str, bytes], int] = {}
@@ -57,6 +60,10 @@ class Call:
     def stop(self, reason: str) -> None:
         """Send nothing more in this call."""
         self.stopped = self.stopped or reason
+
+    def hold(self, reason: str) -> None:
+        """Hand over nothing in this call but what was handed over before and was not taken."""
+        self._held = reason
 
     def reject(self, index: int, reason: str) -> None:
         """Settle a record for ever; later ones of its key wait until that is written down."""
@@ -80,6 +87,8 @@ class Call:
     def still_open(self, indexes: Iterable[int]) -> list[int]:
         """Return those of `indexes` that may be sent."""
         waiting = [i for i in indexes if i not in self._ended and not self._is_held_back(i)]
+        if self._held:
+            waiting = [i for i in waiting if i in self.handed_over]
         if waiting and self.left() <= 0:
             self.stop(self._too_late)
         return [] if self.stopped else waiting
@@ -99,7 +108,7 @@ class Call:
             if not future.is_done:
                 self.stop(self._too_late)
             elif (error := future.exception) is None:
-                self._ended[index] = _ACKNOWLEDGED
+                self._ended[index] = self._there(index, future) if self._placed else _ACKNOWLEDGED
             elif isinstance(error, (*REJECTIONS, *REFUSALS)) or type(error) is KafkaError:
                 condemned[index] = error
             else:
@@ -110,9 +119,19 @@ class Call:
         """Return the end of each record."""
         return [self._ended.get(i) or self._without_end(i) for i in range(len(self.records))]
 
+    def _there(self, index: int, end: Any) -> Delivery:
+        offset = end.offset
+        return Delivery(
+            outcome=Outcome.ACKNOWLEDGED,
+            partition=self.partitions.get(index),
+            offset=offset if offset >= 0 else None,
+        )
+
     def _without_end(self, index: int) -> Delivery:
         if self._is_held_back(index):
             reason = "held back: an earlier record of its key was rejected"
             return Delivery(outcome=Outcome.HELD, reason=reason)
+        if self._held and not self.stopped:
+            return Delivery(outcome=Outcome.HELD, reason=self._held)
         outcome = Outcome.UNCONFIRMED if index in self.handed_over else Outcome.UNSENT
         return Delivery(outcome=outcome, reason=self.stopped)

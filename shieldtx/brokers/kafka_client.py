@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.ports import Record
+from shieldtx.ports import Pressure, Record
 
 
 class End(Protocol):
@@ -20,6 +20,11 @@ class End(Protocol):
     @property
     def exception(self) -> BaseException | None:
         """What was wrong, a KafkaError of kafka-python; None for an acknowledged record."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Of an acknowledged record; below 0 where the broker did not say."""
         ...
 
 
@@ -53,6 +58,10 @@ class Client(Protocol):
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; raises KafkaError for an unknown one."""
+        ...
+
+    def pressure(self) -> Pressure:
+        """Tell how hard the brokers are pressed: the longest pause that one of them asks for."""
         ...
 
     def round(self) -> Round:

@@ -1,7 +1,7 @@
-"""kafka-python's consumer, for records whose headers have names that are no UTF-8.
+"""kafka-python's consumer, mended where it would stop for ever (kafka-python 3.0.12).
 
-Its own cannot read them and would stop before such a record for ever (kafka-python 3.0.12), though
-Kafka takes any bytes as a name.
+It does so before a record whose headers have names that are no UTF-8, though Kafka takes any bytes
+as a name, and at a partition that was paused and is resumed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,19 @@ class Consumer(KafkaConsumer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
         self._fetcher.PartitionRecords = _PartitionRecords
+
+    def resume(self, *partitions: Any) -> None:
+        """Go on fetching from paused partitions, from where their records were last returned.
+
+        What the client had read of them before the pause it keeps aside, looks at no more while
+        another partition was the last to be read, and fetches nothing meanwhile: such a partition
+        would stay silent for ever (kafka-python 3.0.12). So it is made to read that again.
+        """
+        super().resume(*partitions)  # type: ignore[no-untyped-call]
+        aside = getattr(self._fetcher, "_paused_partition_records", {})
+        for partition in partitions:
+            if partition in aside:
+                aside.pop(partition).drain()
 
 
 class _Name(str):

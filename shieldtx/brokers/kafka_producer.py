@@ -12,6 +12,7 @@ from kafka.net.compat import KafkaNetClient
 from shieldtx.brokers.kafka_client import ProducerSettings, Round
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_rounds import TAKES_WHOLE_BATCHES, SingleRound, WholeRound
+from shieldtx.ports import Pressure
 
 _CLOSE_S: Final = 2.0
 
@@ -64,6 +65,17 @@ class Producer(KafkaProducer):
         """Return how many partitions a topic has; raises KafkaTimeoutError for an unknown one."""
         self.asked_for.add(topic)
         return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
+
+    def pressure(self) -> Pressure:
+        """Tell how hard the brokers are pressed.
+
+        A throttled broker answers at once, names a pause, and reads no request before it is over
+        (KIP-219); the client then hands it none. It keeps no buffer of its own that could be full:
+        a round is what there is.
+        """
+        delay_of = self.network.throttle_delay
+        delays = [delay_of(b.node_id) for b in self.network.cluster.brokers()]  # type: ignore[no-untyped-call]
+        return Pressure(pause=max(delays, default=0) / 1000)
 
     def round(self) -> Round:
         """Begin a round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,7 +21,7 @@ from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_log import sending_errors
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerError
-from shieldtx.ports import Delivery, Record
+from shieldtx.ports import Delivery, Pressure, Record
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +54,21 @@ class KafkaPublisher:
         self._settings = settings or ProducerSettings()
         self._connect = connect
         self._client: Client | None = None
+        self._throttled_until = 0.0
+        self._was_full = False
         stretch = self._settings.batch_bytes // 2
         self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(stretch))
 
-    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+    def publish(
+        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+    ) -> Sequence[Delivery]:
         """Send `records` and answer for each, as the port says.
 
         A record behind a rejected one of its key is not sent: it may go when that one's end is
         written down.
         """
-        call = Call(records, timeout)
+        call = Call(records, timeout, placed=placed)
+        self._was_full = False
         try:
             self._reject_impossible(call)
             self._assign_partitions(call)
@@ -78,6 +84,11 @@ class KafkaPublisher:
         if call.stopped:
             self._discard()
         return call.deliveries()
+
+    def pressure(self) -> Pressure:
+        """Tell how hard the last call has pressed the brokers."""
+        pause = max(0.0, self._throttled_until - time.monotonic())
+        return Pressure(pause=pause, full=self._was_full)
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -145,6 +156,8 @@ class KafkaPublisher:
         """Hand records over round by round, and find out whom a failed batch is to be blamed on."""
         while waiting := call.still_open(indexes):
             sent, condemned = self._send_round(call, waiting)
+            if pause := self._note_pressure().pause:
+                call.hold(f"held back: the broker asks for a pause of {pause:.3g} s")
             if condemned:
                 # Fatal for the client, which fails all that it holds with the same error: other
                 # batches and other topics too.
@@ -174,6 +187,14 @@ class KafkaPublisher:
             break
         call.handed_over.update(sent)
         return sent, call.settle(sent, round_.send(call.deadline))
+
+    def _note_pressure(self) -> Pressure:
+        """Remember what the client knows now: it may be thrown away with its call."""
+        pressure = Pressure() if self._client is None else self._client.pressure()
+        if pressure.pause:
+            self._throttled_until = max(self._throttled_until, time.monotonic() + pressure.pause)
+        self._was_full = self._was_full or pressure.full
+        return pressure
 
     def _resolve(self, call: Call, sent: Sequence[int], condemned: dict[int, KafkaError]) -> None:
         """Tell culprits from innocents: send them again apart, in order, in ever smaller parts."""

@@ -63,6 +63,33 @@ class _End:
         error: BaseException | None = None if error_of is None else error_of(self._place)
         return error
 
+    @property
+    def offset(self) -> int:
+        first, _, _ = self._future.value
+        return -1 if first < 0 else int(first) + self._place
+
+
+class _SingleEnd:
+    """The end of one record, told by the client's future for it."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._future.is_done)
+
+    @property
+    def exception(self) -> BaseException | None:
+        error: BaseException | None = self._future.exception
+        return error
+
+    @property
+    def offset(self) -> int:
+        return int(self._future.value.offset)
+
 
 class WholeRound:
     """Builds each partition's batch itself (the protocol Round)."""
@@ -147,7 +174,7 @@ class SingleRound:
                 done += 1
             left = deadline - time.monotonic()
             if done == len(futures) or left <= 0:
-                return futures
+                return [_SingleEnd(future) for future in futures]
             try:
                 self._producer.flush(timeout=min(left, _LOOK_S))
             except KafkaError:

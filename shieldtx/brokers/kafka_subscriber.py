@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any, Final
@@ -22,8 +23,9 @@ from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_consumer import Consumer
 from shieldtx.brokers.kafka_identity import Identities
+from shieldtx.brokers.kafka_pauses import Pauses
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports import Place, ReceivedRecord
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class KafkaSubscriber:
             "receive_message_max_bytes": 2**31 - 1,
             "metrics_enabled": False,
         }
+        self._pauses = Pauses()
         self._consumer: Any = None
         self._network: Any = None
         self._away_since: float | None = None
@@ -106,7 +109,9 @@ class KafkaSubscriber:
         consumer = self._open()
         with self._client_errors("reading"):
             self._identities.look(self._network.cluster)
+            self._pauses.renew(consumer)
             fetched = self._without_misread(consumer, self._fetch(consumer, timeout, limit))
+            fetched = self._pauses.without_held(consumer, fetched)
         if not fetched:
             self._check_reachable()
             return []
@@ -167,12 +172,16 @@ class KafkaSubscriber:
             with suppress(ValueError):  # not assigned
                 self._consumer.seek(place, offset)
 
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """Leave these partitions out of the polls, and read all others."""
+        self._pauses.hold(places)
+
     def has_caught_up(self) -> bool:
         """Whether this member's polls have brought all there is; raises BrokerUnavailable."""
         consumer = self._consumer
         if consumer is None or not _has_joined(consumer):
             return False
-        mine = list(consumer.assignment() or ())
+        mine = list((consumer.assignment() or set()) - self._pauses.held)
         if not mine:
             return True
         with self._client_errors("asking where the partitions end"):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from shieldtx.brokers.memory_cluster import AWAY, Cluster, Member, Place
+from shieldtx.brokers.memory_cluster import AWAY, Cluster, Member
 from shieldtx.errors import BrokerError
-from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record, TopicState
+from shieldtx.ports import Delivery, Outcome, Place, Pressure, ReceivedRecord, Record, TopicState
 
 
 class MemoryBroker:
     """Topics, partitions and consumer groups in memory; safe to use from several threads.
 
     What it does follows from the calls alone, so that a test runs the same way each time. Failures
-    are ordered beforehand: `go_down`, `fail_next`, `duplicate_next`, `evict`, `forget_offsets`.
+    are ordered beforehand: `go_down`, `fail_next`, `throttle`, `duplicate_next`, `evict`,
+    `forget_offsets`.
     """
 
     def __init__(self, *, max_record_bytes: int = 1_048_588) -> None:
@@ -54,6 +56,16 @@ class MemoryBroker:
         """
         with self._cluster.changed:
             self._cluster.planned.extend((outcome, stored) for outcome in outcomes)
+
+    def throttle(self, *, above: int, pause: float) -> None:
+        """Ask for a pause of so many seconds after each call of more than `above` records."""
+        with self._cluster.changed:
+            self._cluster.throttle = (above, pause)
+
+    def lift_throttle(self) -> None:
+        """Ask for no more pauses."""
+        with self._cluster.changed:
+            self._cluster.throttle = None
 
     def duplicate_next(self, records: int = 1) -> None:
         """Store the next records twice, as happens when an acknowledgement was lost."""
@@ -97,11 +109,24 @@ class MemoryPublisher:
     def __init__(self, cluster: Cluster, *, max_record_bytes: int) -> None:
         self._cluster = cluster
         self._max_record_bytes = max_record_bytes
+        self._pressure = Pressure()
 
-    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:  # noqa: ARG002  nothing waits here
+    def publish(
+        self,
+        records: Sequence[Record],
+        *,
+        timeout: float,  # noqa: ARG002  nothing waits here
+        placed: bool = False,  # noqa: ARG002  it always says
+    ) -> Sequence[Delivery]:
         """Store `records` in order and answer for each, as the port says."""
         with self._cluster.changed:
+            above, pause = self._cluster.throttle or (len(records), 0.0)
+            self._pressure = Pressure(pause=pause if len(records) > above else 0.0)
             return self._publish(records)
+
+    def pressure(self) -> Pressure:
+        """Tell what was asked for after the last call: no time goes by in memory."""
+        return self._pressure
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -140,8 +165,8 @@ class MemoryPublisher:
         planned = self._cluster.planned
         outcome, stored = planned.popleft() if planned else (Outcome.ACKNOWLEDGED, True)
         if outcome is Outcome.ACKNOWLEDGED:
-            self._cluster.store(record)
-            return Delivery(outcome=outcome)
+            partition, offset = self._cluster.store(record)
+            return Delivery(outcome=outcome, partition=partition, offset=offset)
         if outcome is Outcome.UNCONFIRMED and stored:
             self._cluster.store(record)
         return Delivery(outcome=outcome, reason=f"{outcome.name} was ordered by the test")
@@ -181,6 +206,12 @@ class MemorySubscriber:
             for record in self._mine(records):
                 place = (record.topic, record.partition)
                 self.member.positions[place] = min(record.offset, self.member.positions[place])
+
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """Leave these partitions out of the polls, and read all others."""
+        with self._cluster.changed:
+            self.member.held = frozenset(places)
+            self._cluster.changed.notify_all()
 
     def has_caught_up(self) -> bool:
         """Whether this member's polls have brought all there is; raises BrokerUnavailable."""

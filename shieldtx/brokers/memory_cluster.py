@@ -9,14 +9,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import Final, TypeAlias
+from typing import Final
 
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerUnavailable, TopicMissing
-from shieldtx.ports import Outcome, ReceivedRecord, Record, TopicState
-
-Place: TypeAlias = tuple[str, int]
-"""A topic and one of its partitions."""
+from shieldtx.ports import Outcome, Place, ReceivedRecord, Record, TopicState
 
 AWAY: Final = "the broker in memory is down"
 _STRETCH: Final = 65_536
@@ -64,6 +61,7 @@ class Member:
     group: str
     reads: Sequence[str]
     positions: dict[Place, int] = field(default_factory=dict)
+    held: frozenset[Place] = frozenset()
     polls: int = 0
 
 
@@ -84,6 +82,8 @@ class Cluster:
         self.planned: deque[tuple[Outcome, bool]] = deque()
         self.duplicates = 0
         self.is_down = False
+        self.throttle: tuple[int, float] | None = None
+        """Calls of more records than that are answered with a pause of so many seconds."""
         # Notified when a poll that waits may find something new.
         self.changed = Condition()
 
@@ -92,15 +92,17 @@ class Cluster:
         if self.is_down:
             raise BrokerUnavailable(AWAY)
 
-    def store(self, record: Record) -> None:
-        """Append a record to its partition, twice if that was ordered."""
+    def store(self, record: Record) -> tuple[int, int]:
+        """Append a record to its partition, twice if that was ordered; return where it lies."""
         topic = self.topics[record.topic]
         partition = topic.partition_for(record)
+        offset = len(topic.logs[partition])
         topic.append(record, partition)
         if self.duplicates:
             self.duplicates -= 1
             topic.append(record, partition)
         self.changed.notify_all()
+        return partition, offset
 
     def create(self, name: str, *, partitions: int, replication: int) -> None:
         """Make a topic."""
@@ -148,7 +150,7 @@ class Cluster:
 
         Another partition comes first each time, so that a full one does not starve the others.
         """
-        places = sorted(member.positions)
+        places = sorted(member.positions.keys() - member.held)
         if not places:
             return []
         first = member.polls % len(places)
@@ -164,6 +166,6 @@ class Cluster:
     def has_records(self, member: Member) -> bool:
         """Whether a fetch would return something."""
         return any(
-            position < len(self.topics[topic].logs[partition])
-            for (topic, partition), position in member.positions.items()
+            member.positions[topic, partition] < len(self.topics[topic].logs[partition])
+            for topic, partition in member.positions.keys() - member.held
         )

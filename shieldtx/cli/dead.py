@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
-import socket
-import sys
 from typing import Annotated
 from uuid import UUID
 
@@ -16,6 +12,7 @@ from shieldtx.cli import letters
 from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
+from shieldtx.cli.persons import operator, says_yes
 from shieldtx.errors import ConfigurationError, IllegalTransition
 from shieldtx.events import physical_topic
 from shieldtx.states import TxKind
@@ -138,10 +135,10 @@ def replay(
     failed = [letter for letter in chosen if letter.group is None]
     for letter in failed:
         typer.echo(letters.warning_of(letter), err=True)
-    if failed and not yes and not _says_yes():
+    if failed and not yes and not says_yes("Replay?"):
         typer.echo("nothing was replayed (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
-    store.replay(chosen, who=who or _operator())
+    store.replay(chosen, who=who or operator())
     if as_json:
         print_json([letters.summary_of_letter(letter) for letter in chosen])
         return
@@ -186,18 +183,3 @@ def _chosen(rows: list[DeadLetter], group: str | None) -> DeadLetter:
         named = ", ".join(str(row) for row in possible)
         raise ConfigurationError(f"choose one with --group: {named}")
     return possible[0]
-
-
-def _says_yes() -> bool:
-    """Ask on standard error: standard output is for results."""
-    sys.stderr.write("Replay? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-
-def _operator() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # containers run as users without a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"

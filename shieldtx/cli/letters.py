@@ -41,10 +41,10 @@ def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
         "causation_source": event.causation_source,
         "traceparent": event.traceparent,
         "headers": {
-            name: value if unmasked else _masked(value.encode())
+            name: value if unmasked else masked(value.encode())
             for name, value in event.headers.items()
         },
-        "payload": event.payload if unmasked else _masked(event.payload.encode()),
+        "payload": event.payload if unmasked else masked(event.payload.encode()),
     }
 
 
@@ -66,7 +66,7 @@ def summary_of_record(parked: ParkedRecord) -> dict[str, Any]:
 
 def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]:
     """Return all about a parked record; bytes that are no text are escaped."""
-    shown = _text if unmasked else _masked
+    shown = _text if unmasked else masked
     return summary_of_record(parked) | {
         "headers": [[name, shown(value)] for name, value in parked.record.headers],
         "payload": shown(parked.record.value),
@@ -102,7 +102,8 @@ def warning_of(letter: DeadLetter) -> str:
     )
 
 
-def _masked(value: bytes | None) -> str | None:
+def masked(value: bytes | None) -> str | None:
+    """Return what is shown instead of a value that not everybody should see."""
     return None if value is None else f"({len(value)} bytes, --payload shows them)"
 
 

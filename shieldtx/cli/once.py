@@ -16,8 +16,9 @@ from shieldtx.workers import RENEWALS_PER_LEASE
 
 @few_collections()
 def relay_once(app: ShieldTx) -> RelayPass:
-    """Publish what is due of the shards that nobody else holds, and free them again."""
+    """Check half messages, publish what is due of the shards that nobody else holds, free them."""
     stop = _stop_on_signals()
+    _check_once(app, stop)
     relay = app.relay()
     done = RelayPass()
     renew_at = 0.0
@@ -31,8 +32,11 @@ def relay_once(app: ShieldTx) -> RelayPass:
             done = done.plus(step)
             if not step.more:
                 break
+            if step.slowed:
+                stop.wait(min(step.slowed, max(0.0, renew_at - time.monotonic())))
     finally:
         relay.close()
+        app.tracer.close()
     return done
 
 
@@ -55,7 +59,18 @@ def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
                 break
     finally:
         consumer.close()
+        app.tracer.close()
     return dict(done)
+
+
+def _check_once(app: ShieldTx, stop: threading.Event) -> None:
+    """Ask about the half messages that are due for a check, and park what nobody can tell of."""
+    for check_back in app.halves.check_backs(stopping=stop.is_set):
+        while check_back.run_once().more and not stop.is_set():
+            pass
+    parking = app.halves.parking()
+    while parking.run_once().more and not stop.is_set():
+        pass
 
 
 def _stop_on_signals() -> threading.Event:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.tree import Tree
 
 from shieldtx.errors import ShieldTxError
 
@@ -80,6 +82,11 @@ def print_table(
         )
     for row in rows:
         table.add_row(*(printable("" if cell is None else str(cell)) for cell in row))
+    print_made_table(table)
+
+
+def print_made_table(table: Table | Tree) -> None:
+    """Print a table, or a tree, that is printable already."""
     console = _console()
     with console.capture() as capture:
         console.print(table)
@@ -92,6 +99,17 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     width = max((len(name) for name, _ in named), default=0)
     for name, value in named:
         _write(f"{name:<{width}}  {value}".rstrip())
+
+
+@contextmanager
+def showing_progress() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done; elsewhere nothing, as that is for results and logs."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("", spinner="dots") as status:
+        yield lambda what: status.update(f"[dim]{escape(what)}[/]")
 
 
 def printable(text: str) -> str:

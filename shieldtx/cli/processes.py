@@ -68,12 +68,13 @@ def consume(
     prints a line that begins with "ready" when it works.
 
     With --once it handles what is on the topics and what is due in the inbox, and leaves; retries
-    that wait for their time stay in the inbox.
+    that wait for their time stay in the inbox. What is on a partition that is paused,
+    because too many of its events are unfinished, is left to the next run.
 
     Example: `shieldtx --app shop.stock:shield consume stock`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_KAFKA_BOOTSTRAP; SHIELDTX_CONSUMER_BATCH_SIZE,
-    SHIELDTX_STOP_TIMEOUT, SHIELDTX_RETENTION_INBOX.
+    SHIELDTX_CONSUMER_PENDING_LIMIT, SHIELDTX_STOP_TIMEOUT, SHIELDTX_RETENTION_INBOX.
     """
     app = invocation(context).declared()
     app.schema.check()

@@ -14,8 +14,19 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from shieldtx.cli import database, dead, output, processes, reconciliation, topics
+from shieldtx.cli import (
+    database,
+    dead,
+    delayed,
+    half,
+    output,
+    processes,
+    reconciliation,
+    repairs,
+    topics,
+)
 from shieldtx.cli import status as status_command
+from shieldtx.cli import trace as trace_command
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import Invocation
 from shieldtx.cli.logs import LogFormat, LogLevel, set_up
@@ -145,8 +156,13 @@ program.add_typer(topics.commands, name="topics")
 program.command()(processes.relay)
 program.command()(processes.consume)
 program.command()(status_command.status)
+program.command()(trace_command.trace)
 program.add_typer(dead.commands, name="dead")
-program.command()(reconciliation.reconcile)
+program.add_typer(half.commands, name="half")
+program.add_typer(delayed.commands, name="delayed")
+reconciliation.commands.command()(repairs.repair)
+reconciliation.commands.command()(repairs.runs)
+program.add_typer(reconciliation.commands, name="reconcile")
 
 
 def main() -> None:

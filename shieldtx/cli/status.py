@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import typer
 
 from shieldtx.app import ShieldTx
+from shieldtx.catalog import OnBacklog
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import (
     AsJson,
@@ -17,7 +19,8 @@ from shieldtx.cli.output import (
     print_line,
     print_table,
 )
-from shieldtx.store.overview import Backlog, Count, Overview, Precision
+from shieldtx.events import physical_topic
+from shieldtx.store.overview import DEFAULT_LIMIT, Backlog, Count, Overview, Precision
 
 _OUTBOX_COLUMNS = ("INIT", "PROCESSING", "HALF", "PROCESSED", "DISCARDED", "UNRESOLVED", "FAILED")
 _ALWAYS = frozenset({"INIT", "PROCESSING", "PROCESSED", "FAILED", "DEAD"})
@@ -29,8 +32,10 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     It is cheap on big tables: up to 10,000 rows of a kind are counted; where there are more, the
     number is the database's own estimate (`~`) or what was counted (`+`, at least). PROCESSED
-    events are there until their retention is over. FAILED, UNRESOLVED, DEAD and parked ones wait
-    for a person, see `shieldtx dead`.
+    events are there until their retention is over. FAILED, DEAD and parked ones wait for a person,
+    see `shieldtx dead`; so do UNRESOLVED ones, see `shieldtx half`. Topics at their
+    SHIELDTX_BACKLOG_LIMIT and partitions at the SHIELDTX_CONSUMER_PENDING_LIMIT are named at the
+    end.
 
     Example: `shieldtx status --json | jq .outbox.oldest_pending_seconds`
 
@@ -39,10 +44,21 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     app = invocation(context).service()
     app.schema.check()
     overview = app.overview().read()
+    at_limit = _at_limit(app, overview)
     if as_json:
-        print_json(_data(app, overview))
+        print_json(_data(app, overview) | {"at_limit": at_limit})
     else:
         _show(app, overview)
+        for topic in at_limit["topics"]:
+            print_line(
+                f"topic {topic['topic']} is at its limit: {topic['limit']:,} events or more wait "
+                f"to be sent, on_backlog of further ones: {topic['on_backlog']}"
+            )
+        for place in at_limit["partitions"]:
+            print_line(
+                f"{place['topic']}[{place['partition']}] is paused for group {place['group']}: "
+                f"{place['pending']:,} of its events are unfinished in the inbox"
+            )
 
 
 def _show(app: ShieldTx, overview: Overview) -> None:
@@ -53,6 +69,7 @@ def _show(app: ShieldTx, overview: Overview) -> None:
             ("time", moment(overview.at)),
             ("oldest pending in the outbox", age(overview.outbox.oldest)),
             ("oldest pending in the inbox", age(overview.inbox.oldest)),
+            *_half_messages(overview),
             ("shards held", f"{overview.shards_held} of {overview.shards}"),
         ]
     )
@@ -68,6 +85,56 @@ def _show(app: ShieldTx, overview: Overview) -> None:
         print_table("living relays", ("relay", "started", "shards"), relays, right=("shards",))
     else:
         print_line("no relay lives")
+
+
+def _half_messages(overview: Overview) -> list[tuple[str, str]]:
+    """Name the oldest ones, where there are any."""
+    oldest = {
+        "oldest half message": overview.oldest_half,
+        "oldest unresolved half message": overview.oldest_unresolved,
+    }
+    return [(name, age(duration)) for name, duration in oldest.items() if duration is not None]
+
+
+def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any]]]:
+    """Say what the write side objects to, and what consumers do not poll."""
+    # Of several types of a topic, the one with the lowest limit is the first to be met.
+    by_limit = sorted(app.catalog, key=lambda declared: -(declared.backlog_limit or 0))
+    declared = {
+        declared.topic: declared
+        for declared in by_limit
+        if declared.backlog_limit is not None and declared.on_backlog is not OnBacklog.IGNORE
+    }
+    limits = {topic: d.backlog_limit for topic, d in declared.items() if d.backlog_limit}
+    most = app.settings.consumer_pending_limit
+    # Mostly no group has as many open rows in all: nothing is counted then.
+    crowded = [
+        g.group for g in overview.groups if _open_rows(g.backlog) >= min(most, DEFAULT_LIMIT)
+    ]
+    found = app.limits()
+    return {
+        "topics": [
+            {
+                "topic": at.topic,
+                "limit": at.limit,
+                "on_backlog": declared[at.topic].on_backlog.value,
+            }
+            for at in found.topics(limits)
+        ],
+        "partitions": [
+            {
+                "group": at.group,
+                "topic": physical_topic(app.settings.topic_prefix, at.topic, at.kind),
+                "partition": at.partition,
+                "pending": at.pending,
+            }
+            for at in found.partitions(crowded, most)
+        ],
+    }
+
+
+def _open_rows(backlog: Backlog) -> int:
+    return sum(backlog.states[state].rows for state in ("INIT", "PROCESSING"))
 
 
 def _show_backlogs(
@@ -112,10 +179,12 @@ def _data(app: ShieldTx, overview: Overview) -> dict[str, Any]:
         "at": moment(overview.at),
         "outbox": _backlog(overview.outbox)
         | {
+            "oldest_half_seconds": _seconds(overview.oldest_half),
+            "oldest_unresolved_seconds": _seconds(overview.oldest_unresolved),
             "topics": [
                 {"topic": topic.topic, "kind": topic.kind.value} | _backlog(topic.backlog)
                 for topic in overview.topics
-            ]
+            ],
         },
         "inbox": _backlog(overview.inbox)
         | {
@@ -133,13 +202,16 @@ def _data(app: ShieldTx, overview: Overview) -> dict[str, Any]:
 
 
 def _backlog(backlog: Backlog) -> dict[str, Any]:
-    oldest = backlog.oldest
     return {
         "states": {str(state): _count(count) for state, count in backlog.states.items()},
         "retrying": _count(backlog.retrying),
         "delayed": _count(backlog.delayed),
-        "oldest_pending_seconds": None if oldest is None else oldest.total_seconds(),
+        "oldest_pending_seconds": _seconds(backlog.oldest),
     }
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def _count(count: Count) -> dict[str, Any]:

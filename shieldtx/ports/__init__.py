@@ -4,6 +4,8 @@ from shieldtx.ports.broker import (
     Broker,
     Delivery,
     Outcome,
+    Place,
+    Pressure,
     Publisher,
     ReceivedRecord,
     Record,
@@ -11,10 +13,19 @@ from shieldtx.ports.broker import (
     TopicAdmin,
     TopicState,
 )
+from shieldtx.ports.delayed import (
+    BizKey,
+    Change,
+    DelayedEvent,
+    DelayedStore,
+    Named,
+    Verdict,
+)
 from shieldtx.ports.inbox import (
     Arrival,
     Attempt,
     InboxStore,
+    Origin,
     Original,
     Parked,
     Receipt,
@@ -30,10 +41,12 @@ from shieldtx.ports.outbox import (
 )
 
 __all__ = [
+    "Place",
     "Record",
     "ReceivedRecord",
     "Outcome",
     "Delivery",
+    "Pressure",
     "Publisher",
     "Subscriber",
     "TopicState",
@@ -46,10 +59,17 @@ __all__ = [
     "OutboxStore",
     "Holding",
     "LeaseStore",
+    "BizKey",
+    "Named",
+    "Verdict",
+    "Change",
+    "DelayedEvent",
+    "DelayedStore",
     "Arrival",
     "Parked",
     "Receipt",
     "Attempt",
+    "Origin",
     "Original",
     "InboxStore",
 ]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
+
+Place: TypeAlias = tuple[str, int]
+"""A topic, as the broker names it, and one of its partitions."""
 
 
 class Record(NamedTuple):
@@ -56,18 +60,43 @@ class Delivery:
 
     outcome: Outcome
     reason: str = ""
+    partition: int | None = None
+    offset: int | None = None
+    """Where an acknowledged record lies, if that was asked for and the broker has said it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pressure:
+    """How hard a broker is pressed by what it is sent; truthy when it is too hard."""
+
+    pause: float = 0.0
+    """For how many seconds the broker wants to be sent nothing."""
+    full: bool = False
+    """The client's buffers had no room for all of the last call, which went in parts."""
+
+    def __bool__(self) -> bool:
+        """Whether less should be sent."""
+        return self.pause > 0 or self.full
 
 
 class Publisher(Protocol):
     """Sends records; used by one thread at a time."""
 
-    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+    def publish(
+        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+    ) -> Sequence[Delivery]:
         """Send `records` in order and answer for each, in the same order, within `timeout` seconds.
 
         Per (topic, key) a later record is in the log only if the earlier ones of this call are.
+        With `placed`, acknowledgements say where the records lie, as far as the broker does.
         After anything but clear answers the client behind this port is replaced by a fresh one.
-        Never raises for what the broker does.
+        Never raises for what the broker does. When the broker asks for a pause, what has not been
+        handed over by then is HELD.
         """
+        ...
+
+    def pressure(self) -> Pressure:
+        """Tell how hard the last call has pressed the broker, as of now."""
         ...
 
     def close(self) -> None:
@@ -97,10 +126,18 @@ class Subscriber(Protocol):
         """Have these records delivered again by the next polls: they could not be taken care of."""
         ...
 
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """Leave these partitions out of the polls from now on, and read all others.
+
+        It holds for partitions that become this member's later, too; nothing is lost by it, and no
+        partition changes hands.
+        """
+        ...
+
     def has_caught_up(self) -> bool:
         """Whether this member has joined, and its polls have brought all that is on its partitions.
 
-        Raises BrokerUnavailable.
+        Those that are held do not count. Raises BrokerUnavailable.
         """
         ...
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from shieldtx.events import Envelope
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.states import InboxStatus
+from shieldtx.states import InboxStatus, TxKind
+
+Origin: TypeAlias = tuple[str, TxKind, int]
+"""The logical topic, the kind and the partition that a row came from."""
 
 
 class Arrival(NamedTuple):
@@ -43,6 +46,8 @@ class Attempt(NamedTuple):
     token: UUID
     exhausted: bool = False
     """The attempts were used up before: the last one died with its process."""
+    place: tuple[int, int] | None = None
+    """Partition and offset of the record; None of a row that came without one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +87,10 @@ class InboxStore(Protocol):
 
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is: due, not leased, none of their key before them."""
+        ...
+
+    def pending(self, group: str) -> Mapping[Origin, int]:
+        """Count the unfinished rows by where they came from."""
         ...
 
     def start_attempt(

@@ -69,7 +69,15 @@ class OutboxStore(Protocol):
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Take up to `limit` due rows of the relay's shards under its lease, attempts + 1.
 
-        Per key the rows come in the order of writing, none while an earlier one waits for a retry.
+        Per key the rows come in the order of writing, none while an earlier one waits for a retry;
+        those with a chosen delay come before the others, in the order of their due times.
+        """
+        ...
+
+    def until_due(self, *, relay: str, since: timedelta) -> timedelta | None:
+        """Return how long until the next row of the relay's shards is due; None: none waits.
+
+        Below zero for one that became due since the last claim, which was `since` ago.
         """
         ...
 

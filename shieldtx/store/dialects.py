@@ -9,7 +9,8 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import NoneType
 from typing import Any
@@ -49,10 +50,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine, UserDefinedType
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.tables import Timestamp
+from shieldtx.store.columns import Timestamp
 
 
 class _TupleId(UserDefinedType[str]):
@@ -85,8 +87,8 @@ class PostgresDialect:
     supports_schemas = True
     skips_locked = True
     """A claim can pass over rows that another transaction has locked."""
-    migration_isolation = "READ COMMITTED"
-    """A migration must see what the one it waited for has committed."""
+    patient_isolation = "READ COMMITTED"
+    """Whoever waits for another transaction must see what it has committed."""
     snapshot_isolation = "REPEATABLE READ"
     """Several statements see the tables at one moment."""
     has_addresses = True
@@ -173,6 +175,10 @@ class PostgresDialect:
         """Return the parameters of an `insert_many_new`; `same` are those of every row."""
         return {f"all_{name}": values for name, values in columns.items()} | same
 
+    def many_unnumbered(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Return the same for a table without a column `seq`."""
+        return self.many(columns)
+
     def is_aborted(self, connection: Connection) -> bool:
         """Whether an error has ended the transaction, so that its COMMIT would commit nothing."""
         status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
@@ -220,6 +226,21 @@ class PostgresDialect:
         """Return what an INSERT says about `seq`: nothing, the database counts."""
         return {}
 
+    def next_number(self) -> ColumnElement[int]:
+        """Return what an UPDATE says about `seq` for the next number: as in an INSERT."""
+        return literal_column("DEFAULT", BigInteger())
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, patience: timedelta) -> Iterator[None]:
+        """Wait for locks no longer than that, until the transaction ends."""
+        milliseconds = max(1, int(patience.total_seconds() * 1000))
+        connection.execute(select(func.set_config("lock_timeout", f"{milliseconds}ms", True)))  # noqa: FBT003  PostgreSQL's signature
+        yield
+
+    def is_lock_timeout(self, error: DBAPIError) -> bool:
+        """Whether a statement has waited for a lock as long as it may."""
+        return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+
     def first_of_each(
         self, left: FromClause, rows: Select[Any], column: str, limit: int | ColumnElement[int]
     ) -> tuple[FromClause, FromClause]:
@@ -242,7 +263,7 @@ class SqliteDialect:
     name = "sqlite"
     supports_schemas = False
     skips_locked = False
-    migration_isolation = "SERIALIZABLE"
+    patient_isolation = "SERIALIZABLE"
     snapshot_isolation = "SERIALIZABLE"
     has_addresses = False
 
@@ -322,6 +343,11 @@ class SqliteDialect:
             dict(zip(columns, row, strict=True)) | self.next_in_sequence() | same for row in rows
         ]
 
+    def many_unnumbered(self, columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+        """Return the same for a table without a column `seq`."""
+        rows = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
     def is_aborted(self, connection: Connection) -> bool:  # noqa: ARG002  one signature for both
         """Know of no transaction that an error of one statement ends."""
         return False
@@ -359,6 +385,25 @@ class SqliteDialect:
     def next_in_sequence(self) -> dict[str, Any]:
         """Return the next number: SQLite counts only primary keys by itself."""
         return {"seq": next(self._numbers)}
+
+    def next_number(self) -> ColumnElement[int]:
+        """Return the next number for an UPDATE of one row."""
+        return literal(next(self._numbers), Integer())
+
+    @contextmanager
+    def waiting_at_most(self, connection: Connection, patience: timedelta) -> Iterator[None]:
+        """Wait for the one writer lock no longer than that, inside the block."""
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        milliseconds = max(1, int(patience.total_seconds() * 1000))
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+
+    def is_lock_timeout(self, error: DBAPIError) -> bool:
+        """Whether a statement has waited for the one writer lock as long as it may."""
+        return getattr(error.orig, "sqlite_errorname", "").startswith(_BUSY)
 
     def first_of_each(
         self,
@@ -402,6 +447,11 @@ def _quoted(text_: str) -> str:
 
 _IN_ERROR = 3
 """libpq's PQTRANS_INERROR."""
+
+_LOCK_NOT_AVAILABLE = "55P03"
+"""PostgreSQL's SQLSTATE when `lock_timeout` is over."""
+
+_BUSY = "SQLITE_BUSY"
 
 # What the planner itself goes by.
 _ESTIMATE = text("""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.errors import LeaseLost
 from shieldtx.events import Envelope
-from shieldtx.ports import Arrival, Attempt, Original, Parked, Receipt
+from shieldtx.ports import Arrival, Attempt, Origin, Original, Parked, Receipt
 from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lent_session import check_intact, commits_refused, lend
@@ -36,6 +36,7 @@ class SqlInboxStore:
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
         self._due = sql.due(tables, self._dialect)
+        self._pending = sql.pending(tables)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
@@ -52,6 +53,12 @@ class SqlInboxStore:
             rows = connection.execute(self._due, sql.due_parameters(group, limit))
             return [envelope_of(row) for row in rows]
 
+    def pending(self, group: str) -> Mapping[Origin, int]:
+        """Count the unfinished rows by where they came from."""
+        with self._single.connect() as connection:
+            rows = connection.execute(self._pending, sql.group_parameters(group)).all()
+        return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
+
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
     ) -> Attempt | None:
@@ -59,15 +66,17 @@ class SqlInboxStore:
         token = uuid4()
         parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
         with self._single.connect() as connection:
-            number = connection.scalars(self._start_attempt, parameters).one_or_none()
-        if number is None:
+            started = connection.execute(self._start_attempt, parameters).one_or_none()
+        if started is None:
             return None
+        number, partition, offset = started
         return Attempt(
             envelope=envelope,
             group=group,
             number=min(number, max_attempts),
             token=token,
             exhausted=number > max_attempts,
+            place=None if offset is None else (partition, offset),
         )
 
     @contextmanager

@@ -7,27 +7,29 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache, partial
 from operator import itemgetter
+from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Engine, Update
+from sqlalchemy import Connection, Engine, Row, Update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shieldtx.buffer import Posting
-from shieldtx.errors import EventRefused, LocalRollbackFailed, TransactionRefused
-from shieldtx.events import shard_of
-from shieldtx.ports import Claim, Claimed, Settlement
+from shieldtx.errors import LocalRollbackFailed, TransactionRefused
+from shieldtx.ports import Change, Claim, Claimed, Named, Settlement
+from shieldtx.store.delayed_store import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lent_session import check_intact, commits_refused, lend
 from shieldtx.store.low_water import LowWater
-from shieldtx.store.statements import leases
+from shieldtx.store.refusals import refusal_of
+from shieldtx.store.statements import backlog, delayed, leases
 from shieldtx.store.statements import outbox as sql
-from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
+from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
 from shieldtx.store.tables import Tables
 
 # The columns of a claim behind those of the envelope.
-_SEQ, _ATTEMPTS, _DOUBT, _WAITING, _LEFT, _ADDRESS, _SIGHT = range(
-    ENVELOPE_WIDTH, ENVELOPE_WIDTH + 7
+_SEQ, _ATTEMPTS, _DOUBT, _WAITING, _CHOSEN, _LEFT, _ADDRESS, _SIGHT = range(
+    ENVELOPE_WIDTH, ENVELOPE_WIDTH + 8
 )
 
 
@@ -42,25 +44,22 @@ class SqlOutboxWriter:
         self._shards = shards
         # One a dialect: a statement costs more to build than to run.
         self._insert = cache(partial(sql.insert, tables))
+        self._backlog = cache(partial(backlog.events, tables))
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows at once; raises EventRefused for a business key used before."""
         dialect = dialect_of(connection.dialect)
-        rows = [
-            values_of(posting.envelope)
-            | dialect.next_in_sequence()
-            | {
-                "shard": shard_of(posting.envelope.key, posting.envelope.id, self._shards),
-                "waiting": bool(posting.delay) or posting.at is not None,
-                "delay_seconds": posting.delay.total_seconds() if posting.delay else 0.0,
-                "at": posting.at,
-            }
-            for posting in postings
-        ]
+        rows = [sql.parameters_of(p, dialect, shards=self._shards) for p in postings]
         try:
             connection.execute(self._insert(dialect), rows)
         except IntegrityError as error:
-            raise _refusal_of(error, postings) or error from error
+            raise refusal_of(error, [posting.envelope for posting in postings]) or error from error
+
+    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
+        """Count the unsettled events of a topic that are due, among the latest of all topics."""
+        statement = self._backlog(dialect_of(connection.dialect))
+        found = connection.scalars(statement, backlog.parameters(topic, upto))
+        return int(found.one())
 
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself."""
@@ -70,28 +69,9 @@ class SqlOutboxWriter:
                 "use a connection with transactions"
             )
 
-    def cancel(self, connection: Connection, event_id: UUID) -> bool:
-        """Discard a delayed event that is not due yet."""
-        dialect = dialect_of(connection.dialect)
-        return connection.execute(sql.cancel(self._tables, dialect, event_id)).rowcount == 1
-
-
-def _refusal_of(error: IntegrityError, postings: Sequence[Posting]) -> EventRefused | None:
-    """Say which field of the events was written before; None for any other violation."""
-    # PostgreSQL names the index, SQLite the columns.
-    said = str(error.orig)
-    envelopes = [posting.envelope for posting in postings]
-    if "shield_outbox_biz_key_key" in said or "shield_outbox.biz_key" in said:
-        keys = sorted({f"{e.type} {e.biz_key}" for e in envelopes if e.biz_key is not None})
-        return EventRefused(
-            "biz_key",
-            f"one of {', '.join(keys)} was written before; a business key is for event types "
-            "that happen once per object (leave it out for the others)",
-        )
-    if "shield_outbox_pkey" in said or "shield_outbox.event_id" in said:
-        ids = ", ".join(str(e.id) for e in envelopes)
-        return EventRefused("id", f"one of {ids} was written before; make an Event for each")
-    return None
+    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+        """Discard a delayed event that is not due yet, in somebody's name."""
+        return SqlDelayedStore(self._tables).cancel(connection, event, who=who)
 
 
 class SqlOutboxStore:
@@ -114,6 +94,7 @@ class SqlOutboxStore:
         # Run for each batch, and therefore built once.
         self._claim = sql.claim(tables, self._dialect)
         self._processed = sql.processed_there(tables, self._dialect)
+        self._until_due = delayed.until_due(tables, self._dialect)
         self._addresses: dict[UUID, dict[UUID, str]] = {}
         """Where the rows lie that were claimed with a token, until they are settled."""
 
@@ -133,7 +114,7 @@ class SqlOutboxStore:
         sight = sql.sight_of(rows[0][_SIGHT])
         if sight is not None and sight.chosen > len(rows):
             return self._unclaim(token, [row[0] for row in rows])
-        rows = sorted(rows, key=itemgetter(ENVELOPE_WIDTH))  # by seq
+        rows = _in_order(rows)
         last = max((row[_SEQ] for row in rows if not row[_WAITING]), default=0)
         low_water.note(
             start,
@@ -163,6 +144,13 @@ class SqlOutboxStore:
             connection.execute(sql.unclaim(self._tables, self._dialect, token, ids))
         self._low_water.forget()
         return Claim(token=token, events=[], lease_left=timedelta(0))
+
+    def until_due(self, *, relay: str, since: timedelta) -> timedelta | None:
+        """Return how long until the next row of the relay's shards is due; None: none waits."""
+        asked = delayed.until_due_parameters(relay=relay, since=since.total_seconds())
+        with self._single.connect() as connection:
+            seconds = connection.scalar(self._until_due, asked)
+        return None if seconds is None else timedelta(seconds=seconds)
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
         """Give back what is leased in the relay's shards, and rename it, in one transaction."""
@@ -244,3 +232,11 @@ class SqlOutboxStore:
                         f"local rollback failed: {type(error).__name__}: {error}"
                     ) from error
             return True
+
+
+def _in_order(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:
+    """Return claimed rows as they are to be sent: delayed ones by their time, others by `seq`."""
+    chosen = [row for row in rows if row[_CHOSEN] is not None]
+    others = [row for row in rows if row[_CHOSEN] is None] if chosen else rows
+    chosen.sort(key=itemgetter(_CHOSEN, _SEQ))
+    return chosen + sorted(others, key=itemgetter(_SEQ))

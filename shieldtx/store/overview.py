@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Select, Table
@@ -72,6 +72,10 @@ class Overview:
 
     at: datetime
     outbox: Backlog
+    oldest_half: timedelta | None
+    """How long ago the oldest half message was prepared whose end is not known yet; None: none."""
+    oldest_unresolved: timedelta | None
+    """Likewise of those whose end nobody could tell."""
     topics: Sequence[TopicBacklog]
     inbox: Backlog
     groups: Sequence[GroupBacklog]
@@ -97,11 +101,17 @@ class SqlOverview:
             now: datetime = connection.scalars(sql.now(d)).one()
             outbox, topics = self._outbox(connection, now)
             inbox, groups = self._inbox(connection, now)
+            half, unresolved = (
+                connection.scalar(oldest(t, self._limit))
+                for oldest in (sql.oldest_half, sql.oldest_unresolved)
+            )
             relays = connection.execute(sql.living_relays(t, d)).all()
             shards = connection.execute(sql.shards(t, d)).one()
         return Overview(
             at=now,
             outbox=outbox,
+            oldest_half=_age(half, now),
+            oldest_unresolved=_age(unresolved, now),
             topics=topics,
             inbox=inbox,
             groups=groups,
@@ -118,7 +128,7 @@ class SqlOverview:
         t, d = self._tables, self._dialect
         tally = Tally(OUTBOX, limit=self._limit, now=now)
         open_ = connection.execute(sql.open_events(t, d, self._limit)).all()
-        for place in (sql.IN_LINE, sql.RETRYING, sql.DELAYED):
+        for place in (sql.IN_LINE, sql.RETRYING, sql.DELAYED, sql.HALF):
             tally.add_open([row for row in open_ if row.place == place])
         if tally.uncertain:
             for row in connection.execute(sql.oldest_events(t, d, _HEADS)):
@@ -163,6 +173,11 @@ class SqlOverview:
         if not tally.uncertain or estimate is None:
             return {}
         return {row.value: row.rows for row in connection.execute(estimate)}
+
+
+def _age(since: datetime | None, now: datetime) -> timedelta | None:
+    # The clock was asked just before the tables.
+    return None if since is None else max(now - since, timedelta(0))
 
 
 def _cut(connection: Connection, statement: Select[Any], limit: int) -> Mapping[str, Count]:

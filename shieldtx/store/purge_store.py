@@ -13,6 +13,7 @@ from sqlalchemy import Engine, Table
 from shieldtx.housekeeping import Purged
 from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import barrier, trace
 from shieldtx.store.statements import purge as sql
 from shieldtx.store.tables import Tables
 
@@ -42,6 +43,28 @@ class SqlPurgeStore:
     def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
         """Look at the next `limit` inbox rows."""
         return self._purge(self._tables.inbox, INBOX.purgeable, older_than, limit)
+
+    def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Look at the rows whose messages were prepared that long ago."""
+        statement = barrier.purge(
+            self._tables,
+            self._dialect,
+            older_than=older_than,
+            upto=_id_made(older_than),
+            limit=limit,
+        )
+        with self._engine.begin() as connection:
+            removed = connection.execute(statement).rowcount
+        return Purged(removed=removed, more=removed == limit)
+
+    def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:
+        """Look at the `limit` oldest entries."""
+        statement = trace.purge(
+            self._tables, self._dialect, older_than=older_than, keep=keep, limit=limit
+        )
+        with self._engine.begin() as connection:
+            removed = connection.execute(statement).rowcount
+        return Purged(removed=removed, more=removed == limit)
 
     def _purge(
         self, table: Table, purgeable: Collection[str], older_than: timedelta, limit: int

@@ -48,14 +48,14 @@ class Reception:
         identities = [_identity(arrival.envelope) for arrival in arrivals]
         leases = self._leases(connection, group, arrivals, identities)
         new = self._insert(connection, group, arrivals, map(leases.get, identities), token)
-        fresh: dict[Identity, Envelope] = {}
+        fresh: dict[Identity, Arrival] = {}
         old: list[Arrival] = []
         for identity, arrival in zip(identities, arrivals, strict=True):
             if identity in new and identity not in fresh:
-                fresh[identity] = arrival.envelope
+                fresh[identity] = arrival
             else:
                 old.append(arrival)
-        started = {identity: e for identity, e in fresh.items() if identity in leases}
+        started = {identity: a for identity, a in fresh.items() if identity in leases}
         if old:
             # The INSERT waited for whoever stored them, perhaps with other rows of their keys.
             for identity in self._released(connection, group, started, token):
@@ -63,10 +63,16 @@ class Reception:
         strangers = self._strangers(connection, group, old)
         self._park(connection, group, [*parked, *strangers])
         return Receipt(
-            fresh=list(fresh.values()),
+            fresh=[arrival.envelope for arrival in fresh.values()],
             started=[
-                Attempt(envelope=envelope, group=group, number=1, token=token)
-                for envelope in started.values()
+                Attempt(
+                    envelope=arrival.envelope,
+                    group=group,
+                    number=1,
+                    token=token,
+                    place=(arrival.record.partition, arrival.record.offset),
+                )
+                for arrival in started.values()
             ],
             duplicates=len(old) - len(strangers),
             parked=len(parked) + len(strangers),
@@ -129,12 +135,12 @@ class Reception:
         self,
         connection: Connection,
         group: str,
-        started: Mapping[Identity, Envelope],
+        started: Mapping[Identity, Arrival],
         token: UUID,
     ) -> set[Identity]:
         if not started:
             return set()
-        ids = [envelope.id for envelope in started.values()]
+        ids = [arrival.envelope.id for arrival in started.values()]
         given = batch_parameters(group, ids, token)
         return _identities(connection.execute(self._release_held_back, given))
 

@@ -103,11 +103,18 @@ class Schema:
     def check(self) -> None:
         """Raise SchemaMismatch, with what mends it, unless this shieldtx fits the tables."""
         with self._engine.connect() as connection:
-            Migrations(connection, self._schema).check(self._shards)
+            migrations = Migrations(connection, self._schema)
+            migrations.check()
+            migrations.refuse_other_shards(self._shards)
+
+    def check_tables(self) -> None:
+        """Raise SchemaMismatch for tables of another version; their shards may be any number."""
+        with self._engine.connect() as connection:
+            Migrations(connection, self._schema).check()
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
-        isolation = dialect_of(self._engine.dialect).migration_isolation
+        isolation = dialect_of(self._engine.dialect).patient_isolation
         with self._engine.connect() as connection:
             connection.execution_options(isolation_level=isolation)
             with connection.begin():
@@ -186,8 +193,8 @@ class Migrations:
         """Return the revision of the tables, None where there are none."""
         return self._versions.get_current_revision()
 
-    def check(self, shards: int) -> None:
-        """Refuse tables that are older, newer, incomplete, or of another number of shards."""
+    def check(self) -> None:
+        """Refuse tables that are older, newer or incomplete."""
         current, head = self.current(), self._scripts.get_current_head()
         if current is None:
             raise SchemaMismatch(f"{self._names} do not exist yet: run `shieldtx db upgrade`")
@@ -203,7 +210,6 @@ class Migrations:
                 f"{self._names} are at revision {current}, but {', '.join(sorted(missing))} is "
                 "missing: restore it from a backup"
             )
-        self.refuse_other_shards(shards)
 
     def refuse_newer(self) -> None:
         """Refuse a revision that these scripts do not know."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine
 
+from shieldtx.ports.half import CheckPlan
+from shieldtx.store.barrier import SqlBarrier
+from shieldtx.store.half_desk import SqlHalfDesk
+from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
@@ -30,6 +35,9 @@ class Stores:
     leases: SqlLeaseStore
     inbox: SqlInboxStore
     purge: SqlPurgeStore
+    half: SqlHalfStore
+    desk: SqlHalfDesk
+    barrier: SqlBarrier
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
@@ -49,5 +57,8 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         leases=SqlLeaseStore(engine, described),
         inbox=SqlInboxStore(engine, described),
         purge=SqlPurgeStore(engine, described),
+        half=SqlHalfStore(engine, described, shards=SHARDS, plan=CheckPlan()),
+        desk=SqlHalfDesk(engine, described),
+        barrier=SqlBarrier(engine, described, patience=timedelta(seconds=0.2)),
     )
     engine.dispose()

@@ -164,6 +164,26 @@ def test_records_of_a_key_are_in_the_order_of_publishing(bench: Bench) -> None:
 
 
 @for_each_publisher
+def test_acknowledgements_say_where_the_records_lie_if_asked(bench: Bench) -> None:
+    topic, publisher = bench.topic(), bench.publisher()
+    # More than one round: a batch of a partition is full before all are sent.
+    large = "x" * 3000
+    sent = [record(topic, f"{n} {large}", key=f"k{n % 7}") for n in range(400)]
+    for start in range(0, len(sent), 200):
+        part = sent[start : start + 200]
+        deliveries = publisher.publish(part, timeout=20, placed=True)
+        assert {d.outcome for d in deliveries} == {ACKNOWLEDGED}
+        sent[start : start + 200] = [
+            record(topic, f"{d.partition} {d.offset} {r.value.decode()}")
+            for r, d in zip(part, deliveries, strict=True)
+        ]
+    came = read(bench.subscriber(group(), topic), len(sent))
+    assert sorted(f"{r.partition} {r.offset} {r.value.decode()}" for r in came if r.value) == (
+        sorted(r.value.decode() for r in sent)
+    )
+
+
+@for_each_publisher
 def test_a_key_has_the_partition_that_the_java_client_gives_it(bench: Bench) -> None:
     topic = bench.topic(partitions=5)
     keys = [f"household-{n}" for n in range(30)]
@@ -326,6 +346,65 @@ def test_rewound_records_come_again_in_order_and_nothing_before_them(bench: Benc
     again = read(subscriber, len(late))
     assert by_partition(again) == by_partition(late)
     assert sorted(values(again)) == sorted(values(late))
+
+
+def test_held_partitions_are_left_out_until_they_are_held_no_more(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
+    held = (topic, 0)
+    subscriber.hold({held})
+    sent = [record(topic, str(n), key=str(n)) for n in range(60)]
+    publish(publisher, *sent)
+    others = [r for r in sent if partition_of(r.key or b"", 2) == 1]
+    first = read(subscriber, len(others), limit=7)
+    assert {r.partition for r in first} == {1}
+    assert not subscriber.poll(timeout=0.3, limit=60)
+    assert subscriber.has_caught_up()
+
+    subscriber.hold(set())
+    assert not subscriber.has_caught_up()
+    rest = read(subscriber, 60 - len(others), limit=7)
+    assert {r.partition for r in rest} == {0}
+    assert [r.offset for r in rest] == list(range(len(rest)))
+    assert subscriber.has_caught_up()
+
+
+def test_a_partition_held_in_the_middle_goes_on_where_it_was(bench: Bench) -> None:
+    topic = bench.topic(partitions=1)
+    publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
+    publish(publisher, *(record(topic, str(n)) for n in range(30)))
+    read(subscriber, 10, limit=10)
+    subscriber.hold({(topic, 0), ("somebody-else's", 7)})
+    assert not subscriber.poll(timeout=0.3, limit=10)
+    subscriber.hold({("somebody-else's", 7)})
+    assert values(read(subscriber, 20, limit=10)) == [str(n) for n in range(10, 30)]
+
+
+def test_what_is_held_stays_held_when_partitions_change_hands(bench: Bench) -> None:
+    topic, members = bench.topic(partitions=4), group()
+    places = {(topic, n) for n in range(4)}
+    publish(bench.publisher(), *(record(topic, str(n), key=str(n)) for n in range(80)))
+    stays, leaves = bench.subscriber(members, topic), bench.subscriber(members, topic)
+    stays.hold(places - {(topic, 3)})
+    leaves.hold(places)
+    came = list(stays.poll(timeout=5, limit=100))
+    deadline = time.monotonic() + 30
+    until = time.monotonic() + 3
+    while time.monotonic() < until:  # both join, and share the partitions
+        assert not leaves.poll(timeout=0.1, limit=100)
+        came += stays.poll(timeout=0.1, limit=100)
+    leaves.close()
+    of_three = [n for n in range(80) if partition_of(str(n).encode(), 4) == 3]
+    while len({r.offset for r in came}) < len(of_three):
+        assert time.monotonic() < deadline
+        came += stays.poll(timeout=0.1, limit=100)
+    assert {r.partition for r in came} == {3}
+
+    stays.hold(set())
+    rest: set[str] = set()
+    while len(rest) < 80 - len(of_three):
+        assert time.monotonic() < deadline
+        rest |= {v for v in values(stays.poll(timeout=0.1, limit=100)) if int(v) not in of_three}
 
 
 def test_a_member_has_caught_up_when_its_polls_have_brought_everything(bench: Bench) -> None:

@@ -187,21 +187,49 @@ def test_no_text_is_a_group_that_can_be_consumed(run: Run, group: str) -> None:
         ("db", "upgrade", "x'; DROP TABLE shield_outbox; --"),
         ("db", "upgrade", "head:base"),
         ("db", "upgrade", RAW),
-        ("reconcile", "--upstream", f"a=postgresql://x:{SECRET}@h/d", "--downstream", "b=URL"),
-        ("reconcile", "--upstream", f"a={RAW}", "--downstream", "b=URL"),
-        ("reconcile", "--upstream", "a=BAD_PORT", "--downstream", "b=URL"),
-        ("reconcile", "--upstream", "a=URL", "--downstream", "b=URL", "--margin", "nan"),
-        ("reconcile", "--upstream", "a=URL", "--downstream", "b=URL", "--margin", "1e400"),
-        ("reconcile", "--upstream", "a=URL", "--downstream", "b=URL", "--margin", "-1"),
-        ("reconcile", "--upstream", "a=URL", "--downstream", "b=URL", "--group", "'; --"),
-        ("reconcile", "--upstream", "a=URL", "--downstream", "b=URL", "--upstream-schema", '"x'),
-        ("reconcile", "--upstream", "a=URL", "--downstream", "b=URL", "--out", "/dev/null/x"),
+        ("reconcile", "--config", RAW),
+        ("reconcile", "--config", "/dev/null/reconcile.toml"),
+        ("reconcile", "--config", "."),
+        ("reconcile", "--margin", "nan"),
+        ("reconcile", "--margin", "1e400"),
+        ("reconcile", "--margin", "-1"),
+        ("reconcile", "--since", "yesterday"),
+        ("reconcile", "--since", "2026-01-01T00:00:00"),
+        ("reconcile", "--since", "2026-01-02T00:00:00Z", "--until", "2026-01-01T00:00:00Z"),
+        ("reconcile", "--out", "/dev/null/x"),
     ],
     ids=" ".join,
 )
-def test_hostile_words_are_told_in_a_line(run: Run, database: str, words: tuple[str, ...]) -> None:
-    result = run(*words, URL=database, BAD_PORT=f"postgresql://shop:x@h:{SECRET}/d")
-    assert_one_line(result)
+def test_hostile_words_are_told_in_a_line(
+    run: Run, database: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = tmp_path / "reconcile.toml"
+    config.write_text('[services.a]\nurl = "URL"\n')
+    assert_one_line(run(*words, URL=database, SHIELDTX_RECONCILE_CONFIG=str(config)))
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        f'url = "postgresql://x:{SECRET}@h/d"',
+        'url = "BAD_PORT"',
+        'url = "URL"\nschema = "\\"x"',
+        f'url = "URL"\npassword = "{SECRET}"',
+        f'url = "URL"\nretention = "{SECRET}"',
+        'url = "URL"\n[[services.a.groups]]\nname = "\'; --"\nreceives = ["t"]',
+        'url = "URL"\n[[services.a.groups]]\nname = "g"',
+        f'url = "{SECRET}',
+    ],
+)
+def test_a_hostile_file_of_services_is_told_in_a_line(
+    run: Run, database: str, service: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "reconcile.toml"
+    config.write_text(f"[services.a]\n{service}\n")
+    bad = f"postgresql://shop:x@h:{SECRET}/d"
+    result = run("reconcile", "--config", str(config), URL=database, BAD_PORT=bad)
+    assert_one_line(result, "reconcile.toml")
+    assert result.status == 3
 
 
 def test_text_that_is_sql_finds_nothing_and_drops_nothing(run: Run, database: str) -> None:

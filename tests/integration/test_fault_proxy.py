@@ -50,9 +50,9 @@ class Echo:
             while True:
                 connection, _ = self._listener.accept()
                 thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
-                thread.start()
+                self.connections.append(connection)  # before its first answer is heard
                 self._threads.append(thread)
-                self.connections.append(connection)
+                thread.start()
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,6 +17,8 @@ from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.purge_store import SqlPurgeStore
 from shieldtx.store.statements import purge as sql
+from shieldtx.store.trace_store import SqlTraceStore
+from shieldtx.tracing import Entry
 from tests.shops import Shop
 
 DAY = timedelta(days=1)
@@ -115,6 +118,27 @@ def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):
     keeping = Housekeeping(store=store, retention=Retention(outbox=DAY, inbox=2 * DAY))
     assert keeping.run_once().removed == 1
     assert (len(left(shop, "outbox")), len(left(shop, "inbox"))) == (0, 1)
+
+
+def test_the_trace_has_a_retention_and_a_size_of_its_own(shop: Shop):
+    store = SqlTraceStore(shop.engine, shop.tables)
+
+    def trace(hours: int, entries: int) -> list[UUID]:
+        ids = [new_event_id() for _ in range(entries)]
+        ended = time.monotonic() - hours * 3600
+        made = [Entry(event_id=i, group=None, attempt=1, outcome="X", ended=ended) for i in ids]
+        store.write(made, clock=time.monotonic)
+        return ids
+
+    trace(hours=48, entries=10)
+    young = trace(hours=1, entries=10)
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    assert housekeeping(shop).run_once().removed == 1, "without a retention it stays"
+    assert housekeeping(shop, trace=DAY).run_once().removed == 10
+    assert left(shop, "trace") == set(young)
+    done = housekeeping(shop, trace=DAY, trace_rows=4, batch_size=3).run_once()
+    assert (done.removed, done.more) == (6, False)
+    assert left(shop, "trace") == set(young[6:])
 
 
 def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):

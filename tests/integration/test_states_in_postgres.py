@@ -17,14 +17,19 @@ import pytest
 from sqlalchemy import Table, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
-from shieldtx.errors import LeaseLost
+from shieldtx import InboxStatus, LocalOutcome, OutboxStatus, TxKind, new_event_id
+from shieldtx.errors import IllegalTransition, LeaseLost
 from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord, Retry, Settlement
+from shieldtx.ports.half import CheckPlan, DueCheck
+from shieldtx.ports.repairs import Note, RepairAction, RowSeen
 from shieldtx.states import INBOX, OUTBOX
+from shieldtx.store.half_desk import SqlHalfDesk
+from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.repairs import SqlRepairs
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from tests.shops import Shop
@@ -32,9 +37,6 @@ from tests.shops import Shop
 GROUP, RELAY = "stock", "r"
 HOUR = timedelta(hours=1)
 O, I = OutboxStatus, InboxStatus  # noqa: E741  as short as the tables below need them
-
-PENDING = {O.HALF, O.UNRESOLVED}
-"""States that belong to half messages, for which there is no statement yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,60 @@ def replay_outbox(row: Row) -> None:
         connection.execute(outbox_sql.replay(tables, dialect, row.envelope.id))
 
 
+def half_store(row: Row) -> SqlHalfStore:
+    return SqlHalfStore(row.shop.engine, row.shop.tables, shards=4, plan=CheckPlan())
+
+
+def say(outcome: LocalOutcome) -> Callable[[Row], object]:
+    return lambda row: half_store(row).resolve([row.envelope.id], outcome)
+
+
+def answer(outcome: LocalOutcome) -> Callable[[Row], object]:
+    def act(row: Row) -> None:
+        check = DueCheck(row.envelope, 1)
+        half_store(row).start(check)
+        half_store(row).answer(check, outcome, reason="as the checker said")
+
+    return act
+
+
+def park(row: Row) -> None:
+    half_store(row).park(limit=10)
+
+
+def decide(outcome: LocalOutcome) -> Callable[[Row], object]:
+    """A person who has seen the row as it is."""
+
+    def act(row: Row) -> None:
+        desk = SqlHalfDesk(row.shop.engine, row.shop.tables)
+        message = desk.find(row.envelope.id)
+        assert message is not None
+        with suppress(IllegalTransition):
+            desk.decide([message], outcome, who="ann")
+
+    return act
+
+
+def repair(action: RepairAction) -> Callable[[Row], object]:
+    """A repair that has seen the row as it is: only its status can keep it where it is."""
+
+    def act(row: Row) -> None:
+        now = row.read()
+        seen = RowSeen(
+            event_id=row.envelope.id,
+            source=row.envelope.source,
+            group=now.get("consumer_group"),
+            status=now["status"],
+            settled_at=now["settled_at"],
+            attempts=now["attempts"],
+        )
+        note = Note(who="ann", run_id="1", verdict="STUCK")
+        repairs = SqlRepairs(row.shop.engine, row.shop.tables, source="shop")
+        repairs.repair(action, [seen], note=note, dry_run=False)
+
+    return act
+
+
 def start_attempt(row: Row) -> None:
     inbox(row).start_attempt(GROUP, row.envelope, lease=HOUR, max_attempts=10)
 
@@ -152,6 +208,7 @@ def replay_inbox(row: Row) -> None:
 
 NOW = datetime.now(UTC)
 FREE = {"due_at": NOW - HOUR, "lease_until": NOW - HOUR}
+CHECKED = {"due_at": NOW + HOUR, "check_at": NOW - HOUR, "checks": 0, "waiting": True}
 DELAYED = {"due_at": NOW + HOUR, "waiting": True, "holds_key": False}
 
 OUTBOX_MOVERS = {
@@ -164,6 +221,45 @@ OUTBOX_MOVERS = {
     "failed": Mover(target=O.FAILED, sources={O.PROCESSING}, act=fail),
     "cancel": Mover(target=O.DISCARDED, sources={O.INIT}, act=cancel, columns=DELAYED),
     "replay": Mover(target=O.INIT, sources={O.FAILED}, act=replay_outbox),
+    "publish again": Mover(
+        target=O.INIT, sources={O.PROCESSED}, act=repair(RepairAction.PUBLISH_AGAIN)
+    ),
+    "release event": Mover(
+        target=O.INIT,
+        sources={O.PROCESSING},
+        act=repair(RepairAction.RELEASE_EVENT),
+        columns=FREE,
+    ),
+    "commit by word": Mover(
+        target=O.INIT, sources={O.HALF}, act=say(LocalOutcome.COMMIT), columns=CHECKED
+    ),
+    "rollback by word": Mover(
+        target=O.DISCARDED, sources={O.HALF}, act=say(LocalOutcome.ROLLBACK), columns=CHECKED
+    ),
+    "commit by check": Mover(
+        target=O.INIT, sources={O.HALF}, act=answer(LocalOutcome.COMMIT), columns=CHECKED
+    ),
+    "rollback by check": Mover(
+        target=O.DISCARDED, sources={O.HALF}, act=answer(LocalOutcome.ROLLBACK), columns=CHECKED
+    ),
+    "park": Mover(
+        target=O.UNRESOLVED, sources={O.HALF}, act=park, columns=CHECKED | {"checks": 15}
+    ),
+    "commit by a person": Mover(
+        target=O.INIT,
+        sources={O.HALF, O.UNRESOLVED},
+        act=decide(LocalOutcome.COMMIT),
+        columns=CHECKED,
+    ),
+    "rollback by a person": Mover(
+        target=O.DISCARDED,
+        sources={O.HALF, O.UNRESOLVED},
+        act=decide(LocalOutcome.ROLLBACK),
+        columns=CHECKED,
+    ),
+    "replay by repair": Mover(
+        target=O.INIT, sources={O.FAILED}, act=repair(RepairAction.REPLAY_EVENT)
+    ),
 }
 INBOX_MOVERS = {
     "start_attempt": Mover(
@@ -180,6 +276,18 @@ INBOX_MOVERS = {
         target=I.DEAD, sources={I.PROCESSING}, act=give_up, kind=TxKind.ROLLBACK
     ),
     "replay": Mover(target=I.PROCESSING, sources={I.DEAD}, act=replay_inbox, kind=TxKind.ROLLBACK),
+    "release attempt": Mover(
+        target=I.PROCESSING,
+        sources={I.PROCESSING},
+        act=repair(RepairAction.RELEASE_ATTEMPT),
+        columns=FREE,
+    ),
+    "replay by repair": Mover(
+        target=I.PROCESSING,
+        sources={I.DEAD},
+        act=repair(RepairAction.REPLAY_COMPENSATION),
+        kind=TxKind.ROLLBACK,
+    ),
 }
 
 
@@ -259,9 +367,9 @@ def test_a_statement_moves_a_row_along_an_arrow_of_its_lifecycle_or_not_at_all(
             assert after == before
 
 
-def test_all_arrows_have_their_statement_but_those_of_half_messages():
+def test_all_arrows_have_their_statement():
     for lifecycle, movers in ((OUTBOX, OUTBOX_MOVERS), (INBOX, INBOX_MOVERS)):
-        drawn = {(t.source, t.target) for t in lifecycle.transitions if t.source not in PENDING}
+        drawn = {(t.source, t.target) for t in lifecycle.transitions}
         tried = {(source, m.target) for m in movers.values() for source in m.sources}
         births = {arrow for arrow in drawn if arrow[0] is None}
         assert tried == drawn - births
@@ -293,7 +401,15 @@ def test_a_statement_with_an_old_token_moves_nothing(postgres_shop: Shop, place,
     assert row.read() == before
 
 
-@pytest.mark.parametrize(("place", "name"), [("outbox", "claim"), ("inbox", "start_attempt")])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("outbox", "claim"),
+        ("outbox", "release event"),
+        ("inbox", "start_attempt"),
+        ("inbox", "release attempt"),
+    ],
+)
 def test_a_row_under_a_living_lease_is_nobody_elses(postgres_shop: Shop, place, name):
     mover = (OUTBOX_MOVERS if place == "outbox" else INBOX_MOVERS)[name]
     held = FREE | {"lease_until": NOW + HOUR}

@@ -86,7 +86,7 @@ def test_the_catalog_shows_no_difference_between_migrations_and_models(both: Eng
     assert migrated == modelled
     sizes = {subject: len(lines) for subject, lines in migrated.items()}
     assert sizes["columns"] == sum(len(t.columns) for t in tables().metadata.tables.values())
-    assert sizes["sequences"] == 3
+    assert sizes["sequences"] == 4
     assert sizes["triggers"] == 0
 
 

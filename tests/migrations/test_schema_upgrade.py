@@ -31,7 +31,7 @@ def test_upgrading_again_changes_nothing(engine: Engine, an_event: dict[str, Any
 
     schema.upgrade()
 
-    assert schema.current() == "0002"
+    assert schema.current() == "0005"
     with engine.connect() as connection:
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
         assert connection.scalar(select(func.count()).select_from(tables().shard)) == 64
@@ -98,28 +98,46 @@ def test_rows_survive_the_next_release_and_the_way_back(
 
     schema.upgrade()
 
-    assert schema.current() == "0003"
+    assert schema.current() == "0006"
     with engine.connect() as connection:
         row = connection.execute(text("SELECT event_id, note FROM shield_outbox")).one()
     assert tuple(row) == (an_event["event_id"], None)
 
-    schema.downgrade("0002")
+    schema.downgrade("0005")
 
-    assert schema.current() == "0002"
+    assert schema.current() == "0005"
     with engine.connect() as connection:
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
+
+
+def test_events_of_before_are_no_half_messages(engine: Engine, an_event: dict[str, Any]) -> None:
+    schema = Schema(engine)
+    schema.upgrade("0003")
+    with engine.begin() as connection:
+        connection.execute(insert(tables().outbox).values(an_event))
+
+    schema.upgrade("0004")
+
+    o = tables().outbox
+    with engine.connect() as connection:
+        found = connection.execute(select(o.c.checks, o.c.check_at, o.c.send_delay, o.c.send_at))
+        assert found.all() == [(None, None, None, None)]
+
+    schema.downgrade("0003")
+
+    assert "shield_barrier" not in table_names(engine)
 
 
 def test_steps_can_be_taken_one_by_one(engine: Engine, releases: Any) -> None:
     releases.install("later")
     schema = Schema(engine)
 
-    schema.upgrade("0002")
-    assert schema.current() == "0002"
+    schema.upgrade("0005")
+    assert schema.current() == "0005"
     schema.upgrade("+1")
-    assert schema.current() == "0003"
+    assert schema.current() == "0006"
     schema.downgrade("-1")
-    assert schema.current() == "0002"
+    assert schema.current() == "0005"
 
 
 def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any]) -> None:
@@ -136,7 +154,7 @@ def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any])
     stock.downgrade("base")
 
     orders.check()
-    assert orders.current() == "0002"
+    assert orders.current() == "0005"
     assert stock.current() is None
     assert not table_names(engine)
 
@@ -220,7 +238,7 @@ def test_upgrade_refuses_another_number_of_shards_and_changes_nothing(
     with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set shards to 64"):
         Schema(engine, shards=32).upgrade()
 
-    assert Schema(engine).current() == "0002"
+    assert Schema(engine).current() == "0005"
 
 
 def test_an_engine_in_autocommit_still_migrates_all_or_nothing(database_url: str) -> None:

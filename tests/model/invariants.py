@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from shieldtx.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus, S, TxKind
+from tests.arrows import is_unrepaired
 from tests.model.bounds import Bounds
 from tests.model.state import FORGER, Group, InboxRow, OutboxRow, Phase, State
 
@@ -87,7 +88,7 @@ def _illegal(
         return
     for place, row in enumerate(after):
         source = before[place].status if place < len(before) else None
-        if source is not row.status and not lifecycle.allows(source, row.status):
+        if source is not row.status and not is_unrepaired(lifecycle, source, row.status):
             yield Breach(LEGAL_STATES, f"{row.event} went from {source} to {row.status}")
 
 

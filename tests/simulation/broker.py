@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
 from zlib import crc32
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
+from shieldtx.ports import Delivery, Outcome, Pressure, ReceivedRecord, Record
 
 Place = tuple[str, int]
 
@@ -149,7 +150,13 @@ class MemoryPublisher:
         self._broker = broker
         self._sender = sender
 
-    def publish(self, records: Sequence[Record], *, timeout: float) -> Sequence[Delivery]:
+    def publish(
+        self,
+        records: Sequence[Record],
+        *,
+        timeout: float,
+        placed: bool = False,  # noqa: ARG002  nobody asks here
+    ) -> Sequence[Delivery]:
         """Send `records` and answer for each, as the port says."""
         sender = self._sender
         deadline = sender.clock() + timeout
@@ -162,6 +169,10 @@ class MemoryPublisher:
                 self._broker.refusals[_event_id(record)] += 1
         sender.after("publish")
         return deliveries
+
+    def pressure(self) -> Pressure:
+        """Tell of no pressure."""
+        return Pressure()
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -249,6 +260,10 @@ class MemorySubscriber:
         """Have these records delivered again."""
         for place, record in self._mine(records):
             self.member.positions[place] = min(record.offset, self.member.positions[place])
+
+    def hold(self, places: AbstractSet[Place]) -> None:
+        """Hold nothing: the shapes are far below every limit."""
+        assert not places
 
     def has_caught_up(self) -> bool:
         """Whether this member's polls have brought all there is."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from tests.arrows import is_unrepaired
 from tests.simulation.broker import ids_by_place
 from tests.simulation.database import Change, Database, OutboxRow
 
@@ -229,9 +230,7 @@ def _problem_of(change: Change) -> str:
     name = f"{change.table} row {change.event_id.int & 0xFFFF} {change.source} to {change.target}"
     if change.target is None:
         return "" if change.source in lifecycle.purgeable else f"{name}: deleted"
-    if not any(
-        t.source == change.source and t.target == change.target for t in lifecycle.transitions
-    ):
+    if not is_unrepaired(lifecycle, change.source, change.target):
         return f"{name}: no such arrow"
     ends = change.source == "PROCESSING" != change.target
     if ends and change.by != change.holder:

@@ -44,7 +44,7 @@ class MemoryOutboxStore:
             db.free(row.envelope.id)
         for row in chosen:
             self._take(row, token, lease_until)
-        chosen.sort(key=lambda row: row.seq)
+        chosen.sort(key=_place)
         events = [
             Claimed(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
             for row in chosen
@@ -211,6 +211,12 @@ class MemoryOutboxStore:
     def _set_failed(self, row: OutboxRow, reason: str) -> None:
         self._leave(row, OutboxStatus.FAILED)
         row.settled_at, row.last_error = self._database.now, reason
+
+
+def _place(row: OutboxRow) -> tuple[bool, float, int]:
+    """Where a claimed row is sent: delayed ones by their time, then the others by `seq`."""
+    delayed = row.waiting and not row.holds_key
+    return (not delayed, row.due_at if delayed else 0.0, row.seq)
 
 
 class MemoryLeaseStore:

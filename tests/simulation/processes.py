@@ -253,6 +253,8 @@ class InterruptedInbox(Interrupted):
         super().__init__(process, port)
         # Nothing of it leaves the process.
         self.clear = port.clear
+        # It changes nothing.
+        self.pending = port.pending
 
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
@@ -283,5 +285,6 @@ class InterruptedSubscriber(Interrupted):
         process.member = port.member
         # Nothing of these leaves the process, or the process ends with it.
         self.rewind = port.rewind
+        self.hold = port.hold
         self.has_caught_up = port.has_caught_up
         self.close = port.close

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from ruamel.yaml import YAML
 
 from shieldtx import Settings
 from shieldtx.cli.program import program
+from shieldtx.reconcile.config import read_configuration
 
 PROJECT = Path(__file__).resolve().parents[2]
 COMPOSE = PROJECT / "docker-compose.yml"
@@ -24,9 +24,8 @@ DOCKERFILE = (PROJECT / "Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(COMPOSE)["services"]
 OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
 COMMANDS = sorted(name for name in OURS if "entrypoint" not in SERVICES[name])
-APPLICATIONS = sorted(
-    {SERVICES[name]["environment"].get("SHIELDTX_APP", "") for name in OURS} - {""}
-)
+WORKERS = [name for name in COMMANDS if "SHIELDTX_APP" in SERVICES[name]["environment"]]
+APPLICATIONS = sorted({SERVICES[name]["environment"]["SHIELDTX_APP"] for name in WORKERS})
 VARIABLE = re.compile(r"\$\{(\w+)(:[?-])([^}]*)\}")
 
 
@@ -41,16 +40,20 @@ def environment(service: str) -> dict[str, str]:
 
 
 def understood(arguments: list[str]) -> str:
-    """Parse a command line as shieldtx does, and return the command that would run."""
+    """Parse a command line as shieldtx does, and return the command that would run.
+
+    It may be one with commands of its own, which runs by itself when none of them is named.
+    """
     command: Any = typer.main.get_command(program)
     context: Any = None
     path = []
     rest = arguments
     while hasattr(command, "resolve_command"):
         context = command.make_context("shieldtx", rest, parent=context)
-        name, command, rest = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
+        words = [*context._protected_args, *context.args]
+        if not words and command.invoke_without_command:
+            return " ".join(path)
+        name, command, rest = command.resolve_command(context, words)
         path.append(name)
     command.make_context(path[-1], rest, parent=context)
     return " ".join(path)
@@ -98,17 +101,23 @@ def test_the_command_line_knows_the_command_of(name: str, monkeypatch: pytest.Mo
         "topics create",
         "relay",
         "consume",
+        "reconcile",
     }
 
 
-def test_the_command_line_knows_the_nightly_reconciliation(monkeypatch: pytest.MonkeyPatch) -> None:
-    [script] = SERVICES["reconcile"]["command"]
-    [line] = re.findall(r"shieldtx (reconcile .*?) \|\|", filled(script))
-    for variable, value in environment("reconcile").items():
-        monkeypatch.setenv(variable, value)
+def test_the_reconciliation_stays_and_finds_every_service_and_the_broker() -> None:
+    reconcile = SERVICES["reconcile"]
+    folders = dict(volume.split(":")[1::-1] for volume in reconcile["volumes"])
+    variables = environment("reconcile")
 
-    assert understood(shlex.split(line)) == "reconcile"
-    assert subprocess.run(["bash", "-n", "-c", filled(script)], check=False).returncode == 0
+    found = read_configuration(PROJECT / folders[variables["SHIELDTX_RECONCILE_CONFIG"]], variables)
+
+    assert {service.name for service in found.services} == {"orders", "stock"}
+    assert found.broker is not None
+    assert found.broker.bootstrap == filled(
+        SERVICES["orders-relay"]["environment"]["SHIELDTX_KAFKA_BOOTSTRAP"]
+    )
+    assert "--cron" in reconcile["command"]
 
 
 def test_every_variable_is_one_that_shieldtx_reads() -> None:
@@ -123,7 +132,7 @@ def test_every_variable_is_one_that_shieldtx_reads() -> None:
 def test_the_settings_load_an_application_with_the_groups_that_are_consumed(
     application: str,
 ) -> None:
-    mine = [n for n in COMMANDS if SERVICES[n]["environment"]["SHIELDTX_APP"] == application]
+    mine = [n for n in WORKERS if SERVICES[n]["environment"]["SHIELDTX_APP"] == application]
     consumed = {SERVICES[n]["command"][1] for n in mine if SERVICES[n]["command"][0] == "consume"}
     # In a process of its own: a module of the example reads its settings when it is imported.
     loading = (

@@ -135,6 +135,25 @@ def test_the_inbox_remembers_at_least_as_long_as_the_outbox(environment, inbox, 
         assert refusal().startswith("SHIELDTX_RETENTION_INBOX (2 days, 0:00:00) must not be below")
 
 
+@pytest.mark.parametrize(
+    ("shorter", "longer"),
+    [
+        ("HALF_CHECK_TIMEOUT", "HALF_CHECK_INTERVAL"),
+        ("BARRIER_PATIENCE", "HALF_CHECK_TIMEOUT"),
+        ("HALF_MAX_AGE", "RETENTION_BARRIER"),
+    ],
+)
+def test_the_times_of_half_messages_fit_into_each_other(environment, shorter, longer):
+    times = {"BARRIER_PATIENCE": 1, "HALF_CHECK_TIMEOUT": 2, "HALF_CHECK_INTERVAL": 3}
+    times |= {"HALF_MAX_AGE": 4, "RETENTION_BARRIER": 5}
+    environment(**{f"SHIELDTX_{name}": str(value) for name, value in times.items()})
+    Settings.from_env()
+    environment(**{f"SHIELDTX_{n}": str(v) for n, v in (times | {shorter: times[longer]}).items()})
+    message = refusal()
+    assert f"SHIELDTX_{shorter}" in message
+    assert f"SHIELDTX_{longer}" in message
+
+
 def test_secrets_are_in_no_text_of_the_settings(environment, caplog):
     environment(SHIELDTX_KAFKA_SASL_PASSWORD=SECRET, SHIELDTX_SIGNING_KEY=LONG_SECRET)
     settings = Settings.from_env()

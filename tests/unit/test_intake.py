@@ -17,7 +17,7 @@ from shieldtx.errors import BrokerUnavailable
 from shieldtx.events import Envelope
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.intake import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
-from shieldtx.ports import ReceivedRecord, Record, Subscriber
+from shieldtx.ports import Place, ReceivedRecord, Record, Subscriber
 
 TOPIC = "orders.placed.commit"
 
@@ -58,6 +58,10 @@ class Watched:
     def rewind(self, records: tuple[ReceivedRecord, ...]) -> None:
         with self._alone():
             self._subscriber.rewind(records)
+
+    def hold(self, places: frozenset[Place]) -> None:
+        with self._alone():
+            self._subscriber.hold(places)
 
     def has_caught_up(self) -> bool:
         with self._alone():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from shieldtx import EventRefused, Operation, RetryPolicy
-from shieldtx.errors import TransactionRefused
+from shieldtx.errors import ConfigurationError, TransactionRefused
 from tests.shops import Order
 
 
@@ -235,3 +235,79 @@ def test_a_method_is_called_with_its_own_arguments_untouched(shop, shield):
 
     with shop.session() as session, session.begin():
         assert place(session, 1, 2, three=3) == [1, 2, 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reminder:
+    id: int
+    due: datetime | None = None
+    wait: timedelta | None = None
+    rung: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("declared", "payload", "wait"),
+    [
+        ({"level": 17}, Reminder(id=1), timedelta(hours=1)),
+        ({"delay": "wait"}, Reminder(id=1, wait=timedelta(days=31)), timedelta(days=31)),
+        ({"level": "rung"}, Reminder(id=1, rung=18), timedelta(hours=2)),
+        ({"level": lambda r: r.rung + 1}, Reminder(id=1, rung=16), timedelta(hours=1)),
+        ({"delay": lambda r: r.wait * 2}, Reminder(id=1, wait=timedelta(3)), timedelta(6)),
+    ],
+)
+def test_an_event_is_due_by_a_value_a_field_of_the_payload_or_a_function_of_it(
+    shop, shield, declared, payload, wait
+):
+    @shield.publishes("order.placed", **declared)
+    def remind(session: Session) -> Reminder:
+        return payload
+
+    with shop.session() as session, session.begin():
+        remind(session)
+    row = only(shop)
+    assert abs(row["due_at"] - row["created_at"] - wait) < timedelta(seconds=1)
+
+
+def test_an_event_is_due_at_the_time_that_its_payload_says(shop, shield):
+    at = datetime(2199, 2, 28, 23, 30, tzinfo=UTC)
+
+    @shield.publishes("order.placed", at="due")
+    def remind(session: Session) -> Reminder:
+        return Reminder(id=1, due=at)
+
+    with shop.session() as session, session.begin():
+        remind(session)
+    assert only(shop)["due_at"] == at
+
+
+@pytest.mark.parametrize(
+    ("declared", "field"), [({"at": "due"}, "at"), ({"delay": "wait"}, "delay")]
+)
+def test_a_due_time_that_is_missing_in_the_payload_is_not_taken_for_now(
+    shop, shield, declared, field
+):
+    @shield.publishes("order.placed", **declared)
+    def remind(session: Session) -> Reminder:
+        return Reminder(id=1)
+
+    with shop.session() as session, pytest.raises(EventRefused, match="has no value") as caught:
+        remind(session)
+    assert caught.value.field == field
+    assert shop.rows() == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        ({"delay": timedelta(1), "level": 3}, "give one of delay, level"),
+        ({"delay": "wait", "at": "due"}, "give one of delay, at"),
+        ({"level": 19}, "19 is no level"),
+        ({"delay": timedelta(-1)}, "in the past"),
+        ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001  what is refused
+    ],
+)
+def test_a_declaration_that_no_payload_could_make_right_is_refused_at_once(
+    shield, declared, problem
+):
+    with pytest.raises(ConfigurationError, match=f"'order.placed': .*{problem}"):
+        shield.publishes("order.placed", **declared)(lambda session: None)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx import Refused, RetryPolicy
+from shieldtx import LEVELS, Refused, RetryPolicy
 from shieldtx.errors import ConfigurationError
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -107,6 +107,7 @@ def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends)
         ({"factor": float("inf")}, "factor must be"),
         ({"jitter": 1.5}, "jitter must be between 0 and 1"),
         ({"jitter": float("nan")}, "jitter must be between 0 and 1"),
+        ({"ladder": (timedelta(seconds=-1),)}, "ladder must not hold a negative wait"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused_with_its_problem(settings, problem):
@@ -117,3 +118,44 @@ def test_a_policy_that_cannot_work_is_refused_with_its_problem(settings, problem
 def test_the_longest_possible_wait_does_not_overflow():
     policy = RetryPolicy(first=timedelta.max, longest=timedelta.max, jitter=0)
     assert policy.delay_after(5) == timedelta.max
+
+
+def waits_of(policy: RetryPolicy) -> list[timedelta]:
+    """All waits of a policy, from the first to the one before the last attempt."""
+    delays = [policy.delay_after(attempts) for attempts in range(1, policy.max_attempts)]
+    return [delay for delay in delays if delay is not None]
+
+
+def test_the_ladder_of_rocketmqs_consumers_takes_four_hours_and_three_quarters():
+    policy = RetryPolicy.levels(start=3, attempts=16)
+    waits = waits_of(policy)
+    assert waits == list(LEVELS[2:])
+    assert len(waits) == 16
+    # RocketMQ's own documentation rounds it: 4 h 46 min.
+    assert sum(waits, timedelta(0)) == timedelta(hours=4, minutes=45, seconds=40)
+    assert policy.delay_after(17) is None
+    assert RetryPolicy.levels() == policy
+
+
+def test_a_ladder_may_start_on_any_level_and_stays_on_the_last():
+    waits = waits_of(RetryPolicy.levels(start=17, attempts=4))
+    assert [wait.total_seconds() / 3600 for wait in waits] == [1, 2, 2, 2]
+    assert waits_of(RetryPolicy.levels(start=1, attempts=2)) == list(LEVELS[:2])
+
+
+def test_a_ladder_of_no_further_attempts_gives_up_at_once():
+    assert RetryPolicy.levels(attempts=0).delay_after(1) is None
+
+
+def test_jitter_and_errors_to_give_up_on_are_a_ladders_too():
+    policy = RetryPolicy.levels(jitter=0.5, give_up_on=(KeyError,))
+    assert LEVELS[2] / 2 <= policy.delay_after(1) <= LEVELS[2]
+    assert len({policy.delay_after(1) for _ in range(50)}) > 40
+    assert policy.delay_after(1, KeyError()) is None
+    assert policy.delay_after(1, Refused()) is not None
+
+
+@pytest.mark.parametrize("asked", [{"start": 0}, {"start": 19}, {"attempts": -1}])
+def test_a_ladder_that_is_not_there_is_refused(asked):
+    with pytest.raises(ConfigurationError, match="start must be 1 to 18"):
+        RetryPolicy.levels(**asked)

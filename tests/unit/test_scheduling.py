@@ -218,6 +218,93 @@ def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.parametrize("seconds", [-3600.0, 0.0, 0.01, 0.3])
+def test_a_tick_that_knows_its_next_time_runs_then_and_not_before(bench: Bench, seconds: float):
+    runs: list[float] = []
+    asked: list[float] = []
+
+    def until_next() -> timedelta:
+        asked.append(time.monotonic())
+        return timedelta(seconds=seconds)
+
+    def run() -> bool:
+        runs.append(time.monotonic())
+        if len(runs) == 3:
+            bench.stop()
+        return False
+
+    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 3
+    for at, following in zip(asked, runs[1:], strict=False):
+        assert seconds - 0.001 <= following - at < max(seconds, 0) + 5
+
+
+def test_a_tick_is_asked_for_its_next_time_only_when_there_is_nothing_more_to_do(bench: Bench):
+    order: list[str] = []
+
+    def run() -> bool:
+        order.append("pass")
+        return len(order) < 3
+
+    def until_next() -> None:
+        order.append("asked")
+        bench.stop()
+
+    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert order == ["pass", "pass", "pass", "asked"]
+
+
+@pytest.mark.parametrize("pause", [None, timedelta(hours=2), timedelta.max])
+def test_a_tick_without_a_nearer_time_runs_at_its_next_one(bench: Bench, pause: timedelta | None):
+    runs = []
+
+    def run() -> bool:
+        runs.append(1)
+        if len(runs) == 3:
+            bench.stop()
+        return False
+
+    bench.ticks.append(Tick(name="poll", run=run, every=SOON, until_next=lambda: pause))
+    assert bench.run() == EXIT_STOPPED
+
+
+def test_a_tick_that_is_woken_while_it_is_asked_runs_once_more(bench: Bench):
+    runs = []
+
+    def run() -> bool:
+        runs.append(1)
+        if len(runs) == 2:
+            bench.stop()
+        return False
+
+    def until_next() -> timedelta:
+        bench.worker.wake("poll")
+        return NEVER / 2
+
+    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 2
+
+
+def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Bench, caplog):
+    runs = []
+
+    def run() -> bool:
+        runs.append(1)
+        if len(runs) == 3:
+            bench.stop()
+        return False
+
+    def until_next() -> None:
+        raise LookupError("the database is away")
+
+    bench.ticks.append(Tick(name="poll", run=run, every=SOON, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert "bench: poll failed, it runs again later" in caplog.text
+
+
 def test_no_tick_runs_twice_at_a_time(bench: Bench):
     running = threading.Lock()
     overlaps = []

@@ -27,6 +27,7 @@ OUTBOX_ARROWS = {
     ("PROCESSING", "PROCESSING"),
     ("PROCESSING", "FAILED"),
     ("FAILED", "INIT"),
+    ("PROCESSED", "INIT"),
     ("INIT", "DISCARDED"),
 }
 INBOX_ARROWS = {
@@ -91,15 +92,15 @@ def test_an_update_may_be_meant_for_some_of_the_sources_but_never_for_none():
 
 
 @BOTH
-def test_a_settled_row_is_left_by_a_persons_word_or_never(lifecycle, arrows, statuses):
+def test_a_settled_row_is_left_by_a_persons_word_or_a_repair_or_never(lifecycle, arrows, statuses):
     leaving = {t.cause for t in lifecycle.transitions if t.source in lifecycle.settled}
-    assert all(cause.startswith("a person") for cause in leaving)
+    assert all(cause.startswith(("a person", "a repair")) for cause in leaving)
 
 
 @BOTH
-def test_only_rows_that_nothing_leaves_are_purged(lifecycle, arrows, statuses):
-    final = {status for status in statuses if not any(source == status for source, _ in arrows)}
-    assert lifecycle.purgeable == final
+def test_only_rows_that_wait_for_nobody_are_purged(lifecycle, arrows, statuses):
+    waiting = {t.source for t in lifecycle.transitions if not t.cause.startswith("a repair")}
+    assert lifecycle.purgeable == set(statuses) - waiting
     assert lifecycle.purgeable <= lifecycle.settled
 
 

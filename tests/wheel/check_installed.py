@@ -25,6 +25,15 @@ from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka
 EVENTS = 20
 COMMAND = Path(sys.executable).with_name("shieldtx")
 COMMAND_S = 180
+RECONCILE = """
+[services.orders]
+url = "ORDERS_URL"
+[services.stock]
+url = "STOCK_URL"
+[[services.stock.groups]]
+name = "stock"
+receives = ["orders.placed"]
+"""
 SHOP = """
 from shieldtx import ShieldTx
 
@@ -74,9 +83,9 @@ def check(orders: dict[str, str], stock: dict[str, str], driver: Path) -> None:
         "ORDERS_URL": orders["SHIELDTX_DATABASE_URL"],
         "STOCK_URL": stock["SHIELDTX_DATABASE_URL"],
     }
-    services = ("--upstream", "orders=ORDERS_URL", "--downstream", "stock=STOCK_URL")
-    options = ("--margin", "0", "--group", "stock", "--jdbc-jar", str(driver), "--out", "report")
-    found = run(urls, "reconcile", *services, *options)
+    Path("reconcile.toml").write_text(RECONCILE)
+    options = ("--margin", "0", "--jdbc-jar", str(driver), "--out", "report")
+    found = run(urls, "reconcile", "--config", "reconcile.toml", *options)
     assert found["outcome"] == "CLEAN"
     assert sum(found["totals"].values()) == found["totals"]["MATCHED"] == EVENTS
     assert Path(found["report"]).stat().st_size > 0

@@ -20,6 +20,7 @@ from sqlalchemy import (
     case,
     exists,
     false,
+    func,
     not_,
     or_,
     select,
@@ -59,6 +60,23 @@ def due_parameters(group: str, limit: int) -> dict[str, Any]:
     return {_GROUP.key: group, _MOST.key: limit}
 
 
+def pending(t: Tables) -> Select[Any]:
+    """Count a group's unfinished rows by origin; built once, run with `group_parameters`."""
+    i = t.inbox
+    origin = (i.c.topic, i.c.tx_kind, i.c.record_partition)
+    return (
+        select(*origin, func.count())
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
+        .where(i.c.record_partition.is_not(None))
+        .group_by(*origin)
+    )
+
+
+def group_parameters(group: str) -> dict[str, Any]:
+    """Return the parameters of the statements on all rows of a group."""
+    return {_GROUP.key: group}
+
+
 def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     """Count an attempt, if it is the row's turn and no transaction is at work on it.
 
@@ -84,7 +102,7 @@ def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
             lease_token=_TOKEN,
             lease_until=d.later(_LEASE_SECONDS),
         )
-        .returning(i.c.attempts)
+        .returning(i.c.attempts, i.c.record_partition, i.c.record_offset)
     )
 
 

@@ -31,14 +31,16 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from shieldtx.events import storable
+from shieldtx.buffer import Posting
+from shieldtx.events import shard_of, storable
 from shieldtx.states import OUTBOX, OutboxStatus
+from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.low_water import Sight
-from shieldtx.store.statements.envelopes import envelope_columns
-from shieldtx.store.tables import Tables, Timestamp
+from shieldtx.store.statements.envelopes import envelope_columns, values_of
+from shieldtx.store.tables import Tables
 
 _RELAY = bindparam("of_relay", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
@@ -51,16 +53,26 @@ _ADDRESSES = "at_addresses"
 
 def insert(t: Tables, d: StoreDialect) -> Insert:
     """Store new events; `delay_seconds` and `at` of each choose when it is due."""
-    chosen = func.coalesce(
-        bindparam("at", type_=Timestamp()), d.later(bindparam("delay_seconds", type_=Float))
-    )
-    return t.outbox.insert().values(
-        status=OutboxStatus.INIT.value,
-        attempts=0,
-        holds_key=False,
-        unconfirmed=False,
-        due_at=chosen,
-        created_at=d.now(),
+    return t.outbox.insert().values(_of_new_event(d))
+
+
+def insert_unknown(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+    """Store a new event as `insert` does, unless any unique key knows it; return its id if not."""
+    return d.insert_new(t.outbox).values(_of_new_event(d)).returning(t.outbox.c.event_id)
+
+
+def parameters_of(posting: Posting, d: StoreDialect, *, shards: int) -> dict[str, Any]:
+    """Return the parameters of an `insert`."""
+    envelope, delay = posting.envelope, posting.delay
+    return (
+        values_of(envelope)
+        | d.next_in_sequence()
+        | {
+            "shard": shard_of(envelope.key, envelope.id, shards),
+            "waiting": bool(delay) or posting.at is not None,
+            "delay_seconds": delay.total_seconds() if delay else 0.0,
+            "at": posting.at,
+        }
     )
 
 
@@ -99,6 +111,7 @@ def claim(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
             o.c.attempts,
             o.c.unconfirmed,
             o.c.waiting,
+            case((and_(o.c.waiting, not_(o.c.holds_key)), o.c.due_at)),
             select(d.seconds_until(until)).scalar_subquery(),
             d.address(o),
             d.sight(leased, exists(shards.where(_has_a_key_on_hold(t, leased))), chosen),
@@ -221,38 +234,44 @@ def failed(t: Tables, d: StoreDialect, token: UUID, event_id: UUID, *, reason: s
     )
 
 
-def cancel(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
-    """Discard an event with a chosen delay that is not due yet."""
-    o = t.outbox
-    was_delayed = and_(o.c.waiting, not_(o.c.holds_key))
-    return (
-        update(o)
-        .where(
-            o.c.event_id == event_id,
-            o.c.status == OutboxStatus.INIT.value,
-            was_delayed,
-            o.c.due_at > d.now(),
-        )
-        .values(status=OutboxStatus.DISCARDED.value, settled_at=d.now())
-    )
-
-
 def replay(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
     """Put a FAILED event back in line, with all its attempts before it."""
     o = t.outbox
     return (
         update(o)
         .where(o.c.event_id == event_id, o.c.status == OutboxStatus.FAILED.value)
-        .values(
-            status=OutboxStatus.INIT.value,
-            attempts=0,
-            waiting=False,
-            holds_key=False,
-            due_at=d.now(),
-            settled_at=None,
-        )
+        .values(in_line_again(d))
         .returning(o.c.event_id)
     )
+
+
+def in_line_again(d: StoreDialect) -> dict[str, Any]:
+    """Return the columns of a settled row that has all its attempts before it once more.
+
+    It holds back nobody: later events of its key may have been published.
+    """
+    return {
+        "status": OutboxStatus.INIT.value,
+        "attempts": 0,
+        "waiting": False,
+        "holds_key": False,
+        "due_at": d.now(),
+        "settled_at": None,
+    }
+
+
+def _of_new_event(d: StoreDialect) -> dict[str, Any]:
+    chosen = func.coalesce(
+        bindparam("at", type_=Timestamp()), d.later(bindparam("delay_seconds", type_=Float))
+    )
+    return {
+        "status": OutboxStatus.INIT.value,
+        "attempts": 0,
+        "holds_key": False,
+        "unconfirmed": False,
+        "due_at": chosen,
+        "created_at": d.now(),
+    }
 
 
 def _write_back(

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Table,
     and_,
     case,
+    cast,
     func,
     literal,
     not_,
@@ -20,12 +21,14 @@ from sqlalchemy import (
 )
 
 from shieldtx.states import OutboxStatus
+from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.tables import Tables, ended_in_error
 
 IN_LINE = "in line"
 RETRYING = "retrying"
 DELAYED = "delayed"
+HALF = "half"
 
 
 def now(d: StoreDialect) -> Select[Any]:
@@ -37,16 +40,21 @@ def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
     """Count the outbox rows that are not settled, `limit` of each place at most."""
     o = t.outbox
     open_ = o.c.settled_at.is_(None)
-    # Three parts, in the words and the order of one partial index each.
+    # Four parts, in the words and the order of one partial index each.
     in_line = _events(t, IN_LINE, o.c.created_at).where(open_, not_(o.c.waiting))
     retrying = _events(t, RETRYING, o.c.created_at).where(open_, o.c.waiting, o.c.holds_key)
     # Nobody waits for a delayed event before it is due.
     since = case((o.c.due_at <= d.now(), o.c.due_at), else_=null())
-    delayed = _events(t, DELAYED, since).where(open_, o.c.waiting, not_(o.c.holds_key))
+    delayed = _events(t, DELAYED, since).where(
+        open_, o.c.waiting, not_(o.c.holds_key), o.c.check_at.is_(None)
+    )
+    # Of a half message nobody knows yet whether it is to be sent.
+    half = _events(t, HALF, cast(null(), Timestamp())).where(o.c.check_at.is_not(None))
     parts = (
         in_line.order_by(o.c.shard, o.c.seq),
         retrying.order_by(o.c.shard, o.c.key),
         delayed.order_by(o.c.shard, o.c.due_at),
+        half.order_by(o.c.event_type, o.c.check_at),
     )
     rows = union_all(*(part.limit(limit).subquery().select() for part in parts)).subquery()
     return _counted(rows, "topic", "tx_kind", "status", "place")
@@ -68,6 +76,21 @@ def oldest_events(t: Tables, d: StoreDialect, each: int) -> Select[Any]:
         .select_from(joined)
         .group_by(heads.c.topic, heads.c.tx_kind)
     )
+
+
+def oldest_half(t: Tables, limit: int) -> Select[Any]:
+    """Find when the oldest half message was prepared, among `limit` of them."""
+    o = t.outbox
+    is_half = and_(o.c.check_at.is_not(None), o.c.status == OutboxStatus.HALF.value)
+    rows = select(o.c.created_at).where(is_half).order_by(o.c.event_type, o.c.check_at)
+    return _earliest(rows.limit(limit))
+
+
+def oldest_unresolved(t: Tables, limit: int) -> Select[Any]:
+    """Find when the oldest half message was prepared whose end nobody knows, among `limit`."""
+    o = t.outbox
+    is_unresolved = and_(ended_in_error(o), o.c.status == OutboxStatus.UNRESOLVED.value)
+    return _earliest(select(o.c.created_at).where(is_unresolved).limit(limit))
 
 
 def open_arrivals(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
@@ -139,14 +162,8 @@ def shards(t: Tables, d: StoreDialect) -> Select[Any]:
 
 def _events(t: Tables, place: str, since: ColumnElement[Any]) -> Select[Any]:
     o = t.outbox
-    # Of a half message nobody knows yet whether it is to be sent.
-    is_half = o.c.status == OutboxStatus.HALF.value
     return select(
-        o.c.topic,
-        o.c.tx_kind,
-        o.c.status,
-        literal(place).label("place"),
-        case((not_(is_half), since), else_=null()).label("since"),
+        o.c.topic, o.c.tx_kind, o.c.status, literal(place).label("place"), since.label("since")
     )
 
 
@@ -158,6 +175,11 @@ def _groups(t: Tables) -> Any:
     after = first.where(i.c.consumer_group > found.c.consumer_group).scalar_subquery()
     found = found.union_all(select(after).where(found.c.consumer_group.is_not(None)))
     return select(found.c.consumer_group).where(found.c.consumer_group.is_not(None)).subquery()
+
+
+def _earliest(rows: Select[Any]) -> Select[Any]:
+    found = rows.subquery()
+    return select(func.min(found.c.created_at))
 
 
 def _dimensions(t: Tables, table: Table) -> list[ColumnElement[Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, RetryPolicy, ShieldTx
+from shieldtx import Event, LocalOutcome, RetryPolicy, ShieldTx
 
 shield = ShieldTx.from_env()
 orders = shield.consumer(os.environ.get("SHOP_ORDERS_GROUP", "orders"))
@@ -44,3 +44,11 @@ def cancel(session: Session, event: Event) -> None:
     if order.note == "for ever":
         raise ValueError("this order cannot be cancelled")
     session.execute(text("INSERT INTO cancelled VALUES (:number)"), {"number": order.number})
+
+
+@shield.checks("orders.placed")
+def is_placed(event: Event) -> LocalOutcome:
+    """Tell how the local transaction of a half message ended, by the order's note."""
+    order: OrderPlaced = event.payload
+    known = order.note in set(LocalOutcome)
+    return LocalOutcome(order.note) if known else LocalOutcome.UNKNOWN

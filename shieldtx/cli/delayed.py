@@ -1,0 +1,245 @@
+"""`shieldtx delayed`: what waits for a time of its own, called back or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.orm import Session
+
+from shieldtx.app import ShieldTx
+from shieldtx.cli.failures import FAILED
+from shieldtx.cli.invocation import invocation
+from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table
+from shieldtx.cli.persons import operator
+from shieldtx.config import Seconds
+from shieldtx.errors import ConfigurationError, EventRefused
+from shieldtx.ports import BizKey, Change, DelayedEvent, Named, Verdict
+
+commands = typer.Typer(
+    help="List, cancel and reschedule the events that wait for their time.", no_args_is_help=True
+)
+
+_DURATION: TypeAdapter[timedelta] = TypeAdapter(Seconds)
+_WHY_NOT = {
+    Verdict.UNKNOWN: "there is no such event in this outbox",
+    Verdict.NOT_DELAYED: "it waits for something else than its time",
+    Verdict.IN_DOUBT: "an attempt that nobody confirmed may have delivered it",
+    Verdict.DUE: "its time has come, a relay may take it at any moment",
+    Verdict.CLAIMED: "a relay is publishing it",
+    Verdict.PUBLISHED: "it has been published",
+    Verdict.CANCELLED: "it was cancelled or discarded before",
+    Verdict.FAILED: "it has failed, see `shieldtx dead show`",
+}
+
+EventIds = Annotated[list[str] | None, typer.Argument(help="Events, each of which goes by itself.")]
+Type = Annotated[str | None, typer.Option("--type", help="The event type of --biz-key.")]
+Key = Annotated[
+    str | None, typer.Option("--biz-key", help="The event with this business key, instead of ids.")
+]
+Who = Annotated[
+    str | None,
+    typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+]
+
+
+@commands.command("list")
+def list_(
+    context: typer.Context,
+    *,
+    event_type: Annotated[str | None, typer.Option("--type", help="Only this type.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only this key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the events that wait for their time, the next due first.
+
+    One that is overdue has not been taken by a relay yet. Among them are those that the broker has
+    refused at their time, and that are tried again.
+
+    Example: `shieldtx delayed list --topic orders.unpaid`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    app = invocation(context).service()
+    app.schema.check()
+    with Session(app.engine) as session:
+        found = app.delayed.waiting(
+            session, limit=limit, event_type=event_type, topic=topic, key=key
+        )
+    if as_json:
+        print_json([_summary(event) for event in found])
+    elif found:
+        headings = ("event", "type", "key", "business key", "due", "in")
+        print_table("delayed events", headings, map(_line, found), right=("in",))
+    else:
+        print_line("nothing waits for its time")
+
+
+@commands.command()
+def cancel(
+    context: typer.Context,
+    event_ids: EventIds = None,
+    *,
+    event_type: Type = None,
+    biz_key: Key = None,
+    who: Who = None,
+    as_json: AsJson = False,
+) -> None:
+    """Discard events that are not due yet: they are never published.
+
+    Who did it is written into shield_audit, in the same transaction. An event that is due, claimed
+    or published stays as it is: that is said, and the exit status is 1.
+
+    Example: `shieldtx delayed cancel --type orders.unpaid --biz-key 4711`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    events = _named(event_ids, event_type, biz_key)
+    app = invocation(context).service()
+    name = who or operator()
+    changes = _change(app, events, lambda s, e: app.delayed.cancel(s, e, who=name))
+    _tell(changes, "is cancelled", as_json=as_json)
+
+
+@commands.command()
+def reschedule(
+    context: typer.Context,
+    event_ids: EventIds = None,
+    *,
+    event_type: Type = None,
+    biz_key: Key = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="From now on: seconds, or ISO 8601 (PT2H).")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="A time with its zone: 2031-05-01T08:00:00+02:00.")
+    ] = None,
+    level: Annotated[
+        int | None, typer.Option("--level", help="From now on: RocketMQ's level, 1 to 18.")
+    ] = None,
+    who: Who = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give events that are not due yet another time, by one of --delay, --at and --level.
+
+    Who did it is written into shield_audit, with both times. An event that is due, claimed or
+    published stays as it is: that is said, and the exit status is 1.
+
+    Example: `shieldtx delayed reschedule 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --delay PT2H`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    events = _named(event_ids, event_type, biz_key)
+    app = invocation(context).service()
+    name = who or operator()
+    when: dict[str, Any] = {"delay": _duration(delay), "at": _time(at), "level": level}
+
+    def move(session: Session, event: Named) -> Change:
+        try:
+            return app.delayed.reschedule(session, event, who=name, **when)
+        except EventRefused as error:
+            raise ConfigurationError(f"--{error.field}: {error.problem}") from error
+
+    _tell(_change(app, events, move), "is due", as_json=as_json)
+
+
+def _named(ids: Sequence[str] | None, event_type: str | None, biz_key: str | None) -> list[Named]:
+    """Return the events that are meant; raises ConfigurationError."""
+    if bool(ids) == (biz_key is not None) or (event_type is None) != (biz_key is None):
+        raise ConfigurationError("name events by their ids, or one by --type and --biz-key")
+    if biz_key is not None and event_type is not None:
+        return [BizKey(event_type, biz_key)]
+    return [_event_id(ref) for ref in dict.fromkeys(ids or ())]
+
+
+def _event_id(ref: str) -> UUID:
+    try:
+        return UUID(ref)
+    except ValueError:
+        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx delayed list`") from None
+
+
+def _duration(text: str | None) -> timedelta | None:
+    try:
+        return None if text is None else _DURATION.validate_python(text)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"--delay {text!r}: {problem}") from None
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"--at {text!r}: write it as 2031-05-01T08:00:00+02:00") from None
+
+
+def _change(
+    app: ShieldTx, events: Sequence[Named], change: Callable[[Session, Named], Change]
+) -> list[tuple[Named, Change]]:
+    """Change what can be changed, in one transaction."""
+    app.schema.check()
+    with Session(app.engine) as session, session.begin():
+        return [(event, change(session, event)) for event in events]
+
+
+def _tell(changes: Sequence[tuple[Named, Change]], done: str, *, as_json: bool) -> None:
+    """Say what became of each; the exit status is 1 unless all are done."""
+    if as_json:
+        print_json([_answer(event, change) for event, change in changes])
+    else:
+        for event, change in changes:
+            name = change.event_id or _name(event)
+            if change.done:
+                when = "" if done != "is due" else f" {moment(change.due_at)}"
+                print_line(f"event {name} {done}{when}")
+            else:
+                print_line(f"event {name} is left as it is: {_WHY_NOT[change.verdict]}")
+    if not all(change.done for _, change in changes):
+        raise typer.Exit(FAILED)
+
+
+def _answer(event: Named, change: Change) -> dict[str, Any]:
+    return {
+        "ref": _name(event),
+        "event_id": None if change.event_id is None else str(change.event_id),
+        "verdict": change.verdict.value,
+        "status": None if change.status is None else change.status.value,
+        "due_at": moment(change.due_at),
+    }
+
+
+def _name(event: Named) -> str:
+    return f"{event.event_type} {event.biz_key}" if isinstance(event, BizKey) else str(event)
+
+
+def _summary(event: DelayedEvent) -> dict[str, Any]:
+    return {
+        "ref": str(event.event_id),
+        "event_type": event.event_type,
+        "topic": event.topic,
+        "key": event.key,
+        "biz_key": event.biz_key,
+        "created_at": moment(event.created_at),
+        "due_at": moment(event.due_at),
+        "attempts": event.attempts,
+        "due_in_seconds": event.left.total_seconds(),
+    }
+
+
+def _line(event: DelayedEvent) -> tuple[object, ...]:
+    left = age(event.left) if event.left >= timedelta(0) else "overdue"
+    return (
+        event.event_id,
+        event.event_type,
+        event.key,
+        event.biz_key,
+        moment(event.due_at),
+        left,
+    )

@@ -1,0 +1,226 @@
+"""`shieldtx half`: half messages, and what a person decides about them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from shieldtx.cli.failures import FAILED
+from shieldtx.cli.invocation import invocation
+from shieldtx.cli.letters import masked
+from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
+from shieldtx.cli.persons import operator, says_yes
+from shieldtx.errors import ConfigurationError
+from shieldtx.states import LocalOutcome, OutboxStatus
+from shieldtx.store.half_desk import HalfMessage, SqlHalfDesk
+
+commands = typer.Typer(
+    help="List and show half messages, and decide about those whose end nobody could tell.",
+    no_args_is_help=True,
+)
+
+EventIds = Annotated[list[str], typer.Argument(help="Half messages, all or none of which go.")]
+Who = Annotated[
+    str | None,
+    typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@commands.command("list")
+def list_(
+    context: typer.Context,
+    *,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each state.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List half messages: what waits for a person first, then what is still checked.
+
+    UNRESOLVED: its checks are used up, or it is too old; nobody could tell whether its local
+    transaction committed. HALF: it waits for the word of its application, or for its checks.
+
+    Example: `shieldtx half list --json`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    app = invocation(context).service()
+    app.schema.check()
+    found = [_summary(m) for m in app.half_desk().latest(limit=limit, topic=topic)]
+    if as_json:
+        print_json(found)
+        return
+    for summary in found:
+        for line in _lines(summary):
+            print_line(line)
+    if not found:
+        print_line("there is no half message")
+
+
+@commands.command()
+def show(
+    context: typer.Context,
+    event_id: Annotated[str, typer.Argument(help="The id of a half message.")],
+    *,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Show payload and header values unmasked.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show all about one half message, whatever has become of it.
+
+    Its payload, and the values of its headers, may hold what not everybody should see: they are
+    masked unless you ask for them.
+
+    Example: `shieldtx half show 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    app = invocation(context).service()
+    app.schema.check()
+    details = _details(_found(app.half_desk(), event_id), unmasked=payload)
+    if as_json:
+        print_json(details)
+    else:
+        print_fields(details.items())
+
+
+@commands.command()
+def commit(
+    context: typer.Context,
+    event_ids: EventIds,
+    *,
+    who: Who = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send half messages: you know that their local transactions committed.
+
+    They are in line from now on; a chosen delay begins now. Who decided is written into
+    shield_audit, in the same transaction.
+
+    Example: `shieldtx half commit 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    _decide(context, event_ids, LocalOutcome.COMMIT, who=who, yes=yes, as_json=as_json)
+
+
+@commands.command()
+def rollback(
+    context: typer.Context,
+    event_ids: EventIds,
+    *,
+    who: Who = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Discard half messages for good: you know that their local transactions did not commit.
+
+    Who decided is written into shield_audit, in the same transaction.
+
+    Example: `shieldtx half rollback 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    """
+    _decide(context, event_ids, LocalOutcome.ROLLBACK, who=who, yes=yes, as_json=as_json)
+
+
+_WILL_BE = {LocalOutcome.COMMIT: "sent", LocalOutcome.ROLLBACK: "discarded for good"}
+_IS = {LocalOutcome.COMMIT: "is in line", LocalOutcome.ROLLBACK: "is discarded"}
+
+
+def _decide(
+    context: typer.Context,
+    event_ids: list[str],
+    outcome: LocalOutcome,
+    *,
+    who: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    app = invocation(context).service()
+    app.schema.check()
+    desk = app.half_desk()
+    chosen = [_found(desk, event_id) for event_id in dict.fromkeys(event_ids)]
+    for message in chosen:
+        typer.echo(_warning(message, outcome), err=True)
+    if not yes and not says_yes(f"{outcome.capitalize()}?"):
+        typer.echo("nothing was decided (scripts say --yes)", err=True)
+        raise typer.Exit(FAILED)
+    desk.decide(chosen, outcome, who=who or operator())
+    if as_json:
+        print_json([_summary(message) for message in chosen])
+        return
+    for message in chosen:
+        print_line(f"{message} {_IS[outcome]}")
+
+
+def _found(desk: SqlHalfDesk, ref: str) -> HalfMessage:
+    try:
+        event_id = UUID(ref)
+    except ValueError:
+        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx half list`") from None
+    found = desk.find(event_id)
+    if found is None:
+        raise ConfigurationError(f"there is no half message {event_id} in this database")
+    return found
+
+
+def _warning(message: HalfMessage, outcome: LocalOutcome) -> str:
+    """Say what a person should know before it is decided."""
+    still = (
+        "; it is still checked, and its local transaction may be in flight"
+        if message.status is OutboxStatus.HALF
+        else ""
+    )
+    return (
+        f"warning: {message} ({message.envelope.type}) is {message.status}{still}. It will be "
+        f"{_WILL_BE[outcome]}, whatever its local transaction did."
+    )
+
+
+def _summary(message: HalfMessage) -> dict[str, Any]:
+    """Return what a list shows; the keys are stable."""
+    event = message.envelope
+    return {
+        "status": message.status.value,
+        "ref": str(event.id),
+        "source": event.source,
+        "topic": event.topic,
+        "event_type": event.type,
+        "key": event.key,
+        "checks": message.checks,
+        "time": moment(event.time),
+        "next_check": moment(message.check_at),
+        "settled": moment(message.settled_at),
+        "reason": message.reason,
+    }
+
+
+def _details(message: HalfMessage, *, unmasked: bool) -> dict[str, Any]:
+    event = message.envelope
+    return _summary(message) | {
+        "delay_seconds": None if message.delay is None else message.delay.total_seconds(),
+        "at": moment(message.at),
+        "operation": event.operation.value,
+        "biz_key": event.biz_key,
+        "traceparent": event.traceparent,
+        "headers": {
+            name: value if unmasked else masked(value.encode())
+            for name, value in event.headers.items()
+        },
+        "payload": event.payload if unmasked else masked(event.payload.encode()),
+    }
+
+
+def _lines(summary: dict[str, Any]) -> list[str]:
+    """Return a summary in lines, of which the first has what `half show` is to be given."""
+    key = "" if summary["key"] is None else f", key {summary['key']}"
+    lines = [
+        f"{summary['status']:<10} {summary['ref']}  {summary['time']}",
+        f"           {summary['event_type']}{key}, checks {summary['checks']}",
+    ]
+    return [*lines, f"           {summary['reason']}"] if summary["reason"] else lines

@@ -1,0 +1,152 @@
+"""The life of an event as people and programs see it; the keys are stable."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from rich.text import Text
+from rich.tree import Tree
+
+from shieldtx.cli.output import age, moment, printable
+from shieldtx.states import TxKind
+from shieldtx.trace import Hop, Life, Step
+
+_WORDS: Final = {
+    "WRITTEN": "written",
+    "CLAIMED": "claimed by a relay",
+    "PUBLISHED": "published",
+    "NOT_PUBLISHED": "not published",
+    "PROCESSED": "PROCESSED",
+    "RECEIVED": "received",
+    "STARTED": "handler called",
+    "APPLIED": "effect committed",
+    "COMPENSATED": "compensated",
+    "MOOT": "nothing to take back",
+    "RETRIED": "failed, tried again",
+    "REFUSED": "given up, rollback written",
+    "LOST": "lost to another worker",
+}
+"""What people read; what is not here is a status, and stays as it is."""
+
+_TIME: Final = 29
+_AFTER: Final = 13
+_SECOND: Final = 1.0
+
+
+def data_of(life: Life) -> dict[str, Any]:
+    """Return all that is told of an event."""
+    event = life.identity
+    return {
+        "event_id": str(event.event_id),
+        "event_type": event.type,
+        "kind": event.kind.value,
+        "operation": event.operation,
+        "source": event.source,
+        "topic": event.topic,
+        "key": event.key,
+        "biz_key": event.biz_key,
+        "causation_id": None if event.causation_id is None else str(event.causation_id),
+        "causation_source": event.causation_source,
+        "traceparent": event.traceparent,
+        "hops": [_data_of_hop(hop) for hop in life.hops],
+        "caused": [data_of(caused) for caused in life.caused],
+        "unknown": list(life.unknown),
+    }
+
+
+def tree_of(life: Life, *, asked: UUID) -> Tree:
+    """Return the same for people; the event `asked` for is marked where it is not the first."""
+    tree = Tree(_title(life), guide_style="dim")
+    event = life.identity
+    if event.causation_id is not None:
+        verb = "takes back" if event.kind is TxKind.ROLLBACK else "caused by"
+        tree.add(_text(f"{verb} {event.causation_id} of {event.causation_source}"))
+    _fill(tree, life, asked)
+    return tree
+
+
+def _data_of_hop(hop: Hop) -> dict[str, Any]:
+    return {
+        "service": hop.service,
+        "group": hop.group,
+        "status": hop.status,
+        "attempts": hop.attempts,
+        "steps": [_data_of_step(step) for step in hop.steps],
+        "caused": [data_of(caused) for caused in hop.caused],
+        "unknown": list(hop.unknown),
+    }
+
+
+def _data_of_step(step: Step) -> dict[str, Any]:
+    return {
+        "what": step.what,
+        "at": moment(step.at),
+        "after_s": None if step.after is None else step.after.total_seconds(),
+        "attempt": step.attempt,
+        "outcome": step.outcome or None,
+        "partition": step.partition,
+        "offset": step.offset,
+        "took_s": step.took,
+        "until": moment(step.until),
+        "reason": step.reason or None,
+    }
+
+
+def _fill(tree: Tree, life: Life, asked: UUID) -> None:
+    for hop in life.hops:
+        where = "outbox" if hop.group is None else f"inbox of group {hop.group}"
+        branch = tree.add(_text(f"{hop.service}, {where}: {hop.status}", style="bold"))
+        for step in hop.steps:
+            branch.add(_line(step))
+        for unknown in hop.unknown:
+            branch.add(_text(f"not known {unknown}", style="dim"))
+        for caused in hop.caused:
+            _fill(branch.add(_title(caused, asked)), caused, asked)
+    for unknown in life.unknown:
+        tree.add(_text(f"not known {unknown}", style="dim"))
+    for caused in life.caused:
+        _fill(tree.add(_title(caused, asked)), caused, asked)
+
+
+def _title(life: Life, asked: UUID | None = None) -> Text:
+    event = life.identity
+    named = [f"{event.kind.value} {event.type} {event.event_id} of {event.source}"]
+    if event.key is not None:
+        named.append(f"key {event.key}")
+    if event.event_id == asked:
+        named.append("asked for")
+    return _text(", ".join(named), style="bold cyan")
+
+
+def _line(step: Step) -> Text:
+    at = "-" if step.at is None else step.at.isoformat(timespec="milliseconds")
+    after = "" if step.after is None else span(step.after, sign=True)
+    said = [_WORDS.get(step.what, step.what)]
+    if step.attempt is not None and step.what not in {"PROCESSED", "COMPENSATED", "MOOT"}:
+        said.append(f"attempt {step.attempt}")
+    if step.what == "NOT_PUBLISHED":
+        said.append(step.outcome)
+    if step.offset is not None:
+        said.append(f"partition {step.partition}, offset {step.offset}")
+    if step.took is not None:
+        said.append(f"took {span(timedelta(seconds=step.took))}")
+    if step.until is not None:
+        said.append(f"next at {moment(step.until)}")
+    text = ", ".join(said) + (f": {step.reason}" if step.reason else "")
+    return _text(f"{at:<{_TIME}} {after:>{_AFTER}}  {text}")
+
+
+def span(duration: timedelta, *, sign: bool = False) -> str:
+    """Return a duration: in milliseconds below a second, else as ages are told."""
+    size = abs(duration)
+    seconds = size.total_seconds()
+    told = f"{seconds * 1000:.1f} ms" if seconds < _SECOND else age(size)
+    if duration < timedelta(0):
+        return f"-{told}"
+    return f"+{told}" if sign else told
+
+
+def _text(line: str, style: str = "") -> Text:
+    return Text(printable(line), style=style)

@@ -1,0 +1,247 @@
+"""Half messages, wired: what a service declares and calls, and what its relays run for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import cache, cached_property, partial
+from typing import Any, TypeAlias, TypeVar, Unpack
+from uuid import UUID
+
+from sqlalchemy import Engine
+
+from shieldtx.catalog import Catalog
+from shieldtx.checkback import CheckBack, Checker, Parking
+from shieldtx.config import Settings
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import NO_HEADERS, Envelope, Event
+from shieldtx.outbox import CallersTransaction
+from shieldtx.payloads import decode_payload
+from shieldtx.ports.half import CheckPlan
+from shieldtx.preparing import Argument, Transaction, transactional
+from shieldtx.publishing import Part, payload_type_of
+from shieldtx.states import LocalOutcome, Operation
+from shieldtx.store.barrier import SqlBarrier
+from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.tables import tables
+from shieldtx.transactional import Half, HalfMessages, Parts
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
+
+
+_Place: TypeAlias = tuple[Engine | None, str | None]
+"""The database of a barrier (None: the service's own) and its schema."""
+
+
+class Halves:
+    """The half messages of a service."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        catalog: Catalog,
+        engine: Callable[[], Engine],
+        seal: Callable[[Event], Envelope],
+        after_commit: Callable[[], None],
+    ) -> None:
+        """Connect to nothing yet; `engine` opens the service's own database."""
+        self._settings = settings
+        self._catalog = catalog
+        self._engine = engine
+        self._seal = seal
+        self._after_commit = after_commit
+        self._checkers: dict[str, Checker] = {}
+        self._barriers: dict[str, _Place] = {}
+        """By event type: where its barrier is."""
+        self._barrier_at = cache(self._open_barrier)
+
+    # --- what a service calls ---------------------------------------------------------------------
+
+    def half(
+        self,
+        event_type: str,
+        payload: Any = None,
+        *,
+        rollback_on: tuple[type[BaseException], ...] = (),
+        **parts: Unpack[Parts],
+    ) -> Half:
+        """Open a block around a local transaction that is not in the outbox's own database.
+
+        `with shield.half("orders.placed", order, key=order.id) as tx:` prepares the message first,
+        and does not enter the block if it cannot. The end of the block commits it; see Half.
+        """
+        return Half(self.messages, event_type, payload, rollback_on=rollback_on, **parts)
+
+    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[Parts]) -> UUID:
+        """Prepare a half message by itself and return its id, to be committed or rolled back."""
+        return self.messages.prepare(event_type, payload, **parts)
+
+    def commit(self, *event_ids: UUID) -> None:
+        """Send half messages whose local transaction committed; see HalfMessages.end."""
+        self.messages.end(event_ids, LocalOutcome.COMMIT)
+
+    def rollback(self, *event_ids: UUID) -> None:
+        """Discard half messages whose local transaction rolled back; see HalfMessages.end."""
+        self.messages.end(event_ids, LocalOutcome.ROLLBACK)
+
+    def guard(self, transaction: CallersTransaction) -> None:
+        """Guard a local transaction with the half messages of the blocks around; see Half.guard."""
+        self.messages.guard(transaction)
+
+    # --- what a service declares ------------------------------------------------------------------
+
+    def transactional(
+        self,
+        event_type: str,
+        *,
+        payload: Argument,
+        key: Part = None,
+        biz_key: Part = None,
+        payload_type: Any = None,
+        topic: str | None = None,
+        operation: Operation = Operation.INSERT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        delay: timedelta | None = None,
+        immunity: timedelta | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[F], F]:
+        """Make the decorated method a local transaction, with a half message prepared before it.
+
+        `payload` names the argument that is sent (or is a function of all arguments by name); `key`
+        and `biz_key` name fields of it. The method ends its transaction itself. It commits the
+        message by returning, or returns a LocalOutcome; when it raises, a check finds out.
+        """
+
+        def decorate(function: F) -> F:
+            if self._catalog.find(event_type) is None:
+                kind = payload_type
+                if kind is None and isinstance(payload, str):
+                    kind = payload_type_of(function, payload)
+                self._catalog.declare(event_type, payload=kind, topic=topic)
+            elif any(given is not None for given in (payload_type, topic)):
+                raise ConfigurationError(
+                    f"event type {event_type!r} is declared already: give its payload and topic "
+                    "once, to shield.declare, and leave them out here"
+                )
+            transaction = Transaction(
+                event_type=event_type,
+                payload=payload,
+                key=key,
+                biz_key=biz_key,
+                operation=operation,
+                headers=headers,
+                delay=delay,
+                immunity=immunity,
+                rollback_on=rollback_on,
+            )
+            return transactional(lambda: self.messages, transaction)(function)
+
+        return decorate
+
+    def checks(self, event_type: str) -> Callable[[C], C]:
+        """Declare who knows how the local transactions of an event type ended.
+
+        It is called as `function(event)`, in any relay of the service, and returns a LocalOutcome.
+        """
+
+        def decorate(function: C) -> C:
+            self._add(event_type, partial(self._call, function))
+            return function
+
+        return decorate
+
+    def barrier(
+        self, *event_types: str, engine: Engine | None = None, schema: str | None = None
+    ) -> None:
+        """Declare that a barrier in the local transactions' own database tells how they ended.
+
+        It is in the service's database; or in that of an `engine`, where `shieldtx db upgrade` has
+        made the tables in its `schema`. Each local transaction of these types calls `guard`.
+        """
+        place = (engine, schema if engine is not None else self._settings.database_schema)
+        for event_type in event_types:
+            self._barriers[event_type] = place
+            self._add(event_type, lambda envelope: self._barrier_at(place).ask(envelope.id))
+
+    # --- what runs it -----------------------------------------------------------------------------
+
+    @cached_property
+    def messages(self) -> HalfMessages:
+        """The service that prepares and ends half messages."""
+        return HalfMessages(
+            store=self._store,
+            barrier_of=self._barrier_of,
+            seal=self._seal,
+            after_commit=self._after_commit,
+        )
+
+    def check_backs(self, *, stopping: Callable[[], bool] = lambda: False) -> Sequence[CheckBack]:
+        """Build the check-back of each event type that this application can tell about."""
+        s = self._settings
+        # A pass is no longer than the watchdog allows.
+        timeout = min(s.half_check_timeout, s.watchdog / 4)
+        budget = min(s.half_check_interval - timeout, s.watchdog / 2)
+        return [
+            CheckBack(
+                event_type=event_type,
+                store=self._store,
+                checker=checker,
+                timeout=timeout,
+                budget=budget,
+                after_commit=self._after_commit,
+                stopping=stopping,
+            )
+            for event_type, checker in sorted(self._checkers.items())
+        ]
+
+    def parking(self) -> Parking:
+        """Build what leaves half messages to a person."""
+        return Parking(store=self._store)
+
+    def other_barriers(self) -> Sequence[tuple[Engine, str | None]]:
+        """Return the databases and schemas of barriers that are not in the service's own."""
+        found = {(engine, schema) for engine, schema in self._barriers.values() if engine}
+        return sorted(found, key=str)
+
+    @cached_property
+    def _store(self) -> SqlHalfStore:
+        s = self._settings
+        return SqlHalfStore(
+            self._engine(),
+            tables(s.database_schema),
+            shards=s.shards,
+            plan=CheckPlan(
+                immunity=s.half_immunity,
+                interval=s.half_check_interval,
+                growth=s.half_check_growth,
+                longest=max(s.half_check_longest, s.half_check_interval),
+                most=s.half_checks,
+                max_age=s.half_max_age,
+            ),
+        )
+
+    def _open_barrier(self, place: _Place) -> SqlBarrier:
+        engine, schema = place
+        return SqlBarrier(
+            engine if engine is not None else self._engine(),
+            tables(schema),
+            patience=self._settings.barrier_patience,
+        )
+
+    def _barrier_of(self, event_type: str) -> SqlBarrier | None:
+        place = self._barriers.get(event_type)
+        return None if place is None else self._barrier_at(place)
+
+    def _add(self, event_type: str, checker: Checker) -> None:
+        if event_type in self._checkers:
+            raise ConfigurationError(
+                f"two are declared to know the end of {event_type!r}: leave one, a checker or the "
+                "barrier"
+            )
+        self._checkers[event_type] = checker
+
+    def _call(self, function: Callable[[Event], LocalOutcome], envelope: Envelope) -> LocalOutcome:
+        declared = self._catalog.get(envelope.type)
+        return function(envelope.opened(decode_payload(declared.payload, envelope.payload)))

@@ -1,0 +1,309 @@
+"""Hooks: functions of the application that are called around each send and each attempt."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+from uuid import UUID
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
+from shieldtx.states import TxKind
+
+log = logging.getLogger(__name__)
+
+LOGGED_EVERY = 60.0
+"""Seconds for which a hook that raises the same kind of error again is not logged again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SendContext:
+    """One event in the hands of a relay; never its payload."""
+
+    event_id: UUID
+    type: str
+    source: str
+    topic: str
+    """The logical topic."""
+    kind: TxKind
+    key: str | None
+    attempt: int
+    """1 for the first; one that a broker's outage cost is not counted, and comes again."""
+    waited: float
+    """Seconds between the claim and the handing over to the broker's client."""
+    outcome: Outcome | None = None
+    """How it ended; None before it did."""
+    error: str = ""
+    """Why it was not acknowledged."""
+    took: float | None = None
+    """Seconds from the handing over to the answer, of all that was sent in one batch with it."""
+    partition: int | None = None
+    offset: int | None = None
+    """Where the record lies; None where the broker did not say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumeContext:
+    """One attempt of a consumer group at an event; never the event's payload."""
+
+    event_id: UUID
+    type: str
+    source: str
+    topic: str
+    """The logical topic."""
+    kind: TxKind
+    key: str | None
+    group: str
+    attempt: int
+    """1 for the first."""
+    partition: int | None
+    offset: int | None
+    """Where its record lies; None of a row that came without one."""
+    verdict: str = ""
+    """How it ended, "" before it did: APPLIED, COMPENSATED and MOOT (a rollback with nothing to
+    take back) went well; RETRIED, REFUSED (given up, its rollback is on its way), DEAD and LOST
+    (another worker took the event over) did not."""
+    error: str = ""
+    exception: BaseException | None = None
+    """What the handler raised; None where its process had died over the last attempt."""
+    took: float | None = None
+    """Seconds from before its handler to the commit that it shared, or to the failure."""
+
+
+SendHook: TypeAlias = Callable[[SendContext], object]
+ConsumeHook: TypeAlias = Callable[[ConsumeContext], object]
+
+S = TypeVar("S", bound=SendHook)
+C = TypeVar("C", bound=ConsumeHook)
+H = TypeVar("H", bound=Callable[..., object])
+Context = TypeVar("Context", SendContext, ConsumeContext)
+
+
+class Hooks:
+    """The hooks of an application: plain callables, called in the order of their registration.
+
+    Each method registers one and returns it, so that it is a decorator too; it raises
+    ConfigurationError for what is no plain function. What a hook may rely on:
+
+    - It runs in the worker, in the thread that does the work: what it does delays the events behind
+      it, and uses up their leases. It must be quick, and must not wait for anybody.
+    - It is called at least once for what its name says, and again after a crash, a lost lease, or
+      when the event comes again. A `before` may have no `after`: the process died, the time was up,
+      or the event got another turn, which has a `before` of its own.
+    - What it raises is logged, once a minute for each hook and kind of error. Neither the event nor
+      the other hooks notice.
+    - It has no part in any transaction. Business effects belong into handlers.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._before_send: list[SendHook] = []
+        self._after_send: list[SendHook] = []
+        self._on_send_error: list[SendHook] = []
+        self._before_consume: list[ConsumeHook] = []
+        self._after_consume: list[ConsumeHook] = []
+        self._on_consume_error: list[ConsumeHook] = []
+        self._clock = clock
+        self._logged: dict[tuple[int, type[Exception]], float] = {}
+        self._logging = threading.Lock()
+
+    # --- what an application registers ------------------------------------------------------------
+
+    def before_send(self, hook: S) -> S:
+        """Call it for each event that a relay is about to hand to the broker's client.
+
+        The claim is committed. In the relay's thread, or in that which publishes beside it.
+        """
+        self._before_send.append(_plain(hook))
+        return hook
+
+    def after_send(self, hook: S) -> S:
+        """Call it for each event that the broker has acknowledged, in the order of the batch.
+
+        In the same thread, before PROCESSED is committed: after a crash in between, or when the
+        lease is lost, the event is sent, and this called, once more.
+        """
+        self._after_send.append(_plain(hook))
+        return hook
+
+    def on_send_error(self, hook: S) -> S:
+        """Call it for each event that was to be sent and was not acknowledged.
+
+        As `after_send`, before it is written down what becomes of the event: whether it waits for
+        another attempt, is given back, or fails for good.
+        """
+        self._on_send_error.append(_plain(hook))
+        return hook
+
+    def before_consume(self, hook: C) -> C:
+        """Call it before the handler gets an event, in the thread of the consumer and its handlers.
+
+        The attempt is counted and committed. Events that share a transaction are called for one by
+        one, each right before its handler; those of a handler that takes a list, all before it.
+        """
+        self._before_consume.append(_plain(hook))
+        return hook
+
+    def after_consume(self, hook: C) -> C:
+        """Call it for each event whose effect or compensation is committed, in the same thread.
+
+        Of events that share a transaction, for all of them in their order, behind its commit. Of a
+        process that dies right after the commit, the call is lost: the effect comes only once.
+        """
+        self._after_consume.append(_plain(hook))
+        return hook
+
+    def on_consume_error(self, hook: C) -> C:
+        """Call it for each attempt that failed, in the same thread.
+
+        Its transaction is rolled back by then, and it is committed what becomes of the event: its
+        next attempt, or that it was given up.
+        """
+        self._on_consume_error.append(_plain(hook))
+        return hook
+
+    # --- what the workers call --------------------------------------------------------------------
+
+    @property
+    def watch_sending(self) -> bool:
+        """Whether any hook has to do with sending; asked once a batch."""
+        return bool(self._before_send or self._after_send or self._on_send_error)
+
+    @property
+    def watch_consuming(self) -> bool:
+        """Whether any hook has to do with attempts; asked once a batch."""
+        return bool(self._before_consume or self._after_consume or self._on_consume_error)
+
+    def sending(self, claims: Sequence[Claimed], *, waited: float) -> None:
+        """Tell that events are about to be sent, so many seconds after their claim."""
+        if self._before_send:
+            for claimed in claims:
+                self._call(self._before_send, _send_context(claimed, waited))
+
+    def sent(
+        self,
+        claims: Sequence[Claimed],
+        deliveries: Sequence[Delivery],
+        *,
+        waited: float,
+        took: float,
+    ) -> None:
+        """Tell how they ended."""
+        for claimed, delivery in zip(claims, deliveries, strict=False):
+            acknowledged = delivery.outcome is Outcome.ACKNOWLEDGED
+            hooks = self._after_send if acknowledged else self._on_send_error
+            if hooks:
+                self._call(hooks, _send_context(claimed, waited, delivery, took))
+
+    def consuming(self, attempts: Iterable[Attempt]) -> None:
+        """Tell that their handler is about to get these events."""
+        if self._before_consume:
+            for attempt in attempts:
+                self._call(self._before_consume, _consume_context(attempt))
+
+    def consumed(self, attempt: Attempt, verdict: str, *, took: float | None) -> None:
+        """Tell that an attempt has gone well and is committed."""
+        if self._after_consume:
+            self._call(self._after_consume, _consume_context(attempt, verdict, took=took))
+
+    def failed(
+        self,
+        attempt: Attempt,
+        verdict: str,
+        *,
+        error: str,
+        exception: BaseException | None,
+        took: float | None,
+    ) -> None:
+        """Tell that an attempt has failed, which is written down."""
+        if self._on_consume_error:
+            context = _consume_context(
+                attempt, verdict, error=error, exception=exception, took=took
+            )
+            self._call(self._on_consume_error, context)
+
+    def _call(self, hooks: Sequence[Callable[[Context], object]], context: Context) -> None:
+        for hook in hooks:
+            try:
+                hook(context)
+            except Exception as error:
+                if self._is_to_be_logged(hook, error):
+                    log.exception(
+                        "the hook %s failed on event %s; it harms nobody else, and is not logged "
+                        "again for this kind of error within %.0f s",
+                        getattr(hook, "__qualname__", hook),
+                        context.event_id,
+                        LOGGED_EVERY,
+                    )
+
+    def _is_to_be_logged(self, hook: object, error: Exception) -> bool:
+        kind, now = (id(hook), type(error)), self._clock()
+        with self._logging:
+            if now < self._logged.get(kind, now):
+                return False
+            self._logged[kind] = now + LOGGED_EVERY
+            return True
+
+
+def _plain(hook: H) -> H:
+    """Return a hook that can be called; a coroutine function would do nothing, unnoticed."""
+    given: object = hook
+    if not callable(given) or inspect.iscoroutinefunction(given):
+        raise ConfigurationError(
+            f"a hook must be a plain function of one context, not {hook!r}: what has to wait "
+            "belongs into a thread or an event loop of your own"
+        )
+    return hook
+
+
+def _send_context(
+    claimed: Claimed, waited: float, delivery: Delivery | None = None, took: float | None = None
+) -> SendContext:
+    envelope = claimed.envelope
+    return SendContext(
+        event_id=envelope.id,
+        type=envelope.type,
+        source=envelope.source,
+        topic=envelope.topic,
+        kind=envelope.kind,
+        key=envelope.key,
+        attempt=claimed.attempts,
+        waited=waited,
+        outcome=None if delivery is None else delivery.outcome,
+        error="" if delivery is None else delivery.reason,
+        took=took,
+        partition=None if delivery is None else delivery.partition,
+        offset=None if delivery is None else delivery.offset,
+    )
+
+
+def _consume_context(
+    attempt: Attempt,
+    verdict: str = "",
+    *,
+    error: str = "",
+    exception: BaseException | None = None,
+    took: float | None = None,
+) -> ConsumeContext:
+    envelope = attempt.envelope
+    partition, offset = attempt.place or (None, None)
+    return ConsumeContext(
+        event_id=envelope.id,
+        type=envelope.type,
+        source=envelope.source,
+        topic=envelope.topic,
+        kind=envelope.kind,
+        key=envelope.key,
+        group=attempt.group,
+        attempt=attempt.number,
+        partition=partition,
+        offset=offset,
+        verdict=verdict,
+        error=error,
+        exception=exception,
+        took=took,
+    )

@@ -1,0 +1,127 @@
+"""Half messages: their rows in the outbox, and who knows the end of their local transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shieldtx.events import Envelope
+from shieldtx.states import LocalOutcome, OutboxStatus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preparation:
+    """A half message on its way into the table; `delay` or `at` is for when it is committed."""
+
+    envelope: Envelope
+    delay: timedelta | None = None
+    """From its commit on."""
+    at: datetime | None = None
+    immunity: timedelta | None = None
+    """How long after now it is first asked about; None: as the plan has it."""
+
+
+class DueCheck(NamedTuple):
+    """A half message that is due for a check."""
+
+    envelope: Envelope
+    number: int
+    """Of this check, from 1 on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckPlan:
+    """When a half message is asked about, by the database's clock."""
+
+    immunity: timedelta = timedelta(seconds=6)
+    """Before the first check, where a message has none of its own."""
+    interval: timedelta = timedelta(seconds=30)
+    """Between the first two checks."""
+    growth: float = 1.0
+    """By which factor the interval grows from check to check."""
+    longest: timedelta = timedelta(hours=1)
+    """Up to which it grows."""
+    most: int = 15
+    """Checks; when they are used up, a person decides."""
+    max_age: timedelta = timedelta(hours=72)
+    """After which a person decides, however many checks there were."""
+
+    def pauses(self) -> list[timedelta]:
+        """Return how long to wait after each check for the next one."""
+        waits = []
+        wait = self.interval
+        for _ in range(self.most):
+            waits.append(wait)
+            wait = max(wait, min(wait * self.growth, self.longest))
+        return waits
+
+
+class HalfStore(Protocol):
+    """The half messages in the outbox. Every method is one short transaction of its own."""
+
+    def prepare(self, messages: Sequence[Preparation]) -> None:
+        """Store half messages: all of them, or none and an error.
+
+        Raises EventRefused for what was written before.
+        """
+        ...
+
+    def resolve(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> dict[UUID, OutboxStatus]:
+        """Commit or roll back those that are HALF, in this order; return how each stood before.
+
+        Those that are not there are left out.
+        """
+        ...
+
+    def claim_checks(self, event_type: str, *, limit: int) -> Sequence[DueCheck]:
+        """Take up to `limit` messages of a type that are due for a check, and return them.
+
+        Nobody else is given them before the check after it would be due.
+        """
+        ...
+
+    def start(self, check: DueCheck) -> bool:
+        """Count a check, which may be made then.
+
+        Returns False when the message is not HALF any more, or somebody else has made this check.
+        """
+        ...
+
+    def answer(self, check: DueCheck, outcome: LocalOutcome, *, reason: str) -> bool:
+        """Write down what a check said; False when the message is not HALF any more.
+
+        `reason` is kept where the outcome is not known.
+        """
+        ...
+
+    def give_back(self, checks: Sequence[DueCheck]) -> None:
+        """Let checks that were not started be due at once, for anybody."""
+        ...
+
+    def park(self, *, limit: int) -> Sequence[Envelope]:
+        """Leave up to `limit` messages to a person whose checks or time are used up."""
+        ...
+
+
+class Barrier(Protocol):
+    """The table in which a local transaction and its check-back find out who was first."""
+
+    def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
+        """Tie the transaction that is open on the connection to the end of half messages.
+
+        Raises LateTransaction when one of them has been given up, TransactionRefused when the
+        connection commits each statement by itself.
+        """
+        ...
+
+    def ask(self, event_id: UUID) -> LocalOutcome:
+        """Return how the local transaction ended; one that has not come can commit no more.
+
+        Waits for one in flight, not for long: then its end is UNKNOWN.
+        """
+        ...

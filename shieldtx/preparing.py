@@ -1,0 +1,105 @@
+"""The decorator that makes a service method a local transaction with a half message before it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar, cast
+
+from shieldtx.events import NO_HEADERS
+from shieldtx.outbox import caller_of
+from shieldtx.publishing import Part, part_of, transactions_among
+from shieldtx.states import LocalOutcome, Operation
+from shieldtx.transactional import Half, HalfMessages
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Argument: TypeAlias = str | Callable[[Mapping[str, Any]], object]
+"""Which argument of a method is the payload: its name, or a function of all arguments by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transaction:
+    """What a decorated method prepares before it runs."""
+
+    event_type: str
+    payload: Argument
+    key: Part = None
+    biz_key: Part = None
+    operation: Operation = Operation.INSERT
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    delay: timedelta | None = None
+    immunity: timedelta | None = None
+    rollback_on: tuple[type[BaseException], ...] = ()
+
+    def half_of(self, messages: HalfMessages, arguments: Mapping[str, Any]) -> Half:
+        """Make the block around one call."""
+        payload = self.payload(arguments) if callable(self.payload) else arguments[self.payload]
+        return Half(
+            messages,
+            self.event_type,
+            payload,
+            key=part_of("key", self.key, payload),
+            biz_key=part_of("biz_key", self.biz_key, payload),
+            operation=self.operation,
+            headers=self.headers,
+            delay=self.delay,
+            immunity=self.immunity,
+            rollback_on=self.rollback_on,
+        )
+
+
+def transactional(
+    messages: Callable[[], HalfMessages], transaction: Transaction
+) -> Callable[[F], F]:
+    """Return the decorator that prepares a half message for each call, and ends it with the call.
+
+    Methods and coroutine methods alike. One that returns has committed, unless it returns a
+    LocalOutcome; what one that raises has done is UNKNOWN, but for `rollback_on`.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        def half_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Half:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return transaction.half_of(messages(), bound.arguments)
+
+        def hear(half: Half, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            if isinstance(result, LocalOutcome):
+                half.say(result)
+            elif any(caller_of(t).in_transaction() for t in transactions_among(args, kwargs)):
+                log.warning(
+                    "%s returned with its transaction open, which may still fail: end it inside",
+                    function.__qualname__,
+                )
+                half.unknown()
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+                async with half_of(args, kwargs) as half:
+                    result = await function(*args, **kwargs)
+                    hear(half, result, args, kwargs)
+                return result
+
+            return cast("F", asynchronous)
+
+        @functools.wraps(function)
+        def synchronous(*args: Any, **kwargs: Any) -> Any:
+            with half_of(args, kwargs) as half:
+                result = function(*args, **kwargs)
+                hear(half, result, args, kwargs)
+            return result
+
+        return cast("F", synchronous)
+
+    return decorate

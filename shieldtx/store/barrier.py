@@ -1,0 +1,70 @@
+"""The barrier over SQLAlchemy: the side of the local transaction and the side of its check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from shieldtx.errors import LateTransaction, TransactionRefused
+from shieldtx.states import LocalOutcome
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import barrier as sql
+from shieldtx.store.tables import Tables
+
+
+class SqlBarrier:
+    """Enters a caller's transaction, and asks in transactions of its own (the port Barrier)."""
+
+    def __init__(self, engine: Engine, tables: Tables, *, patience: timedelta) -> None:
+        """Wait for a local transaction in flight for `patience` at most."""
+        self._dialect = dialect_of(engine.dialect)
+        self._engine = engine.execution_options(isolation_level=self._dialect.patient_isolation)
+        self._tables = tables
+        self._patience = patience
+
+    def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
+        """Tie the transaction that is open on the connection to the end of half messages.
+
+        Raises LateTransaction when one of them has been given up, TransactionRefused when the
+        connection commits each statement by itself.
+        """
+        dialect = dialect_of(connection.dialect)
+        if dialect.is_autocommit(connection):
+            raise TransactionRefused(
+                "the connection is in AUTOCOMMIT, so the barrier would say COMMIT before the local "
+                "transaction does; use a connection with transactions"
+            )
+        # In an order that all agree on: two that wait for each other would be a deadlock.
+        rows = [{"event_id": event_id} for event_id in sorted(event_ids)]
+        try:
+            connection.execute(sql.enter(self._tables, dialect), rows)
+        except IntegrityError as error:
+            ids = ", ".join(map(str, event_ids))
+            raise LateTransaction(
+                f"one of the half messages {ids} has been resolved already: a check found no local "
+                "transaction, or this one was entered twice. Roll it back, and begin anew with a "
+                "new half message"
+            ) from error
+
+    def ask(self, event_id: UUID) -> LocalOutcome:
+        """Return how the local transaction ended; one that has not come is shut out."""
+        t, d = self._tables, self._dialect
+        try:
+            with (
+                self._engine.begin() as connection,
+                d.waiting_at_most(connection, self._patience),
+            ):
+                if connection.scalar(sql.close(t, d, event_id)) is not None:
+                    return LocalOutcome.ROLLBACK
+                committed = connection.scalar(sql.found(t, event_id))
+        except DBAPIError as error:
+            if d.is_lock_timeout(error):
+                return LocalOutcome.UNKNOWN
+            raise
+        if committed is None:  # purged in this very moment
+            return LocalOutcome.UNKNOWN
+        return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK

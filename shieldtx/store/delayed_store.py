@@ -1,0 +1,137 @@
+"""The port DelayedStore over SQLAlchemy, on connections of the caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Update
+
+from shieldtx.delays import Due
+from shieldtx.ports import Change, DelayedEvent, Named, Verdict
+from shieldtx.states import OutboxStatus
+from shieldtx.store.dialects import StoreDialect, dialect_of
+from shieldtx.store.statements import delayed as sql
+from shieldtx.store.statements.dead_letters import audit
+from shieldtx.store.tables import Tables
+
+_TOO_LATE = {
+    OutboxStatus.PROCESSING: Verdict.CLAIMED,
+    OutboxStatus.PROCESSED: Verdict.PUBLISHED,
+    OutboxStatus.DISCARDED: Verdict.CANCELLED,
+    OutboxStatus.FAILED: Verdict.FAILED,
+}
+
+
+class SqlDelayedStore:
+    """Lists, cancels and reschedules delayed events, and notes in whose name."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def waiting(
+        self,
+        connection: Connection,
+        *,
+        limit: int,
+        event_type: str | None = None,
+        topic: str | None = None,
+        key: str | None = None,
+    ) -> Sequence[DelayedEvent]:
+        """Return up to `limit` delayed events, the next due first."""
+        dialect = dialect_of(connection.dialect)
+        statement = sql.waiting(
+            self._tables, dialect, limit=limit, event_type=event_type, topic=topic, key=key
+        )
+        return [_event(row) for row in connection.execute(statement)]
+
+    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+        """Discard an event that is not due yet."""
+        statement = partial(sql.cancel, self._tables)
+        target = OutboxStatus.DISCARDED
+        return self._change(connection, event, statement, to=target, action="cancel", who=who)
+
+    def reschedule(self, connection: Connection, event: Named, due: Due, *, who: str) -> Change:
+        """Give an event that is not due yet another time."""
+        statement = partial(sql.reschedule, self._tables, due=due)
+        target = OutboxStatus.INIT
+        return self._change(connection, event, statement, to=target, action="reschedule", who=who)
+
+    def _change(
+        self,
+        connection: Connection,
+        event: Named,
+        statement: Callable[[StoreDialect, UUID], Update],
+        *,
+        to: OutboxStatus,
+        action: str,
+        who: str,
+    ) -> Change:
+        """Lock the row, see whether it still waits for its time, and only then change it."""
+        dialect = dialect_of(connection.dialect)
+        row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
+        if row is None:
+            return Change(verdict=Verdict.UNKNOWN)
+        if (verdict := _verdict_of(row)) is not Verdict.DONE:
+            return Change(
+                verdict=verdict,
+                event_id=row.event_id,
+                status=OutboxStatus(row.status),
+                due_at=row.due_at,
+            )
+        changed = connection.execute(statement(dialect, row.event_id)).one_or_none()
+        if changed is None:
+            # Where there are no row locks, a relay was faster. It has it now, so that this ends.
+            return self._change(connection, event, statement, to=to, action=action, who=who)
+        connection.execute(
+            audit(
+                self._tables,
+                dialect,
+                who=who,
+                action=action,
+                subject=f"event {row.event_id} in the outbox",
+                detail=json.dumps(_detail(row, to, changed.due_at), ensure_ascii=False),
+            )
+        )
+        return Change(verdict=Verdict.DONE, event_id=row.event_id, status=to, due_at=changed.due_at)
+
+
+def _verdict_of(row: Row[*tuple[Any, ...]]) -> Verdict:
+    """Say whether a row can be changed (DONE), or why not."""
+    status = OutboxStatus(row.status)
+    if status is not OutboxStatus.INIT:
+        return _TOO_LATE.get(status, Verdict.NOT_DELAYED)
+    if not row.delayed:
+        return Verdict.NOT_DELAYED
+    if row.due:
+        return Verdict.DUE
+    return Verdict.IN_DOUBT if row.unconfirmed else Verdict.DONE
+
+
+def _detail(row: Row[*tuple[Any, ...]], to: OutboxStatus, due_at: datetime) -> dict[str, Any]:
+    return {
+        "from": row.status,
+        "to": to,
+        "event_type": row.event_type,
+        "biz_key": row.biz_key,
+        "due_at": row.due_at.isoformat(),
+        "due_at_now": due_at.isoformat(),
+    }
+
+
+def _event(row: Row[*tuple[Any, ...]]) -> DelayedEvent:
+    return DelayedEvent(
+        event_id=row.event_id,
+        event_type=row.event_type,
+        topic=row.topic,
+        key=row.key,
+        biz_key=row.biz_key,
+        created_at=row.created_at,
+        due_at=row.due_at,
+        attempts=row.attempts,
+        left=timedelta(seconds=row.left),
+    )

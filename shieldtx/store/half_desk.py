@@ -1,0 +1,129 @@
+"""Half messages in front of a person: shown, and ended in the person's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine, Row
+
+from shieldtx.errors import IllegalTransition
+from shieldtx.events import Envelope
+from shieldtx.states import LocalOutcome, OutboxStatus
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.half_ends import end, locked
+from shieldtx.store.statements import half as sql
+from shieldtx.store.statements.dead_letters import audit
+from shieldtx.store.statements.envelopes import envelope_of
+from shieldtx.store.tables import Tables
+
+OPEN = (OutboxStatus.UNRESOLVED, OutboxStatus.HALF)
+"""The states in which a person may decide."""
+
+_LEADS_TO = {
+    LocalOutcome.COMMIT: OutboxStatus.INIT,
+    LocalOutcome.ROLLBACK: OutboxStatus.DISCARDED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalfMessage:
+    """A half message, or what has become of it."""
+
+    envelope: Envelope
+    status: OutboxStatus
+    checks: int
+    check_at: datetime | None
+    """When it is asked about next."""
+    delay: timedelta | None
+    """Chosen, from the commit on."""
+    at: datetime | None
+    """Chosen, for when it is due."""
+    settled_at: datetime | None
+    reason: str
+    """What the last check said, or why there is no further one."""
+
+    def __str__(self) -> str:
+        """Name the row."""
+        return f"half message {self.envelope.id}"
+
+
+class SqlHalfDesk:
+    """Finds half messages and lets a person decide, with an entry in the audit."""
+
+    def __init__(self, engine: Engine, tables: Tables) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._dialect = dialect_of(engine.dialect)
+
+    def latest(self, *, limit: int, topic: str | None = None) -> Sequence[HalfMessage]:
+        """Return the UNRESOLVED messages, the latest first, then the HALF ones, the oldest first.
+
+        Up to `limit` of each; `topic` is a logical topic.
+        """
+        statements = [sql.latest(self._tables, status=s, topic=topic, limit=limit) for s in OPEN]
+        with self._engine.connect() as connection:
+            return [_message(row) for s in statements for row in connection.execute(s)]
+
+    def find(self, event_id: UUID) -> HalfMessage | None:
+        """Return an event that was prepared as a half message, whatever its status."""
+        with self._engine.connect() as connection:
+            row = connection.execute(sql.one(self._tables, event_id)).one_or_none()
+        return None if row is None else _message(row)
+
+    def decide(self, messages: Sequence[HalfMessage], outcome: LocalOutcome, *, who: str) -> None:
+        """Commit or roll back messages: all or none, with an audit entry each.
+
+        Raises IllegalTransition, naming the first that is not as it was seen, or ended already.
+        """
+        ids = [message.envelope.id for message in messages]
+        with self._engine.begin() as connection:
+            now = locked(connection, self._tables, ids)
+            for message in messages:
+                status = now.get(message.envelope.id)
+                if status is not message.status or status not in OPEN:
+                    raise IllegalTransition(
+                        f"{message} is {status or 'gone'}: a person decides about UNRESOLVED and "
+                        "HALF ones, see `shieldtx half list`"
+                    )
+                end(connection, self._tables, message.envelope.id, status, outcome)
+                self._note(connection, message, outcome, who)
+
+    def _note(
+        self, connection: Connection, message: HalfMessage, outcome: LocalOutcome, who: str
+    ) -> None:
+        detail = {
+            "from": message.status,
+            "to": _LEADS_TO[outcome],
+            "event_type": message.envelope.type,
+            "source": message.envelope.source,
+            "checks": message.checks,
+            "reason": message.reason,
+        }
+        connection.execute(
+            audit(
+                self._tables,
+                self._dialect,
+                who=who,
+                action=f"half {outcome.lower()}",
+                subject=str(message),
+                detail=json.dumps(detail, ensure_ascii=False),
+            )
+        )
+
+
+def _message(row: Row[*tuple[Any, ...]]) -> HalfMessage:
+    return HalfMessage(
+        envelope=envelope_of(row),
+        status=OutboxStatus(row.status),
+        checks=row.checks,
+        check_at=row.check_at,
+        delay=None if row.send_delay is None else timedelta(seconds=row.send_delay),
+        at=row.send_at,
+        settled_at=row.settled_at,
+        reason=row.last_error or "",
+    )

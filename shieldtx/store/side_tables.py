@@ -1,0 +1,151 @@
+"""The tables beside outbox and inbox: leases, parked records, audit, runs, barriers, trace."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    Uuid,
+    false,
+)
+from sqlalchemy.schema import conv
+
+from shieldtx.store.columns import Sequence, Timestamp, where
+
+
+def shard(metadata: MetaData, schema: str | None) -> Table:
+    """Who owns which shard, and until when."""
+    return Table(
+        "shield_shard",
+        metadata,
+        Column("shard", SmallInteger, primary_key=True, autoincrement=False),
+        Column("owner", Text),
+        # Counts the changes of hands.
+        Column("epoch", BigInteger, nullable=False, server_default="0"),
+        Column("lease_until", Timestamp),
+        schema=schema,
+    )
+
+
+def relay(metadata: MetaData, schema: str | None) -> Table:
+    """The relays that live."""
+    return Table(
+        "shield_relay",
+        metadata,
+        Column("relay", Text, primary_key=True),
+        Column("alive_until", Timestamp, nullable=False),
+        Column("started_at", Timestamp, nullable=False),
+        schema=schema,
+    )
+
+
+def parked(metadata: MetaData, schema: str | None) -> Table:
+    """Records that could not become inbox rows, with their bytes."""
+    return Table(
+        "shield_parked",
+        metadata,
+        Column("consumer_group", Text, primary_key=True),
+        Column("topic", Text, primary_key=True),
+        Column("record_partition", Integer, primary_key=True),
+        Column("record_offset", BigInteger, primary_key=True),
+        Column("reason", Text, nullable=False),
+        Column("record_key", LargeBinary),
+        Column("record_value", LargeBinary),
+        # A JSON list of [name, value in base64].
+        Column("record_headers", Text, nullable=False),
+        Column("parked_at", Timestamp, nullable=False),
+        schema=schema,
+    )
+
+
+def audit(metadata: MetaData, schema: str | None) -> Table:
+    """What persons did."""
+    return Table(
+        "shield_audit",
+        metadata,
+        Column("id", Sequence, Identity(always=True), primary_key=True),
+        Column("at", Timestamp, nullable=False),
+        Column("who", Text, nullable=False),
+        Column("action", Text, nullable=False),
+        Column("subject", Text, nullable=False),
+        Column("detail", Text, nullable=False),
+        schema=schema,
+    )
+
+
+def reconcile_run(metadata: MetaData, schema: str | None) -> Table:
+    """The runs of the reconciliation."""
+    table = Table(
+        "shield_reconcile_run",
+        metadata,
+        Column("run_id", Text, primary_key=True),
+        # Of which configuration: each has its own watermarks, and one run at a time.
+        Column("scope", Text, nullable=False),
+        Column("mode", Text, nullable=False),
+        Column("who", Text, nullable=False),
+        Column("started_at", Timestamp, nullable=False),
+        # Of a run at work: when it counts as dead unless it is heard of again.
+        Column("lease_until", Timestamp, nullable=False),
+        Column("finished_at", Timestamp),
+        # None while it is at work.
+        Column("outcome", Text),
+        # The next run may begin where this one ended.
+        Column("good", Boolean, nullable=False, server_default=false()),
+        # JSON: up to when all is judged, by service; the number of events, by verdict.
+        Column("watermarks", Text, nullable=False, server_default="{}"),
+        Column("totals", Text, nullable=False, server_default="{}"),
+        Column("folder", Text, nullable=False, server_default=""),
+        Column("problem", Text, nullable=False, server_default=""),
+        schema=schema,
+    )
+    running = table.c.outcome.is_(None)
+    Index(conv("shield_reconcile_run_running_key"), table.c.scope, unique=True, **where(running))
+    return table
+
+
+def barrier(metadata: MetaData, schema: str | None) -> Table:
+    """Who was first for a half message: its local transaction, or a check-back that found none."""
+    return Table(
+        "shield_barrier",
+        metadata,
+        Column("event_id", Uuid, primary_key=True),
+        # By the local transaction; false: by a check-back, so that none can commit any more.
+        Column("committed", Boolean, nullable=False),
+        Column("entered_at", Timestamp, nullable=False),
+        schema=schema,
+    )
+
+
+def trace(metadata: MetaData, schema: str | None) -> Table:
+    """When each attempt was made and how it ended, where that is kept."""
+    table = Table(
+        "shield_trace",
+        metadata,
+        Column("id", Sequence, Identity(always=True), primary_key=True),
+        Column("event_id", Uuid, nullable=False),
+        # None: of a relay.
+        Column("consumer_group", Text),
+        Column("attempt", Integer, nullable=False),
+        Column("outcome", String(16), nullable=False),
+        # When it ended; the durations before that are in seconds.
+        Column("at", Timestamp, nullable=False),
+        Column("waited", Float),
+        Column("took", Float),
+        Column("record_partition", Integer),
+        Column("record_offset", BigInteger),
+        Column("reason", Text),
+        schema=schema,
+    )
+    Index(conv("shield_trace_event_idx"), table.c.event_id)
+    return table

@@ -1,0 +1,56 @@
+"""The statement that tells how many events of a topic wait to be sent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Integer, Select, Text, bindparam, func, not_, select, union_all
+
+from shieldtx.states import OutboxStatus, TxKind
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.tables import Tables
+
+SCAN_FACTOR: Final = 10
+MOST_SCANNED: Final = 100_000
+"""Rows that are read at most for a limit below it: some 50 ms of a server's time."""
+
+_TOPIC = bindparam("of_topic", type_=Text())
+_MOST = bindparam("at_most", type_=Integer())
+_SCANNED = bindparam("scanned", type_=Integer())
+
+
+def events(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Count a topic's unsettled COMMIT events that are due, up to a limit.
+
+    No index knows topics, so it reads the unsettled rows of all, the latest first and a bounded
+    number of them: the three parts in the words and the order of one partial index each. Half
+    messages are not to be sent yet. Built once, run with `parameters`.
+    """
+    o = t.outbox
+    row = select(o.c.topic, o.c.tx_kind, o.c.status).where(o.c.settled_at.is_(None))
+    in_line = row.where(not_(o.c.waiting)).order_by(o.c.seq.desc())
+    retrying = row.where(o.c.waiting, o.c.holds_key).order_by(o.c.shard, o.c.key)
+    delayed = (
+        row.add_columns(o.c.shard)
+        .where(o.c.waiting, not_(o.c.holds_key), o.c.due_at <= d.now())
+        .order_by(o.c.due_at)
+    )
+    shards = select(t.shard.c.shard).subquery("shards")
+    joined, due = d.first_of_each(shards, delayed, "shard", _SCANNED)
+    for_now = select(due.c.topic, due.c.tx_kind, due.c.status).select_from(joined)
+    parts = (in_line, retrying, for_now)
+    rows = union_all(*(part.limit(_SCANNED).subquery().select() for part in parts)).subquery()
+    found = (
+        select(rows.c.topic)
+        .where(rows.c.topic == _TOPIC, rows.c.tx_kind == TxKind.COMMIT.value)
+        .where(rows.c.status != OutboxStatus.HALF.value)
+        .limit(_MOST)
+        .subquery()
+    )
+    return select(func.count()).select_from(found)
+
+
+def parameters(topic: str, upto: int) -> dict[str, Any]:
+    """Return the parameters of `events`."""
+    scanned = max(upto, min(SCAN_FACTOR * upto, MOST_SCANNED))
+    return {_TOPIC.key: topic, _MOST.key: upto, _SCANNED.key: scanned}

@@ -1,0 +1,150 @@
+"""The statements on events that wait for a time of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    FromClause,
+    Select,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    func,
+    literal,
+    not_,
+    select,
+    update,
+)
+
+from shieldtx.delays import Due
+from shieldtx.ports import BizKey, Named
+from shieldtx.states import OUTBOX, OutboxStatus, TxKind
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.tables import Tables
+
+_RELAY = bindparam("of_relay", type_=Text())
+_LOOKED = bindparam("seconds_from_now", type_=Float())
+
+
+def standing(t: Tables, d: StoreDialect, event: Named) -> Select[Any]:
+    """Select how a named event stands, and lock its row: no relay claims it before the end."""
+    o = t.outbox
+    return (
+        select(
+            o.c.event_id,
+            o.c.event_type,
+            o.c.biz_key,
+            o.c.status,
+            o.c.due_at,
+            was_delayed(o).label("delayed"),
+            o.c.unconfirmed,
+            (o.c.due_at <= d.now()).label("due"),
+        )
+        .where(_is_named(t, event))
+        .with_for_update()
+    )
+
+
+def cancel(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
+    """Discard an event whose row is locked."""
+    sources = OUTBOX.sources_of(OutboxStatus.DISCARDED, among=(OutboxStatus.INIT,))
+    o = t.outbox
+    return (
+        update(o)
+        .where(o.c.event_id == event_id, o.c.status.in_([s.value for s in sources]))
+        .values(status=OutboxStatus.DISCARDED.value, settled_at=d.now())
+        .returning(o.c.due_at)
+    )
+
+
+def reschedule(t: Tables, d: StoreDialect, event_id: UUID, due: Due) -> Update:
+    """Give an event whose row is locked another time."""
+    o = t.outbox
+    later = d.now() if due.delay is None else d.later(due.delay)
+    return (
+        update(o)
+        .where(o.c.event_id == event_id, o.c.status == OutboxStatus.INIT.value)
+        .values(due_at=later if due.at is None else due.at)
+        .returning(o.c.due_at)
+    )
+
+
+def waiting(
+    t: Tables,
+    d: StoreDialect,
+    *,
+    limit: int,
+    event_type: str | None,
+    topic: str | None,
+    key: str | None,
+) -> Select[Any]:
+    """Select up to `limit` delayed events, the next due first."""
+    o = t.outbox
+    rows = (
+        select(
+            o.c.event_id,
+            o.c.event_type,
+            o.c.topic,
+            o.c.key,
+            o.c.biz_key,
+            o.c.created_at,
+            o.c.due_at,
+            o.c.attempts,
+            d.seconds_until(o.c.due_at).label("left"),
+            o.c.shard,
+        )
+        .where(o.c.settled_at.is_(None), was_delayed(o), o.c.status == OutboxStatus.INIT.value)
+        .order_by(o.c.due_at, o.c.seq)
+    )
+    for column, wanted in ((o.c.event_type, event_type), (o.c.topic, topic), (o.c.key, key)):
+        if wanted is not None:
+            rows = rows.where(column == wanted)
+    # From the head of each shard's waiting line: the whole of it may be millions of rows.
+    shards = select(t.shard.c.shard).subquery("shards")
+    joined, heads = d.first_of_each(shards, rows, "shard", limit)
+    named = [column for column in heads.c if column.name != "shard"]
+    return select(*named).select_from(joined).order_by(heads.c.due_at).limit(limit)
+
+
+def until_due(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Ask in how many seconds the next row in the waiting lines of a relay's shards is due.
+
+    NULL: none is. Below zero for one that became due since the last claim. Run with
+    `until_due_parameters`.
+    """
+    s, o = t.shard, t.outbox
+    mine = select(s.c.shard).where(s.c.owner == _RELAY, s.c.lease_until > d.now()).subquery("mine")
+    rows = (
+        select(o.c.due_at, o.c.shard)
+        .where(o.c.settled_at.is_(None), o.c.waiting, o.c.status == OutboxStatus.INIT.value)
+        .where(o.c.due_at > d.later(_LOOKED))
+        .order_by(o.c.due_at)
+    )
+    # Written out, so that the planner knows that it is one row, also of a statement it plans once.
+    one = literal(1, literal_execute=True)
+    joined, heads = d.first_of_each(mine, rows, "shard", one)
+    return select(d.seconds_until(func.min(heads.c.due_at))).select_from(joined)
+
+
+def until_due_parameters(*, relay: str, since: float) -> dict[str, Any]:
+    """Return the parameters of an `until_due`; `since` are the seconds since the last claim."""
+    return {_RELAY.key: relay, _LOOKED.key: -since}
+
+
+def was_delayed(o: FromClause) -> ColumnElement[bool]:
+    """Whether a row waits for a time that was chosen, or for an attempt behind such a time."""
+    return and_(o.c.waiting, not_(o.c.holds_key))
+
+
+def _is_named(t: Tables, event: Named) -> ColumnElement[bool]:
+    c = t.outbox.c
+    if not isinstance(event, BizKey):
+        return c.event_id == event
+    # Written out, so that the planner sees that the index of business keys will do.
+    commit = literal(TxKind.COMMIT.value, literal_execute=True)
+    return and_(c.event_type == event.event_type, c.biz_key == event.biz_key, c.tx_kind == commit)

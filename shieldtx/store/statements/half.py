@@ -1,0 +1,227 @@
+"""The statements on half messages, which are rows of the outbox.
+
+A half message lies among the waiting rows, due when its time for checks is over: no claim looks at
+it before. With its commit it takes a new number of the sequence, as a row that is inserted then: so
+it has the place of its commit in the order of its key, above every mark below which no claim looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    Insert,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.types import Float
+
+from shieldtx.events import shard_of, storable
+from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.states import OUTBOX, OutboxStatus
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.envelopes import envelope_columns, values_of
+from shieldtx.store.tables import Tables, ended_in_error
+
+HALF = OutboxStatus.HALF
+WITH_A_PERSON = OutboxStatus.UNRESOLVED
+
+
+def insert(t: Tables, d: StoreDialect, plan: CheckPlan) -> Insert:
+    """Store new half messages."""
+    return t.outbox.insert().values(
+        status=HALF.value,
+        attempts=0,
+        waiting=True,
+        holds_key=False,
+        unconfirmed=False,
+        # When its time is over: only then does it lie among what claims look at.
+        due_at=d.later(plan.max_age),
+        checks=0,
+        check_at=d.later(bindparam("immunity_seconds", type_=Float)),
+        created_at=d.now(),
+    )
+
+
+def parameters_of(
+    message: Preparation, d: StoreDialect, plan: CheckPlan, *, shards: int
+) -> dict[str, Any]:
+    """Return the parameters of an `insert`."""
+    envelope, delay = message.envelope, message.delay
+    immunity = plan.immunity if message.immunity is None else message.immunity
+    return (
+        values_of(envelope)
+        | d.next_in_sequence()
+        | {
+            "shard": shard_of(envelope.key, envelope.id, shards),
+            "immunity_seconds": min(immunity, plan.max_age).total_seconds(),
+            "send_delay": delay.total_seconds() if delay else None,
+            "send_at": message.at,
+        }
+    )
+
+
+def locked(t: Tables, d: StoreDialect, event_ids: Sequence[UUID]) -> Select[Any]:
+    """Select how messages stand, and lock their rows, in an order that all agree on.
+
+    Locked first, so that a number of the sequence is not drawn before a wait for somebody else.
+    """
+    o = t.outbox
+    return (
+        select(o.c.event_id, o.c.status)
+        .where(d.among(o.c.event_id, event_ids, o.c.event_id.type), o.c.checks.is_not(None))
+        .order_by(o.c.event_id)
+        .with_for_update()
+    )
+
+
+def commit(t: Tables, d: StoreDialect, event_id: UUID, source: OutboxStatus) -> Update:
+    """Put a message in line behind all that was written before, or let its chosen delay begin."""
+    o = t.outbox
+    is_delayed = or_(o.c.send_delay.is_not(None), o.c.send_at.is_not(None))
+    due_at = func.coalesce(o.c.send_at, d.later(func.coalesce(o.c.send_delay, 0.0)))
+    return _leave(t, event_id, source, OutboxStatus.INIT).values(
+        seq=d.next_number(),
+        waiting=is_delayed,
+        due_at=due_at,
+        # To everybody else it exists from now on.
+        created_at=d.now(),
+        settled_at=None,
+    )
+
+
+def discard(t: Tables, d: StoreDialect, event_id: UUID, source: OutboxStatus) -> Update:
+    """Settle a message that is never sent; its business key may be used by another try."""
+    return _leave(t, event_id, source, OutboxStatus.DISCARDED).values(
+        settled_at=d.now(), biz_key=None
+    )
+
+
+def claim_checks(
+    t: Tables, d: StoreDialect, plan: CheckPlan, event_type: str, *, limit: int
+) -> ReturningUpdate[Any]:
+    """Take messages that are due for a check until the next one is due, and return them."""
+    o = t.outbox
+    due = (
+        select(o.c.event_id)
+        .where(
+            o.c.event_type == event_type,
+            o.c.check_at <= d.now(),
+            o.c.status == HALF.value,
+            o.c.checks < plan.most,
+            o.c.due_at > d.now(),
+        )
+        .order_by(o.c.check_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        # Materialized: chosen once, whatever the planner thinks of it.
+        .cte("due")
+        .prefix_with("MATERIALIZED")
+    )
+    pauses = dict(enumerate(plan.pauses()))
+    longest = pauses[plan.most - 1]
+    seconds = {count: pause.total_seconds() for count, pause in pauses.items()}
+    pause = case(seconds, value=o.c.checks, else_=longest.total_seconds())
+    return (
+        update(o)
+        .where(o.c.event_id.in_(select(due.c.event_id)), o.c.status == HALF.value)
+        .values(check_at=d.later(pause))
+        .returning(*envelope_columns(o, "created_at"), o.c.checks)
+    )
+
+
+def start(t: Tables, check: DueCheck) -> Update:
+    """Count a check, before it is made."""
+    return _between(t, check, checks=check.number - 1).values(checks=check.number)
+
+
+def note(t: Tables, check: DueCheck, *, reason: str) -> Update:
+    """Keep why a check could not tell."""
+    return _between(t, check, checks=check.number).values(last_error=storable(reason))
+
+
+def give_back(t: Tables, d: StoreDialect, check: DueCheck) -> Update:
+    """Let a check that was not made be due at once."""
+    return _between(t, check, checks=check.number - 1).values(check_at=d.now())
+
+
+def used_up(t: Tables, d: StoreDialect, plan: CheckPlan, *, limit: int) -> Select[Any]:
+    """Select and lock messages whose checks, or whose time, are used up, of all types."""
+    o = t.outbox
+    is_checked, is_time_over = o.c.checks >= plan.most, o.c.due_at <= d.now()
+    return (
+        select(*envelope_columns(o, "created_at"), o.c.checks, o.c.last_error)
+        .where(o.c.check_at.is_not(None), o.c.status == HALF.value)
+        .where(or_(is_time_over, and_(is_checked, o.c.check_at <= d.now())))
+        .order_by(o.c.event_type, o.c.check_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def park(t: Tables, d: StoreDialect, event_id: UUID, *, reason: str) -> Update:
+    """Leave a message to a person."""
+    return _leave(t, event_id, HALF, WITH_A_PERSON).values(
+        settled_at=d.now(), last_error=storable(reason)
+    )
+
+
+def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) -> Select[Any]:
+    """Select the messages that are HALF, the oldest first, or UNRESOLVED, the latest first."""
+    o = t.outbox
+    if status is HALF:
+        rows = _messages(t).where(o.c.check_at.is_not(None), o.c.status == status.value)
+        rows = rows.order_by(o.c.created_at)
+    else:
+        rows = _messages(t).where(ended_in_error(o), o.c.status == status.value)
+        rows = rows.order_by(o.c.settled_at.desc())
+    return (rows if topic is None else rows.where(o.c.topic == topic)).limit(limit)
+
+
+def one(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an event that was prepared as a half message, whatever its status."""
+    o = t.outbox
+    return _messages(t).where(o.c.event_id == event_id, o.c.checks.is_not(None))
+
+
+def _messages(t: Tables) -> Select[Any]:
+    o = t.outbox
+    return select(
+        *envelope_columns(o, "created_at"),
+        o.c.status,
+        o.c.checks,
+        o.c.check_at,
+        o.c.send_delay,
+        o.c.send_at,
+        o.c.settled_at,
+        o.c.last_error,
+    )
+
+
+def _leave(t: Tables, event_id: UUID, source: OutboxStatus, target: OutboxStatus) -> Update:
+    """End the checks of a message, if it still is where it was seen."""
+    o = t.outbox
+    sources = OUTBOX.sources_of(target, among=(source,))
+    return (
+        update(o)
+        .where(o.c.event_id == event_id, o.c.status.in_([s.value for s in sources]))
+        .values(status=target.value, check_at=None, last_error=None)
+    )
+
+
+def _between(t: Tables, check: DueCheck, *, checks: int) -> Update:
+    """Change a message of which so many checks, and no more, were counted."""
+    o = t.outbox
+    return update(o).where(
+        o.c.event_id == check.envelope.id, o.c.status == HALF.value, o.c.checks == checks
+    )

@@ -1,0 +1,91 @@
+"""The statements of the trace: its entries, and what the other tables know of an event."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import CompoundSelect, Delete, Select, delete, func, or_, select
+from sqlalchemy.sql.dml import Insert
+
+from shieldtx.states import TxKind
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.tables import Tables
+
+ENTRY = (
+    *("event_id", "consumer_group", "attempt", "outcome", "at", "waited", "took"),
+    *("record_partition", "record_offset", "reason"),
+)
+"""The columns that an entry brings."""
+
+_OF_EVENT = (
+    *("event_id", "event_type", "source", "topic", "tx_kind", "operation", "key", "biz_key"),
+    *("causation_id", "causation_source", "traceparent"),
+    *("status", "attempts", "due_at", "lease_until", "settled_at", "last_error"),
+)
+"""What is read of outbox and inbox rows: never the payload, nor headers."""
+
+
+def insert_entries(t: Tables, d: StoreDialect) -> Insert:
+    """Keep entries; built once, run with what the dialect's `many` makes of ENTRY."""
+    return d.insert_many_new(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
+
+
+def written(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an event of the outbox."""
+    o = t.outbox.c
+    return select(*(o[name] for name in _OF_EVENT), o.created_at, o.unconfirmed).where(
+        o.event_id == event_id
+    )
+
+
+def received(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an event as each group has received it."""
+    i = t.inbox.c
+    own = (i.consumer_group, i.received_at, i.record_partition, i.record_offset, i.compensated_id)
+    return (
+        select(*(i[name] for name in _OF_EVENT), *own)
+        .where(i.event_id == event_id)
+        .order_by(i.received_at, i.consumer_group)
+    )
+
+
+def entries(t: Tables, event_id: UUID, *, limit: int) -> Select[Any]:
+    """Select the latest entries of an event."""
+    return (
+        select(t.trace)
+        .where(t.trace.c.event_id == event_id)
+        .order_by(t.trace.c.id.desc())
+        .limit(limit)
+    )
+
+
+def rollbacks(t: Tables, event_id: UUID) -> CompoundSelect[Any]:
+    """Select the ids of the rollbacks of an event, written here or received."""
+    o, i, kind = t.outbox.c, t.inbox.c, TxKind.ROLLBACK.value
+    here = select(o.event_id).where(o.causation_id == event_id, o.tx_kind == kind)
+    there = select(i.event_id).where(i.causation_id == event_id, i.tx_kind == kind)
+    return here.union(there)
+
+
+def follow_ups(t: Tables, event_id: UUID, *, after: UUID, before: UUID, limit: int) -> Select[Any]:
+    """Select the ids of the events that handlers wrote because of one, among those ids."""
+    o = t.outbox.c
+    return (
+        select(o.event_id)
+        .where(o.event_id >= after, o.event_id < before)
+        .where(o.causation_id == event_id, o.tx_kind == TxKind.COMMIT.value)
+        .order_by(o.event_id)
+        .limit(limit)
+    )
+
+
+def purge(t: Tables, d: StoreDialect, *, older_than: timedelta, keep: int, limit: int) -> Delete:
+    """Remove, of the oldest entries, those that are too old or more than are kept."""
+    c = t.trace.c
+    oldest = select(c.id).order_by(c.id).limit(limit).with_for_update(skip_locked=True)
+    newest = select(func.max(c.id)).scalar_subquery()
+    return delete(t.trace).where(
+        c.id.in_(oldest), or_(c.at < d.later(-older_than), c.id <= newest - keep)
+    )

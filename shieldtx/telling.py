@@ -1,0 +1,278 @@
+"""Telling the life of an event: put together from what each service knows, and what followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+from uuid import UUID
+
+from shieldtx.ports import Outcome
+from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.trace import (
+    MOST_EVENTS,
+    Facts,
+    Hop,
+    KnownRow,
+    Life,
+    Mark,
+    Step,
+    TraceReader,
+)
+
+Place: TypeAlias = tuple[int | None, int | None]
+"""Partition and offset."""
+
+
+def trace(event_id: UUID, readers: Mapping[str, TraceReader]) -> Life | None:
+    """Put the life of an event together from services, by name; None where none knows it."""
+    return _Telling(readers).life(event_id, None)
+
+
+def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
+    """Return the first event of the chain that has led to this one, as far as anybody knows it."""
+    telling, seen = _Telling(readers), {event_id}
+    while True:
+        causes = {row.identity.causation_id for row in _rows(telling.facts(event_id))}
+        earlier = [c for c in causes if c and c not in seen and _rows(telling.facts(c))]
+        if not earlier:
+            return event_id
+        event_id = min(earlier)
+        seen.add(event_id)
+
+
+class _Telling:
+    """One trace, in which nothing is read and nothing told twice."""
+
+    def __init__(self, readers: Mapping[str, TraceReader]) -> None:
+        self._readers = readers
+        self._read: dict[UUID, Mapping[str, Facts]] = {}
+        self._told: set[UUID] = set()
+
+    def facts(self, event_id: UUID) -> Mapping[str, Facts]:
+        """Return what each service knows of an event."""
+        if event_id not in self._read:
+            self._read[event_id] = {s: r.facts(event_id) for s, r in self._readers.items()}
+        return self._read[event_id]
+
+    def life(self, event_id: UUID, caused_at: datetime | None) -> Life | None:
+        """Tell an event's life and, below it, those of what it has caused."""
+        self._told.add(event_id)
+        facts = self.facts(event_id)
+        rows = _rows(facts)
+        if not rows:
+            return None
+        own = [
+            _outbox_hop(service, known.written, known.marks, caused_at, _place_of(rows))
+            for service, known in facts.items()
+            if known.written is not None
+        ]
+        published = next((_published_at(hop) for hop in own), None)
+        received = [
+            _inbox_hop(service, row, known.marks, published)
+            for service, known in facts.items()
+            for row in known.received
+        ]
+        hops, caused, left_out = self._with_caused(facts, [*own, *received])
+        unknown = []
+        if not own:
+            unknown.append(
+                f"when it was written and published: not in the outbox of "
+                f"{_listed(self._readers)}; {rows[0].identity.source} has written it"
+            )
+        elif not received and published is not None:
+            unknown.append(f"who received it: not in the inbox of {_listed(self._readers)}")
+        if left_out:
+            unknown.append(f"{left_out} more events that followed: {MOST_EVENTS} are told at most")
+        return Life(identity=rows[0].identity, hops=hops, unknown=unknown, caused=caused)
+
+    def _with_caused(
+        self, facts: Mapping[str, Facts], hops: Sequence[Hop]
+    ) -> tuple[list[Hop], list[Life], int]:
+        """Tell what followed, each below the hop that has caused it where that is clear."""
+        below: dict[int, list[Life]] = {}
+        alone: list[Life] = []
+        left_out = 0
+        for event_id in sorted({e for known in facts.values() for e in known.caused}):
+            if event_id in self._told:
+                continue
+            if len(self._told) >= MOST_EVENTS:
+                left_out += 1
+                continue
+            rows = _rows(self.facts(event_id))
+            place = _cause_among(hops, rows)
+            life = self.life(event_id, None if place is None else _cause_at(hops[place], rows[0]))
+            if life is not None:
+                (alone if place is None else below.setdefault(place, [])).append(life)
+        with_them = [replace(hop, caused=below.get(n, ())) for n, hop in enumerate(hops)]
+        return with_them, alone, left_out
+
+
+def _rows(facts: Mapping[str, Facts]) -> list[KnownRow]:
+    """Return all rows of an event: its own first, tombstones, which a rollback has left, last."""
+    own = [known.written for known in facts.values() if known.written is not None]
+    received = [row for known in facts.values() for row in known.received]
+    return [*own, *sorted(received, key=lambda row: row.status is InboxStatus.FENCED)]
+
+
+def _place_of(rows: Iterable[KnownRow]) -> Place:
+    """Return where its record lies, by what a consumer has read."""
+    return next(((r.partition, r.offset) for r in rows if r.offset is not None), (None, None))
+
+
+def _cause_among(hops: Sequence[Hop], caused: Sequence[KnownRow]) -> int | None:
+    """Return the place of the one hop that can have caused an event."""
+    if not caused:
+        return None
+    identity = caused[0].identity
+    ended = {InboxStatus.PROCESSED.value}
+    if identity.kind is TxKind.ROLLBACK:
+        # It gave up, or has undone what it did when its own event was taken back.
+        ended.add(InboxStatus.MAX_RECONSUMED.value)
+    possible = [
+        place
+        for place, hop in enumerate(hops)
+        if hop.group is not None and hop.service == identity.source and hop.status in ended
+    ]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _outbox_hop(
+    service: str, row: KnownRow, marks: Sequence[Mark], caused_at: datetime | None, read_at: Place
+) -> Hop:
+    marks = [mark for mark in marks if mark.group is None]
+    steps: list[Step] = []
+    for mark in marks:
+        claimed = _before(mark.at, (mark.took or 0) + (mark.waited or 0))
+        steps.append(Step(what="CLAIMED", at=claimed, attempt=mark.attempt))
+        is_out = mark.outcome == Outcome.ACKNOWLEDGED.name
+        steps.append(_of_mark("PUBLISHED" if is_out else "NOT_PUBLISHED", mark))
+    is_placed = any(step.offset is not None for step in steps)
+    written = Step(what="WRITTEN", at=row.began_at)
+    standing = _standing(row, (None, None) if is_placed else read_at)
+    return _hop(service, row, _timed([written, *_sorted(steps), standing], caused_at), marks)
+
+
+def _inbox_hop(
+    service: str, row: KnownRow, marks: Sequence[Mark], published: datetime | None
+) -> Hop:
+    marks = [mark for mark in marks if mark.group == row.group]
+    steps: list[Step] = []
+    for mark in marks:
+        if mark.took is not None:
+            began = _before(mark.at, mark.took)
+            steps.append(Step(what="STARTED", at=began, attempt=mark.attempt))
+        steps.append(_of_mark(mark.outcome, mark))
+    received = Step(what="RECEIVED", at=row.began_at, partition=row.partition, offset=row.offset)
+    steps = [received, *_sorted(steps)]
+    if not marks or marks[-1].outcome not in _SETTLING.get(row.status, ()):
+        steps.append(_standing(row, (None, None)))
+    return _hop(service, row, _timed(steps, published), marks)
+
+
+def _hop(service: str, row: KnownRow, steps: Sequence[Step], marks: Sequence[Mark]) -> Hop:
+    return Hop(
+        service=service,
+        group=row.group,
+        status=row.status.value,
+        attempts=row.attempts,
+        steps=steps,
+        unknown=_unknown(row, marks),
+    )
+
+
+_SETTLING: dict[OutboxStatus | InboxStatus, set[str]] = {
+    InboxStatus.PROCESSED: {"APPLIED", "COMPENSATED", "MOOT"},
+    InboxStatus.MAX_RECONSUMED: {"REFUSED"},
+    InboxStatus.DEAD: {"DEAD"},
+}
+"""The verdicts of attempts that have brought about a status, and tell it better."""
+
+
+def _of_mark(what: str, mark: Mark) -> Step:
+    is_out = what == "PUBLISHED"
+    return Step(
+        what=what,
+        at=mark.at,
+        attempt=mark.attempt,
+        outcome=mark.outcome,
+        partition=mark.partition if is_out else None,
+        offset=mark.offset if is_out else None,
+        took=mark.took,
+        reason=mark.reason,
+    )
+
+
+def _standing(row: KnownRow, place: Place) -> Step:
+    """Tell the status in which a row is, as its table has it."""
+    what = row.status.value
+    if row.status is InboxStatus.PROCESSED and row.identity.kind is TxKind.ROLLBACK:
+        what = "MOOT" if row.compensated_id is None else "COMPENSATED"
+    in_hand = row.status in {OutboxStatus.PROCESSING, InboxStatus.PROCESSING}
+    until = row.lease_until if in_hand and row.lease_until is not None else row.due_at
+    return Step(
+        what=what,
+        at=row.settled_at,
+        attempt=row.attempts or None,
+        partition=place[0],
+        offset=place[1],
+        reason=row.reason,
+        until=until if row.settled_at is None else None,
+    )
+
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def _sorted(steps: Iterable[Step]) -> list[Step]:
+    """Order what tracers of several processes have kept."""
+    return sorted(steps, key=lambda step: step.at or _NEVER)
+
+
+def _timed(steps: Sequence[Step], before: datetime | None) -> list[Step]:
+    """Tell of each step how long after the one before it was."""
+    timed: list[Step] = []
+    for step in steps:
+        if step.at is not None and before is not None:
+            timed.append(replace(step, after=step.at - before))
+        else:
+            timed.append(step)
+        before = step.at or before
+    return timed
+
+
+def _before(at: datetime, seconds: float) -> datetime:
+    return at - timedelta(seconds=seconds)
+
+
+def _published_at(hop: Hop) -> datetime | None:
+    """Return when the broker first acknowledged it, or when that was written down."""
+    times = {step.what: step.at for step in reversed(hop.steps)}
+    return times.get("PUBLISHED") or times.get(OutboxStatus.PROCESSED.value)
+
+
+def _cause_at(hop: Hop, caused: KnownRow) -> datetime | None:
+    """Return the time of the last step before an event was written: its transaction ends later."""
+    times = [step.at for step in hop.steps if step.at is not None]
+    return max((at for at in times if at <= caused.began_at), default=min(times, default=None))
+
+
+def _unknown(row: KnownRow, marks: Sequence[Mark]) -> list[str]:
+    """Say of which attempts nobody has kept a trace."""
+    missing = sorted(set(range(1, row.attempts + 1)) - {mark.attempt for mark in marks})
+    if not missing:
+        return []
+    which = "attempt" if len(missing) == 1 else "attempts"
+    return [
+        f"when {which} {_listed(missing)} of {row.attempts} began and ended: {_NOT_TRACED}",
+    ]
+
+
+_NOT_TRACED = (
+    "not traced (SHIELDTX_TRACE is not set there, the process died, or the entry is lost or purged)"
+)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(str(name) for name in names)

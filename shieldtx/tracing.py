@@ -1,0 +1,175 @@
+"""Tracing: hooks that keep when each attempt was made and how it ended, beside the tables."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+from shieldtx.hooks import ConsumeContext, Hooks, SendContext
+
+log = logging.getLogger(__name__)
+
+LONGEST_TRACED_REASON = 500
+"""Characters of an error that are kept; the tables keep more of the last one."""
+
+COMPLAINT_EVERY = 60.0
+"""Seconds between two words in the log about entries that are lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One attempt to send an event, or one of a consumer group at it."""
+
+    event_id: UUID
+    group: str | None
+    """None: of a relay."""
+    attempt: int
+    outcome: str
+    """The name of an Outcome or, of a group, of a verdict."""
+    ended: float
+    """By the clock of the tracer."""
+    waited: float | None = None
+    """Seconds between claim and handing over."""
+    took: float | None = None
+    """Seconds from then, or from before the handler, to the end."""
+    partition: int | None = None
+    offset: int | None = None
+    reason: str = ""
+
+
+class TraceStore(Protocol):
+    """Where entries are kept."""
+
+    def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:
+        """Keep entries, in one transaction of its own; `clock` is that of their `ended`."""
+        ...
+
+
+class Tracer:
+    """Gathers entries and writes them from a thread of its own: no event ever waits for it.
+
+    Entries are lost when the process dies, when the database refuses them, and when they come
+    faster than it takes them, `most` waiting. That harms nothing but the trace.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], TraceStore],
+        *,
+        every: timedelta = timedelta(seconds=0.5),
+        most: int = 50_000,
+        batch_size: int = 1000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin nothing: thread and `store` are made with the first entry."""
+        self._make_store = store
+        self._store: TraceStore | None = None
+        self._every = every.total_seconds()
+        self._most = most
+        self._batch_size = batch_size
+        self._clock = clock
+        self._entries: deque[Entry] = deque()
+        self._lost = 0
+        self._complain_at = clock()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+
+    def attach(self, hooks: Hooks) -> None:
+        """Have it called for what ends."""
+        hooks.after_send(self._sent)
+        hooks.on_send_error(self._sent)
+        hooks.after_consume(self._consumed)
+        hooks.on_consume_error(self._consumed)
+
+    def flush(self) -> None:
+        """Write what has been gathered so far; never raises."""
+        with self._writing:
+            while self._entries and self._write():
+                pass
+            if self._lost and self._clock() >= self._complain_at:
+                log.warning("%d entries of the trace are lost", self._lost)
+                self._lost, self._complain_at = 0, self._clock() + COMPLAINT_EVERY
+
+    def close(self, *, within: timedelta = timedelta(seconds=3)) -> None:
+        """Write what is left, unless the database takes too long."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._closing.set()
+            thread.join(within.total_seconds())
+
+    def _sent(self, context: SendContext) -> None:
+        self._note(
+            Entry(
+                event_id=context.event_id,
+                group=None,
+                attempt=context.attempt,
+                outcome="" if context.outcome is None else context.outcome.name,
+                ended=self._clock(),
+                waited=context.waited,
+                took=context.took,
+                partition=context.partition,
+                offset=context.offset,
+                reason=context.error,
+            )
+        )
+
+    def _consumed(self, context: ConsumeContext) -> None:
+        self._note(
+            Entry(
+                event_id=context.event_id,
+                group=context.group,
+                attempt=context.attempt,
+                outcome=context.verdict,
+                ended=self._clock(),
+                took=context.took,
+                partition=context.partition,
+                offset=context.offset,
+                reason=context.error,
+            )
+        )
+
+    def _note(self, entry: Entry) -> None:
+        if len(self._entries) >= self._most:
+            self._lost += 1
+            return
+        self._entries.append(entry)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                # After a close, what still comes has a thread again.
+                self._closing = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._closing,), name="shieldtx-trace", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self, closing: threading.Event) -> None:
+        while not closing.wait(self._every):
+            self.flush()
+        self.flush()
+
+    def _write(self) -> bool:
+        """Write one batch, and lose it where the database does not take it: False."""
+        batch = [self._entries.popleft() for _ in range(min(len(self._entries), self._batch_size))]
+        try:
+            if self._store is None:
+                self._store = self._make_store()
+            self._store.write(batch, clock=self._clock)
+        except Exception as error:  # noqa: BLE001  whatever it is, no event may suffer
+            self._lost += len(batch)
+            if self._clock() >= self._complain_at:
+                log.warning("the trace cannot be written, which harms nothing else: %s", error)
+            return False
+        return True

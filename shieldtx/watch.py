@@ -1,0 +1,66 @@
+"""The watch of one consumer: calls the hooks around its attempts, and takes their time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from shieldtx.hooks import Hooks
+from shieldtx.ports import Attempt
+
+
+class Watch:
+    """Calls the consume hooks; does nothing where there are none. Used by one thread."""
+
+    def __init__(self, hooks: Hooks, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._hooks = hooks
+        self._clock = clock
+        self._since: dict[tuple[UUID, str], float] = {}
+        """When the attempts at work began, by the event's id and source."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody wants to know."""
+        return self._hooks.watch_consuming
+
+    def begin(self, attempts: Sequence[Attempt]) -> None:
+        """Note that a handler is about to get these events."""
+        if not self.is_on:
+            return
+        self._hooks.consuming(attempts)
+        now = self._clock()
+        self._since.update((_identity(attempt), now) for attempt in attempts)
+
+    def end(self, attempts: Sequence[Attempt], verdict: str) -> None:
+        """Note that these have gone well, behind their commit."""
+        if not self.is_on:
+            return
+        now = self._clock()
+        for attempt in attempts:
+            self._hooks.consumed(attempt, verdict, took=self._took(attempt, now))
+
+    def fail(self, attempt: Attempt, verdict: str, error: Exception | str) -> None:
+        """Note that one has failed with `error`, and that this is written down."""
+        if not self.is_on:
+            return
+        exception = None if isinstance(error, str) else error
+        self._hooks.failed(
+            attempt,
+            verdict,
+            error=str(error) if exception is None else f"{type(error).__name__}: {error}",
+            exception=exception,
+            took=self._took(attempt, self._clock()),
+        )
+
+    def forget(self) -> None:
+        """Leave those behind that never ended: they got a turn of their own, or were lost."""
+        self._since.clear()
+
+    def _took(self, attempt: Attempt, now: float) -> float | None:
+        since = self._since.pop(_identity(attempt), None)
+        return None if since is None else now - since
+
+
+def _identity(attempt: Attempt) -> tuple[UUID, str]:
+    return attempt.envelope.id, attempt.envelope.source

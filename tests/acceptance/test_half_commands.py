@@ -1,0 +1,150 @@
+"""`shieldtx half`, and the relay that asks about half messages."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from tests.acceptance.conftest import Shop
+from tests.conftest import Eventually
+
+SECRET = "four-digits-and-a-name"
+
+
+def prepare(shop: Shop, note: str = SECRET, number: int = 1) -> str:
+    payload = {"number": number, "quantity": 1, "note": note}
+    prepared = shop.writer.half_prepare(
+        "orders.placed", payload, key=f"k{number}", immunity=timedelta(0)
+    )
+    return str(prepared)
+
+
+def unresolved(shop: Shop) -> str:
+    """A half message that got too old."""
+    event_id = prepare(shop)
+    shop.orders.execute("UPDATE shield_outbox SET due_at = now()")
+    shop.orders.ok("relay", "--once")
+    assert shop.orders.outbox() == {"UNRESOLVED": 1}
+    return event_id
+
+
+def test_a_relay_asks_who_knows_and_sends_or_discards(shop: Shop, eventually: Eventually) -> None:
+    shop.migrate()
+    prepare(shop, "COMMIT", 1)
+    prepare(shop, "ROLLBACK", 2)
+    prepare(shop, "nobody knows", 3)
+    shop.orders.start("relay")
+    expected = {"PROCESSED": 1, "DISCARDED": 1, "HALF": 1}
+    eventually(lambda: shop.orders.outbox() == expected, "all were asked about")
+    assert shop.records() == [("k1", 1)]
+
+
+def test_a_relay_that_runs_once_asks_too(shop: Shop) -> None:
+    shop.migrate()
+    prepare(shop, "COMMIT")
+    assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
+
+
+def test_what_nobody_can_tell_is_listed_shown_and_committed(shop: Shop) -> None:
+    shop.migrate()
+    assert shop.orders.ok("half", "list").out == "there is no half message\n"
+    event_id = unresolved(shop)
+
+    [listed] = shop.orders.run("half", "list", "--json", app=False).data
+    assert list(listed) == [
+        "status",
+        "ref",
+        "source",
+        "topic",
+        "event_type",
+        "key",
+        "checks",
+        "time",
+        "next_check",
+        "settled",
+        "reason",
+    ]
+    assert (listed["status"], listed["ref"], listed["key"]) == ("UNRESOLVED", event_id, "k1")
+    assert "older than 3 days" in listed["reason"]
+    told = shop.orders.ok("half", "list").out.splitlines()
+    assert told[0].split()[:2] == ["UNRESOLVED", event_id]
+    assert told[1].split() == ["orders.placed,", "key", "k1,", "checks", str(listed["checks"])]
+
+    for words in (["show", event_id], ["show", event_id, "--json"]):
+        shown = shop.orders.ok("half", *words)
+        assert SECRET not in shown.out
+        assert "bytes, --payload shows them)" in shown.out
+    unmasked = shop.orders.ok("half", "show", event_id, "--payload", "--json").data
+    assert json.loads(unmasked["payload"])["note"] == SECRET
+
+    for answer in ("n\n", ""):
+        refused = shop.orders.run("half", "commit", event_id, answer=answer)
+        assert refused.status == 1
+        assert refused.err.endswith("Commit? [y/N] nothing was decided (scripts say --yes)\n")
+    assert shop.orders.rows("SELECT * FROM shield_audit") == []
+
+    decided = shop.orders.run("half", "commit", event_id, answer="y\n")
+    assert decided.out == f"half message {event_id} is in line\n"
+    assert "It will be sent, whatever its local transaction did." in decided.err
+    [(who, action, subject, detail)] = shop.orders.rows(
+        "SELECT who, action, subject, detail FROM shield_audit"
+    )
+    assert who == f"{getpass.getuser()}@{socket.gethostname()}"
+    assert (action, subject) == ("half commit", f"half message {event_id}")
+    assert (json.loads(detail)["from"], json.loads(detail)["to"]) == ("UNRESOLVED", "INIT")
+    assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
+
+
+def test_a_person_may_roll_back_what_is_still_checked(shop: Shop) -> None:
+    shop.migrate()
+    first, second = prepare(shop, number=1), prepare(shop, number=2)
+    result = shop.orders.ok("half", "rollback", first, second, "--yes", "--who", "ann")
+    assert result.err.count("it is still checked, and its local transaction may be in flight") == 2
+    assert shop.orders.outbox() == {"DISCARDED": 2}
+    assert shop.orders.rows("SELECT DISTINCT who, action FROM shield_audit") == [
+        ("ann", "half rollback")
+    ]
+
+
+@pytest.mark.parametrize("way", ["commit", "rollback"])
+def test_what_has_ended_is_decided(shop: Shop, way: str) -> None:
+    shop.migrate()
+    event_id = prepare(shop)
+    shop.orders.ok("half", "commit", event_id, "--yes")
+    result = shop.orders.run("half", way, event_id, "--yes")
+    assert (result.status, result.out) == (1, "")
+    assert f"error: half message {event_id} is INIT: a person decides" in result.err
+
+
+def test_what_is_not_there_is_one_line(shop: Shop) -> None:
+    shop.migrate()
+    shop.place([1])
+    ordinary = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
+    for words, problem in (
+        (["show", str(uuid4())], "there is no half message "),
+        (["show", "nonsense"], "'nonsense' is no event id; see `shieldtx half list`"),
+        (["commit", ordinary, "--yes"], f"there is no half message {ordinary} in this database"),
+    ):
+        result = shop.orders.run("half", *words)
+        assert (result.status, result.out) == (2, ""), words
+        assert result.err.startswith(f"error: {problem}")
+        assert result.err.count("\n") == 1
+
+
+def test_the_status_tells_how_old_they_are(shop: Shop) -> None:
+    shop.migrate()
+    unresolved(shop)
+    prepare(shop, number=2)
+    data = shop.orders.ok("status", "--json").data["outbox"]
+    assert data["states"]["HALF"]["rows"] == data["states"]["UNRESOLVED"]["rows"] == 1
+    assert data["delayed"]["rows"] == 0
+    assert data["oldest_unresolved_seconds"] > data["oldest_half_seconds"] > 0
+    assert data["oldest_pending_seconds"] is None
+    told = shop.orders.ok("status").out
+    assert "oldest half message" in told
+    assert "oldest unresolved half message" in told

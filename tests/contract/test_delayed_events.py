@@ -1,0 +1,294 @@
+"""Delayed events in every store: listed, cancelled, rescheduled, and sent by their due times."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, update
+
+from shieldtx.buffer import Posting
+from shieldtx.delays import Due
+from shieldtx.events import Envelope, new_event_id
+from shieldtx.ports import BizKey, Change, Claim, Retry, Settlement, Verdict
+from shieldtx.states import OutboxStatus
+from shieldtx.store.delayed_store import SqlDelayedStore
+from tests.contract.conftest import Stores
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+def write(stores: Stores, key: str = "k", *, biz_key: str | None = None, **due: Any) -> UUID:
+    envelope = Envelope(
+        id=new_event_id(),
+        type="things.happened",
+        source="things",
+        topic="things",
+        payload="{}",
+        time=datetime.now(UTC),
+        key=key,
+        biz_key=biz_key,
+    )
+    with stores.engine.begin() as connection:
+        stores.writer.insert(connection, [Posting(envelope=envelope, **due)])
+    return envelope.id
+
+
+def ago(**units: int) -> datetime:
+    return datetime.now(UTC) - timedelta(**units)
+
+
+def claim(stores: Stores, limit: int = 100) -> Claim:
+    stores.leases.renew(relay="me", lease=HOUR)
+    return stores.outbox.claim(relay="me", limit=limit)
+
+
+def ids(claimed: Claim) -> list[UUID]:
+    return [event.envelope.id for event in claimed.events]
+
+
+def cancel(stores: Stores, event: UUID | BizKey) -> Change:
+    with stores.engine.begin() as connection:
+        return SqlDelayedStore(stores.tables).cancel(connection, event, who="ann")
+
+
+def reschedule(stores: Stores, event: UUID | BizKey, due: Due) -> Change:
+    with stores.engine.begin() as connection:
+        return SqlDelayedStore(stores.tables).reschedule(connection, event, due, who="ann")
+
+
+def waiting(stores: Stores, **asked: Any) -> list[UUID]:
+    with stores.engine.begin() as connection:
+        found = SqlDelayedStore(stores.tables).waiting(connection, **{"limit": 10} | asked)
+    return [event.event_id for event in found]
+
+
+def row(stores: Stores, event_id: UUID) -> Any:
+    o = stores.tables.outbox
+    with stores.engine.connect() as connection:
+        return connection.execute(select(o).where(o.c.event_id == event_id)).one()
+
+
+def audit(stores: Stores) -> list[tuple[str, str, str, dict[str, Any]]]:
+    a = stores.tables.audit
+    with stores.engine.connect() as connection:
+        rows = connection.execute(select(a).order_by(a.c.id))
+        return [(r.who, r.action, r.subject, json.loads(r.detail)) for r in rows]
+
+
+def until_due(stores: Stores, since: timedelta = timedelta(0)) -> timedelta | None:
+    return stores.outbox.until_due(relay="me", since=since)
+
+
+def test_delayed_events_of_a_key_go_out_by_their_due_times(stores: Stores) -> None:
+    last = write(stores, at=ago(minutes=1))
+    first = write(stores, at=ago(minutes=3))
+    middle = write(stores, at=ago(minutes=2))
+    assert ids(claim(stores)) == [first, middle, last]
+
+
+def test_a_claim_of_some_takes_those_of_a_key_that_were_due_first(stores: Stores) -> None:
+    last = write(stores, at=ago(minutes=1))
+    first = write(stores, at=ago(minutes=3))
+    middle = write(stores, at=ago(minutes=2))
+    assert [ids(claim(stores, limit=1))[0] for _ in range(3)] == [first, middle, last]
+
+
+def test_a_delayed_event_that_is_refused_lets_the_next_due_go(stores: Stores) -> None:
+    refused = write(stores, at=ago(minutes=2))
+    token = claim(stores).token
+    again = Retry(event_id=refused, delay=HOUR, reason="refused")
+    assert stores.outbox.settle(token, Settlement(retries=[again])) == 1
+    following = write(stores, at=ago(minutes=1))
+    assert ids(claim(stores)) == [following]
+
+
+@pytest.mark.parametrize("named_by", ["id", "business key"])
+def test_a_cancelled_event_is_discarded_and_on_the_record(stores: Stores, named_by: str) -> None:
+    event_id = write(stores, biz_key="4711", delay=HOUR)
+    due_at = row(stores, event_id).due_at
+    change = cancel(stores, event_id if named_by == "id" else BizKey("things.happened", "4711"))
+    assert change == Change(
+        verdict=Verdict.DONE, event_id=event_id, status=OutboxStatus.DISCARDED, due_at=due_at
+    )
+    assert change
+    assert row(stores, event_id).status == "DISCARDED"
+    assert row(stores, event_id).settled_at is not None
+    [(who, action, subject, detail)] = audit(stores)
+    assert (who, action, subject) == ("ann", "cancel", f"event {event_id} in the outbox")
+    assert (detail["from"], detail["to"], detail["biz_key"]) == ("INIT", "DISCARDED", "4711")
+
+
+def test_a_rescheduled_event_waits_for_its_new_time_and_is_on_the_record(stores: Stores) -> None:
+    event_id = write(stores, delay=HOUR)
+    before = row(stores, event_id).due_at
+    change = reschedule(stores, event_id, Due(delay=timedelta(days=40)))
+    now = row(stores, event_id)
+    assert (change.verdict, change.due_at) == (Verdict.DONE, now.due_at)
+    assert abs(now.due_at - before - timedelta(days=40) + HOUR) < MINUTE
+    assert (now.status, now.waiting, now.holds_key) == ("INIT", True, False)
+    [(who, action, _, detail)] = audit(stores)
+    assert (who, action) == ("ann", "reschedule")
+    assert (detail["due_at"], detail["due_at_now"]) == (before.isoformat(), now.due_at.isoformat())
+
+
+def test_an_event_can_be_rescheduled_to_now(stores: Stores) -> None:
+    event_id = write(stores, delay=HOUR)
+    assert reschedule(stores, event_id, Due(at=ago(minutes=1)))
+    assert ids(claim(stores)) == [event_id]
+
+
+def published(stores: Stores) -> UUID:
+    event_id = write(stores, at=ago(minutes=1))
+    stores.outbox.settle(claim(stores).token, Settlement(processed=[event_id]))
+    return event_id
+
+
+def claimed(stores: Stores) -> UUID:
+    event_id = write(stores, at=ago(minutes=1))
+    assert ids(claim(stores)) == [event_id]
+    return event_id
+
+
+def failed(stores: Stores) -> UUID:
+    event_id = write(stores, at=ago(minutes=1))
+    token = claim(stores).token
+    assert stores.outbox.fail(token, event_id, reason="rejected", local_rollback=None)
+    return event_id
+
+
+def retried(stores: Stores) -> UUID:
+    event_id = write(stores, at=ago(minutes=1))
+    again = Retry(event_id=event_id, delay=HOUR, reason="refused")
+    stores.outbox.settle(claim(stores).token, Settlement(retries=[again]))
+    return event_id
+
+
+def in_doubt(stores: Stores) -> UUID:
+    """The broker answered neither the first attempt, nor yes to the second."""
+    event_id = write(stores, at=ago(minutes=1))
+    stores.outbox.settle(claim(stores).token, Settlement(unconfirmed=[event_id], reason="away"))
+    again = Retry(event_id=event_id, delay=HOUR, reason="refused")
+    stores.outbox.settle(claim(stores).token, Settlement(retries=[again]))
+    return event_id
+
+
+def cancelled(stores: Stores) -> UUID:
+    event_id = write(stores, delay=HOUR)
+    assert cancel(stores, event_id)
+    return event_id
+
+
+def half(stores: Stores) -> UUID:
+    event_id = write(stores, delay=HOUR)
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        connection.execute(update(o).where(o.c.event_id == event_id).values(status="HALF"))
+    return event_id
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict", "status"),
+    [
+        (lambda stores: new_event_id(), Verdict.UNKNOWN, None),
+        (lambda stores: BizKey("things.happened", "never"), Verdict.UNKNOWN, None),
+        (write, Verdict.NOT_DELAYED, "INIT"),
+        (in_doubt, Verdict.IN_DOUBT, "INIT"),
+        (half, Verdict.NOT_DELAYED, "HALF"),
+        (lambda stores: write(stores, at=ago(minutes=1)), Verdict.DUE, "INIT"),
+        (claimed, Verdict.CLAIMED, "PROCESSING"),
+        (published, Verdict.PUBLISHED, "PROCESSED"),
+        (cancelled, Verdict.CANCELLED, "DISCARDED"),
+        (failed, Verdict.FAILED, "FAILED"),
+    ],
+)
+def test_what_cannot_be_changed_is_left_alone_and_said_why(
+    stores: Stores, made: Any, verdict: Verdict, status: str | None
+) -> None:
+    event = made(stores)
+    noted = audit(stores)
+    before = row(stores, event) if status else None
+    for change in (cancel(stores, event), reschedule(stores, event, Due(delay=HOUR))):
+        assert (change.verdict, change.status) == (verdict, status)
+        assert not change
+    assert before is None or row(stores, event) == before
+    assert audit(stores) == noted
+
+
+def test_what_waits_is_listed_the_next_due_first(stores: Stores) -> None:
+    later = write(stores, "a", delay=3 * HOUR)
+    sooner = write(stores, "b", biz_key="7", delay=HOUR)
+    overdue = write(stores, "c", at=ago(minutes=1))
+    for made in (write, cancelled):
+        made(stores)
+    assert waiting(stores) == [overdue, sooner, later]
+    assert waiting(stores, limit=2) == [overdue, sooner]
+    assert waiting(stores, key="a") == [later]
+    assert waiting(stores, topic="things", event_type="things.happened", key="b") == [sooner]
+    assert waiting(stores, topic="others") == waiting(stores, event_type="others") == []
+    with stores.engine.begin() as connection:
+        [_, event, _] = SqlDelayedStore(stores.tables).waiting(connection, limit=9)
+    told = (event.event_type, event.topic, event.key, event.biz_key)
+    assert told == ("things.happened", "things", "b", "7")
+    assert event.due_at == row(stores, sooner).due_at
+    assert HOUR - MINUTE < event.left <= HOUR
+
+
+def test_what_the_broker_has_refused_can_still_be_called_back(stores: Stores) -> None:
+    event_id = retried(stores)
+    with stores.engine.begin() as connection:
+        [event] = SqlDelayedStore(stores.tables).waiting(connection, limit=9)
+    assert (event.event_id, event.attempts) == (event_id, 1)
+    assert cancel(stores, event_id)
+    assert row(stores, event_id).status == "DISCARDED"
+
+
+def test_what_was_not_delayed_and_is_refused_keeps_its_place_and_is_not_listed(
+    stores: Stores,
+) -> None:
+    event_id = write(stores)
+    again = Retry(event_id=event_id, delay=HOUR, reason="refused")
+    stores.outbox.settle(claim(stores).token, Settlement(retries=[again]))
+    assert waiting(stores) == []
+    assert cancel(stores, event_id).verdict is Verdict.NOT_DELAYED
+
+
+def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> None:
+    claim(stores)
+    assert until_due(stores) is None
+    write(stores, "a", delay=2 * HOUR)
+    write(stores, "b", delay=HOUR)
+    left = until_due(stores)
+    assert left is not None
+    assert HOUR - MINUTE < left <= HOUR
+
+
+def test_a_relay_is_told_of_retries_but_of_nothing_in_other_hands(stores: Stores) -> None:
+    retried(stores)
+    claim(stores)
+    left = until_due(stores)
+    assert left is not None
+    assert HOUR - MINUTE < left <= HOUR
+    assert stores.outbox.until_due(relay="another", since=timedelta(0)) is None
+    assert stores.outbox.until_due(relay="another", since=HOUR) is None
+
+
+def test_what_became_due_since_the_last_claim_is_due_now_and_what_was_before_is_not(
+    stores: Stores,
+) -> None:
+    claim(stores)
+    write(stores, at=ago(seconds=10))
+    assert until_due(stores, since=5 * SECOND) is None
+    left = until_due(stores, since=60 * SECOND)
+    assert left is not None
+    assert left < timedelta(0)
+
+
+def test_what_a_relay_has_claimed_is_not_due_once_more(stores: Stores) -> None:
+    claimed(stores)
+    assert until_due(stores, since=HOUR) is None

@@ -1,0 +1,481 @@
+"""What every store of half messages does, whatever the database."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, update
+
+from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
+from shieldtx.buffer import Posting
+from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
+from shieldtx.events import Envelope
+from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.store.half_store import SqlHalfStore
+from tests.contract.conftest import SHARDS, Stores
+
+COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
+HOUR = timedelta(hours=1)
+TYPE = "things.happened"
+
+
+def envelope(key: str | None = "k", **more: Any) -> Envelope:
+    return Envelope(
+        **{
+            "id": new_event_id(),
+            "type": TYPE,
+            "source": "things",
+            "topic": "things",
+            "payload": "{}",
+            "time": datetime.now(UTC),
+            "key": key,
+        }
+        | more
+    )
+
+
+def prepare(stores: Stores, *envelopes: Envelope, **due: Any) -> list[UUID]:
+    envelopes = envelopes or (envelope(),)
+    stores.half.prepare([Preparation(envelope=e, **due) for e in envelopes])
+    return [e.id for e in envelopes]
+
+
+def add(stores: Stores, *envelopes: Envelope) -> list[UUID]:
+    """Write ordinary events."""
+    with stores.engine.begin() as connection:
+        stores.writer.insert(connection, [Posting(envelope=e) for e in envelopes])
+    return [e.id for e in envelopes]
+
+
+def ids(stores: Stores) -> list[UUID]:
+    o = stores.tables.outbox
+    with stores.engine.connect() as connection:
+        return list(connection.scalars(select(o.c.event_id).order_by(o.c.seq)))
+
+
+def row(stores: Stores, event_id: UUID) -> dict[str, Any]:
+    o = stores.tables.outbox
+    with stores.engine.connect() as connection:
+        found = connection.execute(select(o).where(o.c.event_id == event_id)).mappings().one()
+    return dict(found)
+
+
+def change(stores: Stores, event_id: UUID, **columns: Any) -> None:
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        connection.execute(update(o).where(o.c.event_id == event_id).values(columns))
+
+
+def let_time_pass(stores: Stores, *event_ids: UUID) -> None:
+    """Have the next check of messages be due."""
+    for event_id in event_ids:
+        change(stores, event_id, check_at=datetime.now(UTC) - timedelta(seconds=1))
+
+
+def claimed(stores: Stores) -> list[UUID]:
+    stores.leases.renew(relay="me", lease=HOUR)
+    return [c.envelope.id for c in stores.outbox.claim(relay="me", limit=100).events]
+
+
+def check_out(stores: Stores, event_id: UUID) -> DueCheck:
+    """Claim and start the next check of a message."""
+    let_time_pass(stores, event_id)
+    [check] = stores.half.claim_checks(TYPE, limit=10)
+    assert stores.half.start(check)
+    return check
+
+
+def test_a_half_message_is_invisible_to_relays(stores: Stores) -> None:
+    prepare(stores, envelope("a"), envelope("b"))
+    assert claimed(stores) == []
+
+
+def test_a_half_message_holds_back_nobody_of_its_key(stores: Stores) -> None:
+    prepare(stores, envelope("same"))
+    written = add(stores, envelope("same"))
+    assert claimed(stores) == written
+
+
+def test_a_commit_lets_it_out_as_it_was_prepared(stores: Stores) -> None:
+    prepared = envelope("k", biz_key="b", headers={"h": "v"}, payload='{"a":1}')
+    [event_id] = prepare(stores, prepared)
+    assert stores.half.resolve([event_id], COMMIT) == {event_id: OutboxStatus.HALF}
+    stores.leases.renew(relay="me", lease=HOUR)
+    [event] = stores.outbox.claim(relay="me", limit=10).events
+    assert event.envelope.evolve(time=prepared.time) == prepared
+
+
+def test_its_place_in_line_is_that_of_its_commit(stores: Stores) -> None:
+    early, late = prepare(stores, envelope("k")), prepare(stores, envelope("k"))
+    between = add(stores, envelope("k"))
+    stores.half.resolve(late, COMMIT)
+    last = add(stores, envelope("k"))
+    stores.half.resolve(early, COMMIT)
+    assert claimed(stores) == [*between, *late, *last, *early]
+
+
+def test_messages_that_end_together_are_in_line_as_they_were_named(stores: Stores) -> None:
+    first, second, third = prepare(stores, *(envelope("k") for _ in range(3)))
+    stores.half.resolve([second, third, first], COMMIT)
+    assert claimed(stores) == [second, third, first]
+
+
+def test_it_exists_from_its_commit_on(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    change(stores, event_id, created_at=datetime.now(UTC) - HOUR)
+    stores.half.resolve([event_id], COMMIT)
+    assert datetime.now(UTC) - row(stores, event_id)["created_at"] < HOUR / 2
+
+
+def test_a_rollback_discards_it_for_good(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    stores.half.resolve([event_id], ROLLBACK)
+    assert row(stores, event_id)["status"] == "DISCARDED"
+    assert stores.half.resolve([event_id], COMMIT) == {event_id: OutboxStatus.DISCARDED}
+    assert claimed(stores) == []
+
+
+def test_the_same_word_again_changes_nothing(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    stores.half.resolve([event_id], COMMIT)
+    before = row(stores, event_id)
+    assert stores.half.resolve([event_id], COMMIT) == {event_id: OutboxStatus.INIT}
+    assert row(stores, event_id) == before
+
+
+def test_an_event_that_was_never_half_is_left_out(stores: Stores) -> None:
+    [event_id] = add(stores, envelope())
+    assert stores.half.resolve([event_id, new_event_id()], ROLLBACK) == {}
+    assert row(stores, event_id)["status"] == "INIT"
+
+
+def test_a_chosen_delay_begins_with_the_commit(stores: Stores) -> None:
+    [event_id] = prepare(stores, delay=HOUR)
+    change(stores, event_id, created_at=datetime.now(UTC) - 2 * HOUR)
+    stores.half.resolve([event_id], COMMIT)
+    due_in = row(stores, event_id)["due_at"] - datetime.now(UTC)
+    assert HOUR - timedelta(minutes=1) < due_in <= HOUR
+    assert claimed(stores) == []
+    change(stores, event_id, due_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert claimed(stores) == [event_id]
+
+
+@pytest.mark.parametrize("ago", [-HOUR, HOUR], ids=["to come", "past"])
+def test_a_chosen_time_is_kept_past_or_to_come(stores: Stores, ago: timedelta) -> None:
+    at = datetime.now(UTC) - ago
+    [event_id] = prepare(stores, at=at)
+    assert claimed(stores) == [], "whatever the time, it is half"
+    stores.half.resolve([event_id], COMMIT)
+    assert abs(row(stores, event_id)["due_at"] - at) < timedelta(seconds=1)
+    assert claimed(stores) == ([event_id] if ago > timedelta(0) else [])
+
+
+def test_a_delayed_one_holds_back_nobody_after_its_commit(stores: Stores) -> None:
+    [event_id] = prepare(stores, envelope("k"), delay=HOUR)
+    stores.half.resolve([event_id], COMMIT)
+    written = add(stores, envelope("k"))
+    assert claimed(stores) == written
+
+
+def test_a_business_key_is_refused_while_another_holds_it(stores: Stores) -> None:
+    prepare(stores, envelope(biz_key="b"))
+    with pytest.raises(EventRefused, match="biz_key"):
+        prepare(stores, envelope(biz_key="b"))
+    assert len(ids(stores)) == 1
+
+
+def test_a_rollback_frees_its_business_key_for_the_next_try(stores: Stores) -> None:
+    stores.half.resolve(prepare(stores, envelope(biz_key="b")), ROLLBACK)
+    [again] = prepare(stores, envelope(biz_key="b"))
+    assert row(stores, again)["biz_key"] == "b"
+
+
+def test_several_are_prepared_or_none(stores: Stores) -> None:
+    twice = envelope()
+    with pytest.raises(EventRefused, match="id"):
+        prepare(stores, envelope(), twice, twice)
+    assert ids(stores) == []
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def test_nobody_is_asked_before_the_immunity_is_over(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    assert stores.half.claim_checks(TYPE, limit=10) == []
+    due_in = row(stores, event_id)["check_at"] - datetime.now(UTC)
+    assert timedelta(seconds=4) < due_in <= timedelta(seconds=6)
+
+
+def test_a_message_may_have_an_immunity_of_its_own(stores: Stores) -> None:
+    [at_once] = prepare(stores, envelope(), immunity=timedelta(0))
+    prepare(stores, envelope(), immunity=HOUR)
+    assert [c.envelope.id for c in stores.half.claim_checks(TYPE, limit=10)] == [at_once]
+
+
+def test_a_check_is_given_to_one_and_comes_again_after_the_interval(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    let_time_pass(stores, event_id)
+    [check] = stores.half.claim_checks(TYPE, limit=10)
+    assert (check.envelope.id, check.number) == (event_id, 1)
+    assert stores.half.claim_checks(TYPE, limit=10) == []
+    due_in = row(stores, event_id)["check_at"] - datetime.now(UTC)
+    assert timedelta(seconds=25) < due_in <= timedelta(seconds=30)
+
+
+def test_the_count_of_a_check_is_committed_when_it_starts(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    check_out(stores, event_id)
+    assert row(stores, event_id)["checks"] == 1
+    let_time_pass(stores, event_id)
+    assert [c.number for c in stores.half.claim_checks(TYPE, limit=10)] == [2]
+
+
+def test_of_two_who_were_given_the_same_check_one_makes_it(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    let_time_pass(stores, event_id)
+    [slow] = stores.half.claim_checks(TYPE, limit=10)
+    let_time_pass(stores, event_id)
+    [quick] = stores.half.claim_checks(TYPE, limit=10)
+    assert stores.half.start(quick)
+    assert not stores.half.start(slow)
+    assert row(stores, event_id)["checks"] == 1
+
+
+def test_the_interval_grows_where_it_is_told_to(stores: Stores) -> None:
+    plan = CheckPlan(growth=2.0, longest=timedelta(seconds=100), immunity=timedelta(0))
+    growing = SqlHalfStore(stores.engine, stores.tables, shards=SHARDS, plan=plan)
+    growing.prepare([Preparation(envelope=envelope())])
+    [event_id] = ids(stores)
+    pauses = []
+    for _ in range(4):
+        let_time_pass(stores, event_id)
+        [check] = growing.claim_checks(TYPE, limit=10)
+        assert growing.start(check)
+        pauses.append(row(stores, event_id)["check_at"] - datetime.now(UTC))
+    assert [round(p.total_seconds() / 10) for p in pauses] == [3, 6, 10, 10]
+
+
+def test_a_check_is_of_its_event_type(stores: Stores) -> None:
+    let_time_pass(stores, *prepare(stores))
+    assert stores.half.claim_checks("things.else", limit=10) == []
+
+
+def test_a_claim_takes_the_longest_due_up_to_its_limit(stores: Stores) -> None:
+    written = prepare(stores, *(envelope() for _ in range(3)))
+    for age, event_id in enumerate(written):
+        change(stores, event_id, check_at=datetime.now(UTC) - timedelta(minutes=age + 1))
+    [check] = stores.half.claim_checks(TYPE, limit=1)
+    assert check.envelope.id == written[2]
+
+
+@pytest.mark.parametrize(("outcome", "status"), [(COMMIT, "INIT"), (ROLLBACK, "DISCARDED")])
+def test_an_answer_ends_it(stores: Stores, outcome: LocalOutcome, status: str) -> None:
+    [event_id] = prepare(stores)
+    assert stores.half.answer(check_out(stores, event_id), outcome, reason="it said so")
+    after = row(stores, event_id)
+    assert (after["status"], after["check_at"], after["last_error"]) == (status, None, None)
+
+
+@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK, UNKNOWN])
+@pytest.mark.parametrize("word", [COMMIT, ROLLBACK])
+def test_an_answer_counts_only_while_it_is_half(
+    stores: Stores, word: LocalOutcome, answer: LocalOutcome
+) -> None:
+    [event_id] = prepare(stores)
+    check = check_out(stores, event_id)
+    stores.half.resolve([event_id], word)
+    before = row(stores, event_id)
+    assert not stores.half.answer(check, answer, reason="late")
+    assert row(stores, event_id) == before
+
+
+def test_unknown_leaves_it_half_with_the_reason(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    assert stores.half.answer(check_out(stores, event_id), UNKNOWN, reason="nobody home")
+    after = row(stores, event_id)
+    assert (after["status"], after["last_error"]) == ("HALF", "nobody home")
+
+
+def test_a_check_that_was_not_started_is_given_back_uncounted(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    let_time_pass(stores, event_id)
+    stores.half.give_back(stores.half.claim_checks(TYPE, limit=10))
+    assert [c.number for c in stores.half.claim_checks(TYPE, limit=10)] == [1]
+
+
+def test_a_word_ends_the_checks(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    let_time_pass(stores, event_id)
+    [check] = stores.half.claim_checks(TYPE, limit=10)
+    stores.half.resolve([event_id], COMMIT)
+    assert not stores.half.start(check)
+
+
+# --- a person -------------------------------------------------------------------------------------
+
+
+def use_up(stores: Stores, event_id: UUID) -> None:
+    change(stores, event_id, checks=15, last_error="nobody home")
+    let_time_pass(stores, event_id)
+
+
+def test_after_the_last_check_it_waits_for_a_person(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    use_up(stores, event_id)
+    assert stores.half.claim_checks(TYPE, limit=10) == []
+    assert [e.id for e in stores.half.park(limit=10)] == [event_id]
+    after = row(stores, event_id)
+    assert after["status"] == "UNRESOLVED"
+    assert after["last_error"] == "15 checks are used up; the last one said: nobody home"
+    assert after["settled_at"] is not None
+    assert claimed(stores) == []
+
+
+def test_the_last_check_has_its_interval_too(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    change(stores, event_id, checks=14)
+    check_out(stores, event_id)
+    assert stores.half.park(limit=10) == []
+
+
+def test_one_that_is_too_old_waits_for_a_person_whoever_was_asked(stores: Stores) -> None:
+    [old, young] = prepare(stores, envelope(type="nobody.knows"), envelope())
+    change(stores, old, due_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert [e.id for e in stores.half.park(limit=10)] == [old]
+    assert row(stores, old)["last_error"].startswith("older than 3 days")
+    assert row(stores, young)["status"] == "HALF"
+
+
+def test_one_that_is_too_old_is_neither_checked_nor_claimed(stores: Stores) -> None:
+    [event_id] = prepare(stores)
+    let_time_pass(stores, event_id)
+    change(stores, event_id, due_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert stores.half.claim_checks(TYPE, limit=10) == []
+    assert claimed(stores) == []
+
+
+def test_parking_goes_in_batches(stores: Stores) -> None:
+    for event_id in prepare(stores, *(envelope() for _ in range(3))):
+        use_up(stores, event_id)
+    assert [len(stores.half.park(limit=2)) for _ in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(("outcome", "status"), [(COMMIT, "INIT"), (ROLLBACK, "DISCARDED")])
+@pytest.mark.parametrize("parked", [True, False], ids=["unresolved", "half"])
+def test_a_person_decides_and_it_is_on_the_record(
+    stores: Stores, outcome: LocalOutcome, status: str, parked: bool
+) -> None:
+    [event_id] = prepare(stores, envelope(biz_key="b"))
+    if parked:
+        use_up(stores, event_id)
+        stores.half.park(limit=10)
+    message = stores.desk.find(event_id)
+    assert message is not None
+    stores.desk.decide([message], outcome, who="ann")
+    after = row(stores, event_id)
+    assert (after["status"], after["last_error"]) == (status, None)
+    assert (after["settled_at"] is None) == (outcome is COMMIT)
+    assert claimed(stores) == ([event_id] if outcome is COMMIT else [])
+    with stores.engine.connect() as connection:
+        [entry] = connection.execute(select(stores.tables.audit)).all()
+    assert (entry.who, entry.action) == ("ann", f"half {outcome.lower()}")
+    assert entry.subject == f"half message {event_id}"
+    assert json.loads(entry.detail)["from"] == ("UNRESOLVED" if parked else "HALF")
+    assert json.loads(entry.detail)["to"] == status
+
+
+def test_a_person_decides_about_all_or_none(stores: Stores) -> None:
+    first, second = prepare(stores, envelope(), envelope())
+    seen = [m for m in (stores.desk.find(first), stores.desk.find(second)) if m]
+    stores.half.resolve([second], COMMIT)
+    with pytest.raises(IllegalTransition, match=f"{second} is INIT"):
+        stores.desk.decide(seen, ROLLBACK, who="ann")
+    assert row(stores, first)["status"] == "HALF"
+    with stores.engine.connect() as connection:
+        assert connection.execute(select(stores.tables.audit)).all() == []
+
+
+def test_what_waits_for_a_person_is_listed_first(stores: Stores) -> None:
+    half, unresolved, other = prepare(stores, envelope(), envelope(), envelope(topic="other"))
+    use_up(stores, unresolved)
+    stores.half.park(limit=10)
+    add(stores, envelope())
+    assert [m.envelope.id for m in stores.desk.latest(limit=10)] == [unresolved, half, other]
+    assert [m.envelope.id for m in stores.desk.latest(limit=10, topic="other")] == [other]
+
+
+def test_an_ordinary_event_is_no_half_message(stores: Stores) -> None:
+    [event_id] = add(stores, envelope())
+    assert stores.desk.find(event_id) is None
+
+
+# --- the barrier ----------------------------------------------------------------------------------
+
+
+def test_a_local_transaction_that_committed_is_found(stores: Stores) -> None:
+    event_id = new_event_id()
+    with stores.engine.begin() as connection:
+        stores.barrier.enter(connection, [event_id])
+    assert stores.barrier.ask(event_id) is COMMIT
+    assert stores.barrier.ask(event_id) is COMMIT
+
+
+def test_one_that_rolled_back_is_shut_out(stores: Stores) -> None:
+    event_id = new_event_id()
+    with stores.engine.connect() as connection:
+        stores.barrier.enter(connection, [event_id])
+        connection.rollback()
+    assert stores.barrier.ask(event_id) is ROLLBACK
+    assert stores.barrier.ask(event_id) is ROLLBACK
+
+
+def test_a_late_local_transaction_cannot_commit(stores: Stores) -> None:
+    event_id = new_event_id()
+    assert stores.barrier.ask(event_id) is ROLLBACK
+    with (
+        pytest.raises(LateTransaction, match="resolved already"),
+        stores.engine.begin() as connection,
+    ):
+        stores.barrier.enter(connection, [event_id])
+    assert stores.barrier.ask(event_id) is ROLLBACK
+
+
+def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> None:
+    event_id = new_event_id()
+    with stores.engine.connect() as connection:
+        stores.barrier.enter(connection, [event_id])
+        assert stores.barrier.ask(event_id) is UNKNOWN
+        connection.commit()
+    assert stores.barrier.ask(event_id) is COMMIT
+
+
+def test_an_autocommit_cannot_hold_a_barrier(stores: Stores) -> None:
+    with stores.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(TransactionRefused, match="AUTOCOMMIT"):
+            stores.barrier.enter(connection, [new_event_id()])
+
+
+def test_old_barrier_rows_are_purged_in_batches(stores: Stores) -> None:
+    old = [UUID(int=new_event_id().int - (10**9 << 80)) for _ in range(3)]  # 11 days
+    with stores.engine.begin() as connection:
+        stores.barrier.enter(connection, [*old, new_event_id()])
+    b = stores.tables.barrier
+    with stores.engine.begin() as connection:
+        long_ago = datetime.now(UTC) - timedelta(days=8)
+        connection.execute(update(b).where(b.c.event_id.in_(old[1:])).values(entered_at=long_ago))
+    week = timedelta(days=7)
+    first = stores.purge.purge_barrier(older_than=week, limit=1)
+    assert (first.removed, first.more) == (1, True)
+    stores.purge.purge_barrier(older_than=week, limit=1)
+    last = stores.purge.purge_barrier(older_than=week, limit=1)
+    assert (last.removed, last.more) == (0, False)
+    with stores.engine.connect() as connection:
+        left = set(connection.scalars(select(b.c.event_id)))
+    assert old[0] in left
+    assert len(left) == 2

@@ -1,0 +1,359 @@
+"""Half messages by a state machine: whatever comes in whichever order, both sides end alike.
+
+The stores, the barrier and the check-back are the real ones, over SQLite files: one for the outbox,
+one for the local transactions. Words are lost, relays die in the middle of a check, local
+transactions come late, clocks jump.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import Connection, Engine, create_engine, delete, event, select, text, update
+
+from shieldtx import LocalOutcome, OutboxStatus, new_event_id
+from shieldtx.checkback import CheckBack, Parking
+from shieldtx.errors import LateTransaction
+from shieldtx.events import Envelope
+from shieldtx.ports import Settlement
+from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.store.barrier import SqlBarrier
+from shieldtx.store.half_desk import SqlHalfDesk
+from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.schema import Schema
+from shieldtx.store.tables import tables
+
+COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
+PLAN = CheckPlan(most=4)
+SOON = timedelta(seconds=40)
+TOO_LONG = timedelta(hours=73)
+DAY = timedelta(days=1)
+MOST = 3
+"""Messages."""
+
+
+class Died(Exception):
+    """A process ends in the middle of something."""
+
+
+@dataclass
+class World:
+    """Two databases, and what truly happened in them."""
+
+    outbox: Engine
+    ledger: Engine
+
+    def __post_init__(self) -> None:
+        self.tables = tables()
+        for engine in (self.outbox, self.ledger):
+            Schema(engine, shards=1).upgrade()
+        self.store = SqlHalfStore(self.outbox, self.tables, shards=1, plan=PLAN)
+        self.desk = SqlHalfDesk(self.outbox, self.tables)
+        self.barrier = SqlBarrier(self.ledger, self.tables, patience=timedelta(milliseconds=1))
+        self.relay = SqlOutboxStore(self.outbox, self.tables)
+
+    def clear(self) -> None:
+        for engine in (self.outbox, self.ledger):
+            with engine.begin() as connection:
+                for table in (self.tables.outbox, self.tables.barrier, self.tables.audit):
+                    connection.execute(delete(table))
+        SqlLeaseStore(self.outbox, self.tables).renew(relay="r", lease=DAY)
+
+    def rows(self) -> dict[UUID, Any]:
+        with self.outbox.connect() as connection:
+            return {row.event_id: row for row in connection.execute(select(self.tables.outbox))}
+
+    def jump(self, by: timedelta) -> None:
+        """Let the outbox's clock jump ahead: everything that was planned is so much nearer."""
+        o = self.tables.outbox
+        for event_id, row in self.rows().items():
+            if row.check_at is not None:
+                moved = {"check_at": row.check_at - by, "due_at": row.due_at - by}
+                with self.outbox.begin() as connection:
+                    connection.execute(update(o).where(o.c.event_id == event_id).values(moved))
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        engines = [
+            create_engine(f"sqlite:///{Path(folder) / name}.db", connect_args={"timeout": 0.001})
+            for name in ("outbox", "ledger")
+        ]
+        for engine in engines:
+            event.listen(engine, "connect", _forget_the_disk)
+        yield World(*engines)
+        for engine in engines:
+            engine.dispose()
+
+
+def _forget_the_disk(connection: Any, record: Any) -> None:
+    """No machine loses its power here."""
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA journal_mode = MEMORY")
+
+
+class HalfMachine(RuleBasedStateMachine):
+    """What an application, its relays, a person and time may do."""
+
+    world: World
+
+    messages = Bundle("messages")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.clear()
+        self.flying: tuple[UUID, Connection] | None = None
+        """The local transaction in flight; SQLite has one at a time."""
+        self.ended: dict[UUID, bool] = {}
+        """Which local transactions ended, and whether they committed."""
+        self.prepared = 0
+        self.published: list[UUID] = []
+
+    def checker(self) -> Callable[[UUID], LocalOutcome]:
+        return self.world.barrier.ask
+
+    # --- the application --------------------------------------------------------------------------
+
+    # Few, so that much happens to each.
+    @precondition(lambda self: self.prepared < MOST)
+    @rule(target=messages)
+    def prepare(self) -> UUID:
+        envelope = _envelope()
+        self.world.store.prepare([Preparation(envelope=envelope)])
+        self.prepared += 1
+        return envelope.id
+
+    @precondition(lambda self: self.flying is None)
+    @rule(message=messages)
+    def begin_local(self, message: UUID) -> None:
+        """In time, or late; again only where a check has not shut it out, or it has committed."""
+        connection = self.world.ledger.connect()
+        try:
+            self.world.barrier.enter(connection, [message])
+        except LateTransaction:
+            connection.close()
+            self.ended.setdefault(message, False)
+        else:
+            assert not self.ended.get(message), "it committed before, and got in again"
+            self.flying = (message, connection)
+
+    @precondition(lambda self: self.flying is not None)
+    @rule(commits=st.booleans(), word_comes=st.booleans())
+    def end_local(self, commits: bool, word_comes: bool) -> None:
+        assert self.flying is not None
+        message, connection = self.flying
+        self.flying = None
+        if commits:
+            connection.commit()
+        else:
+            connection.rollback()
+        connection.close()
+        # One that rolled back may be tried again, unless the application has said so.
+        if commits or word_comes:
+            self.ended[message] = commits
+        if word_comes:
+            self.world.store.resolve([message], COMMIT if commits else ROLLBACK)
+            if not commits:
+                self.world.barrier.ask(message)
+
+    @rule(message=messages)
+    def say_again(self, message: UUID) -> None:
+        """A word that was held up on its way."""
+        if message in self.ended:
+            said = COMMIT if self.ended[message] else ROLLBACK
+            self.world.store.resolve([message], said)
+
+    # --- the relays -------------------------------------------------------------------------------
+
+    @rule(dies=st.sampled_from(["", "", "before the checker", "after the checker"]))
+    def check(self, dies: str) -> None:
+        self.world.jump(SOON)
+        with suppress(Died):
+            self._check(dies)
+
+    def _check(self, dies: str = "") -> None:
+        ask = self.checker()
+
+        def checker(envelope: Envelope) -> LocalOutcome:
+            return ask(envelope.id)
+
+        store = _Dying(self.world.store, dies) if dies else self.world.store
+        CheckBack(
+            event_type="orders.placed",
+            store=store,  # type: ignore[arg-type]
+            checker=checker,
+            timeout=timedelta(seconds=10),
+            budget=timedelta(seconds=20),
+        ).run_once()
+
+    @rule()
+    def park(self) -> None:
+        Parking(store=self.world.store).run_once()
+
+    @rule()
+    def jump(self) -> None:
+        self.world.jump(TOO_LONG)
+
+    @rule()
+    def publish(self) -> None:
+        claim = self.world.relay.claim(relay="r", limit=100)
+        ids = [claimed.envelope.id for claimed in claim.events]
+        if ids:
+            self.published += ids
+            self.world.relay.settle(claim.token, Settlement(processed=ids))
+
+    # --- a person ---------------------------------------------------------------------------------
+
+    @rule(message=messages)
+    def decide(self, message: UUID) -> None:
+        """About what nobody could tell, by asking the database of the local transactions."""
+        found = self.world.desk.find(message)
+        assert found is not None
+        if found.status is OutboxStatus.UNRESOLVED:
+            truth = self.world.barrier.ask(message)
+            if truth is not UNKNOWN:
+                self.world.desk.decide([found], truth, who="ann")
+
+    # --- what holds at any time -------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_sent_that_did_not_commit(self) -> None:
+        assert all(self.ended.get(message) for message in self.published)
+        assert len(set(self.published)) == len(self.published)
+
+    @invariant()
+    def what_committed_is_never_discarded(self) -> None:
+        for message, row in self.world.rows().items():
+            if self.ended.get(message):
+                assert row.status != "DISCARDED"
+            elif row.status in {"INIT", "PROCESSING", "PROCESSED"}:
+                raise AssertionError(f"{row.status} without a local transaction")
+
+    @invariant()
+    def the_checks_are_bounded(self) -> None:
+        for row in self.world.rows().values():
+            assert 0 <= row.checks <= PLAN.most
+            assert (row.check_at is not None) == (row.status == "HALF")
+
+    def teardown(self) -> None:
+        """When all is quiet, each message has come to its end or waits for a person."""
+        if self.flying is not None:
+            self.flying[1].rollback()
+            self.flying[1].close()
+            self.flying = None
+        for _ in range(PLAN.most + 1):
+            self.world.jump(SOON)
+            self._check()
+            self.park()
+        self.publish()
+        for message, row in self.world.rows().items():
+            ends = {"PROCESSED"} if self.ended.get(message) else {"DISCARDED"}
+            assert row.status in ends | {"UNRESOLVED"}, (message, row.status)
+
+
+class _Dying:
+    """A store in the hands of a relay that dies during its first check."""
+
+    def __init__(self, real: SqlHalfStore, dies: str) -> None:
+        self._real = real
+        self._dies = dies
+
+    def start(self, check: DueCheck) -> bool:
+        started = self._real.start(check)
+        if self._dies == "before the checker":
+            raise Died
+        return started
+
+    def answer(self, *_: object, **__: object) -> bool:
+        raise Died
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _envelope() -> Envelope:
+    return Envelope(
+        id=new_event_id(),
+        type="orders.placed",
+        source="orders",
+        topic="orders.placed",
+        payload="{}",
+        time=datetime.now(UTC),
+        key="k",
+    )
+
+
+@contextmanager
+def machine_in(world: World, kind: type[HalfMachine]) -> Iterator[type[HalfMachine]]:
+    kind.world = world
+    yield kind
+
+
+def test_both_databases_end_alike_whatever_comes(world: World) -> None:
+    with machine_in(world, HalfMachine) as machine:
+        run_state_machine_as_test(
+            machine, settings=settings(max_examples=40, stateful_step_count=40)
+        )
+
+
+class OnlyLooks(HalfMachine):
+    """A checker that looks whether the local transaction committed, and leaves nothing behind."""
+
+    def checker(self) -> Callable[[UUID], LocalOutcome]:
+        def look(message: UUID) -> LocalOutcome:
+            with self.world.ledger.connect() as connection:
+                query = text("SELECT committed FROM shield_barrier WHERE event_id = :id")
+                return COMMIT if connection.scalar(query, {"id": message.hex}) else ROLLBACK
+
+        return look
+
+
+def test_the_machine_finds_out_a_check_that_only_looks(world: World) -> None:
+    with machine_in(world, OnlyLooks) as machine, pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            machine,
+            # One is enough: the shortest would take a while.
+            settings=settings(max_examples=200, stateful_step_count=40, phases=[Phase.generate]),
+        )
+
+
+class CommitsInTheEnd(HalfMachine):
+    """Messages about which nobody could tell are sent, so that they are out of the way."""
+
+    @rule()
+    def park(self) -> None:
+        super().park()
+        for message, row in self.world.rows().items():
+            if row.status == "UNRESOLVED":
+                found = self.world.desk.find(message)
+                assert found is not None
+                self.world.desk.decide([found], COMMIT, who="nobody")
+
+
+def test_the_machine_finds_out_a_default_after_the_last_check(world: World) -> None:
+    with machine_in(world, CommitsInTheEnd) as machine, pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(max_examples=200, stateful_step_count=40, phases=[Phase.generate]),
+        )

@@ -1,0 +1,145 @@
+"""The gate of the write side: what it knows of a backlog, how it comes by it, what it says."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import Connection
+
+from shieldtx.backlog import LOG_EVERY, LOOK_EVERY, SHARE, BacklogGate
+from shieldtx.catalog import Catalog, OnBacklog
+from shieldtx.errors import BacklogExceeded, ConfigurationError
+
+CONNECTION = cast("Connection", object())
+LIMIT = 5
+
+
+class Outbox:
+    """What waits, and a clock, both set by hand."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.looks: list[str] = []
+        self.now = 1000.0
+        self.took = 0.0
+        self.catalog = Catalog()
+        self.gate = BacklogGate(self, clock=lambda: self.now)
+
+    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:  # noqa: ARG002  as the port
+        self.looks.append(topic)
+        self.now += self.took
+        return min(self.waiting, upto)
+
+    def admit(self, name: str = "orders", connection: Connection | None = CONNECTION) -> None:
+        self.gate.admit(self.catalog.get(name), connection)
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    outbox = Outbox()
+    outbox.catalog.declare("orders", backlog_limit=LIMIT)
+    return outbox
+
+
+def test_below_the_limit_events_are_let_in_and_at_the_limit_refused(outbox: Outbox) -> None:
+    outbox.waiting = LIMIT - 1
+    outbox.admit()
+    outbox.waiting = LIMIT
+    outbox.now += LOOK_EVERY
+    with pytest.raises(BacklogExceeded, match="topic orders: 5 events or more wait") as refused:
+        outbox.admit()
+    error = refused.value
+    assert (error.topic, error.backlog, error.limit) == ("orders", LIMIT, LIMIT)
+
+
+def test_between_two_looks_nothing_is_counted(outbox: Outbox) -> None:
+    for _ in range(100):
+        outbox.admit()
+        outbox.now += LOOK_EVERY / 101
+    assert len(outbox.looks) == 1
+    outbox.now += LOOK_EVERY
+    outbox.admit()
+    assert len(outbox.looks) == 2
+
+
+def test_looks_that_take_long_come_seldom(outbox: Outbox) -> None:
+    outbox.took = 0.5
+    outbox.admit()
+    outbox.now += SHARE * 0.5 - 0.1
+    outbox.admit()
+    assert len(outbox.looks) == 1
+    outbox.now += 0.2
+    outbox.admit()
+    assert len(outbox.looks) == 2
+
+
+def test_a_caller_without_a_connection_goes_by_the_last_look_or_orders_one(outbox: Outbox) -> None:
+    outbox.waiting = LIMIT
+    outbox.admit(connection=None)
+    assert not outbox.looks
+    outbox.gate.look_for_others(CONNECTION)
+    assert outbox.looks == ["orders"]
+    with pytest.raises(BacklogExceeded):
+        outbox.admit(connection=None)
+    outbox.now += LOOK_EVERY
+    outbox.admit(connection=None)
+    outbox.gate.look_for_others(CONNECTION)
+    assert len(outbox.looks) == 2
+    outbox.gate.look_for_others(CONNECTION)
+    assert len(outbox.looks) == 2
+
+
+def test_types_of_one_topic_may_have_limits_of_their_own(outbox: Outbox) -> None:
+    outbox.catalog.declare("orders.urgent", topic="orders", backlog_limit=2 * LIMIT)
+    outbox.waiting = LIMIT
+    outbox.admit("orders.urgent")
+    with pytest.raises(BacklogExceeded):
+        outbox.admit("orders")
+
+
+def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox.catalog.declare("paid", backlog_limit=LIMIT, on_backlog="warn")
+    outbox.waiting = LIMIT
+    for _ in range(3):
+        outbox.admit("paid")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "topic paid: 5 events or more wait to be sent" in caplog.text
+    outbox.now += LOG_EVERY
+    outbox.admit("paid")
+    assert len(caplog.records) == 2
+
+
+def test_a_type_that_ignores_backlogs_is_never_counted(outbox: Outbox) -> None:
+    outbox.waiting = LIMIT
+    outbox.catalog.declare("audit", backlog_limit=LIMIT, on_backlog=OnBacklog.IGNORE)
+    outbox.admit("audit")
+    assert not outbox.looks
+
+
+def test_the_settings_limit_is_that_of_types_without_one_of_their_own() -> None:
+    catalog = Catalog(backlog_limit=7, on_backlog=OnBacklog.WARN)
+    assert not catalog.limits_backlogs
+    inherited = catalog.declare("a")
+    own = catalog.declare("b", backlog_limit=9, on_backlog="refuse")
+    assert (inherited.backlog_limit, inherited.on_backlog) == (7, OnBacklog.WARN)
+    assert (own.backlog_limit, own.on_backlog) == (9, OnBacklog.REFUSE)
+    assert catalog.limits_backlogs
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backlog_limit": 0}, "backlog_limit 0 must be from 1"),
+        ({"backlog_limit": 10_000_000}, 'for none, use on_backlog="ignore"'),
+        ({"on_backlog": "block"}, "on_backlog 'block' must be one of refuse, warn, ignore"),
+    ],
+)
+def test_a_limit_that_cannot_work_is_refused_where_it_is_declared(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Catalog().declare("a", **options)

@@ -1,0 +1,168 @@
+"""Hooks by themselves: order, what they are given, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import FrozenInstanceError, fields
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import Envelope, new_event_id
+from shieldtx.hooks import LOGGED_EVERY, ConsumeContext, Hooks, SendContext
+from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
+from shieldtx.watch import Watch
+
+ACKNOWLEDGED = Delivery(outcome=Outcome.ACKNOWLEDGED, partition=3, offset=17)
+
+
+def envelope(key: str = "k") -> Envelope:
+    return Envelope(
+        id=new_event_id(),
+        type="orders.placed",
+        source="orders",
+        topic="orders",
+        payload='{"card": "4111"}',
+        time=datetime.now(UTC),
+        key=key,
+    )
+
+
+def claimed(*keys: str) -> list[Claimed]:
+    return [Claimed(envelope=envelope(key), attempts=1, unconfirmed=False) for key in keys]
+
+
+def attempt(key: str = "k") -> Attempt:
+    return Attempt(envelope=envelope(key), group="stock", number=1, token=uuid4(), place=(3, 17))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_registering_returns_the_hook_so_that_it_can_decorate() -> None:
+    hooks = Hooks()
+
+    @hooks.after_send
+    def count(context: SendContext) -> None: ...
+
+    @hooks.on_consume_error
+    def report(context: ConsumeContext) -> None: ...
+
+    assert (count.__name__, report.__name__) == ("count", "report")
+    assert hooks.watch_sending
+    assert hooks.watch_consuming
+
+
+def test_what_nobody_could_call_is_refused_at_once() -> None:
+    async def later(context: SendContext) -> None: ...
+
+    for wrong in (later, "print", None):
+        with pytest.raises(ConfigurationError, match="plain function"):
+            Hooks().before_send(wrong)  # type: ignore[type-var]
+
+
+def test_nobody_watches_where_nothing_is_registered() -> None:
+    hooks = Hooks()
+    assert not hooks.watch_sending
+    assert not hooks.watch_consuming
+    hooks.before_consume(print)
+    assert not hooks.watch_sending
+    assert hooks.watch_consuming
+
+
+def test_hooks_are_called_in_the_order_of_registration_event_by_event() -> None:
+    hooks, calls = Hooks(), []
+    hooks.after_send(lambda c: calls.append(("first", c.key)))
+    hooks.after_send(lambda c: calls.append(("second", c.key)))
+    hooks.sent(claimed("a", "b"), [ACKNOWLEDGED] * 2, waited=0.5, took=0.25)
+    assert calls == [("first", "a"), ("second", "a"), ("first", "b"), ("second", "b")]
+
+
+def test_after_and_error_are_told_apart_by_the_outcome() -> None:
+    hooks, calls = Hooks(), []
+    hooks.after_send(lambda c: calls.append(("after", c.key, c.offset)))
+    hooks.on_send_error(lambda c: calls.append(("error", c.key, c.error)))
+    refused = Delivery(outcome=Outcome.REFUSED, reason="no such topic")
+    hooks.sent(claimed("a", "b"), [refused, ACKNOWLEDGED], waited=0.5, took=0.25)
+    assert calls == [("error", "a", "no such topic"), ("after", "b", 17)]
+
+
+def test_a_context_cannot_be_changed_and_holds_no_payload() -> None:
+    hooks, seen = Hooks(), []
+    hooks.before_consume(seen.append)
+    hooks.consuming([attempt()])
+    [context] = seen
+    with pytest.raises(FrozenInstanceError):
+        context.key = "another"
+    assert "4111" not in repr(context)
+    assert "payload" not in {f.name for f in (*fields(SendContext), *fields(ConsumeContext))}
+
+
+def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    hooks, errors = Hooks(clock=clock), [ValueError("one"), ValueError("two"), KeyError("three")]
+    pending = list(errors)
+
+    def broken(context: SendContext) -> None:
+        raise pending.pop(0)
+
+    hooks.before_send(broken)
+    hooks.sending(claimed("a", "b", "c"), waited=0)
+    assert [r.exc_info[1] for r in caplog.records if r.exc_info] == [errors[0], errors[2]]
+    assert all(r.levelno == logging.ERROR for r in caplog.records)
+
+    pending += [ValueError("four")]
+    clock.now += LOGGED_EVERY
+    hooks.sending(claimed("a"), waited=0)
+    assert len(caplog.records) == 3
+
+
+def test_later_hooks_and_events_do_not_notice_an_error() -> None:
+    hooks, calls = Hooks(), []
+
+    def broken(context: SendContext) -> None:
+        raise ValueError(context.key)
+
+    hooks.before_send(broken)
+    hooks.before_send(lambda c: calls.append(c.key))
+    hooks.sending(claimed("a", "b"), waited=0)
+    assert calls == ["a", "b"]
+
+
+def test_a_watch_takes_the_time_of_each_attempt() -> None:
+    clock, took = Clock(), []
+    hooks = Hooks()
+    hooks.after_consume(lambda c: took.append(c.took))
+    hooks.on_consume_error(lambda c: took.append((c.took, c.error, c.exception)))
+    watch = Watch(hooks, clock=clock)
+    first, second, third = attempt("a"), attempt("b"), attempt("c")
+    watch.begin([first])
+    clock.now += 2
+    watch.begin([second])
+    clock.now += 1
+    watch.end([first, second], "APPLIED")
+    watch.fail(third, "REFUSED", "its process died")
+    assert took == [3, 1, (None, "its process died", None)]
+
+
+def test_an_attempt_that_begins_again_is_timed_from_there() -> None:
+    clock, took = Clock(), []
+    hooks = Hooks()
+    hooks.after_consume(lambda c: took.append(c.took))
+    watch = Watch(hooks, clock=clock)
+    again = attempt()
+    watch.begin([again])
+    clock.now += 5
+    watch.begin([again])
+    clock.now += 1
+    watch.end([again], "APPLIED")
+    assert took == [1]

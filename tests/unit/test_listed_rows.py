@@ -1,0 +1,157 @@
+"""The rows of a run come back from its files as they were listed, a few at a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import new_event_id
+from shieldtx.reconcile import rows as rows_module
+from shieldtx.reconcile.rows import ListedRow, listed_rows
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+
+NOW = datetime(2026, 3, 1, 2, 0, 0, 123_456, tzinfo=UTC)
+MICROS = pa.timestamp("us", tz="UTC")
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "COMMIT",
+        "upstream": "orders",
+        "downstream": "stock",
+        "consumer_group": "stock",
+        "event_id": str(new_event_id()),
+        "topic": "orders.placed",
+        "verdict": "MISSING_DOWNSTREAM",
+        "upstream_status": "PROCESSED",
+        "downstream_status": None,
+        "upstream_attempts": 1,
+        "attempts": None,
+        "published_at": NOW,
+        "settled_at": None,
+    } | changes
+
+
+def write(file: Path, *listed: dict[str, Any], times: pa.DataType = MICROS) -> None:
+    schema = pa.schema(
+        [
+            *((name, pa.string()) for name in ("kind", "upstream", "downstream")),
+            *((name, pa.string()) for name in ("consumer_group", "event_id", "topic", "verdict")),
+            *((name, pa.string()) for name in ("upstream_status", "downstream_status")),
+            *((name, pa.int32()) for name in ("upstream_attempts", "attempts")),
+            *((name, times) for name in ("published_at", "settled_at")),
+        ]
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(list(listed), schema=schema), file)
+
+
+def test_a_row_comes_back_as_it_was_listed(tmp_path: Path):
+    given = values()
+    write(tmp_path / "part-0.parquet", given)
+    (tmp_path / "_SUCCESS").touch()
+
+    (row,) = listed_rows(tmp_path, [Verdict.MISSING_DOWNSTREAM])
+
+    assert row == ListedRow(
+        kind=TxKind.COMMIT,
+        upstream="orders",
+        downstream="stock",
+        group="stock",
+        event_id=UUID(given["event_id"]),
+        verdict=Verdict.MISSING_DOWNSTREAM,
+        upstream_status=OutboxStatus.PROCESSED,
+        downstream_status=None,
+        upstream_attempts=1,
+        attempts=None,
+        published_at=NOW,
+        settled_at=None,
+    )
+
+
+def test_only_the_verdicts_that_are_asked_for_come_back_from_all_files(tmp_path: Path):
+    parked = values(verdict="PARKED", downstream_status="DEAD", attempts=3, settled_at=NOW)
+    write(tmp_path / "part-0.parquet", values(), values(verdict="IN_FLIGHT"))
+    write(tmp_path / "part-1.parquet", parked, values())
+
+    found = list(listed_rows(tmp_path, [Verdict.PARKED, Verdict.MISSING_DOWNSTREAM]))
+
+    assert sorted(row.verdict for row in found) == [
+        "MISSING_DOWNSTREAM",
+        "MISSING_DOWNSTREAM",
+        "PARKED",
+    ]
+    (dead,) = [row for row in found if row.verdict is Verdict.PARKED]
+    assert (dead.downstream_status, dead.attempts) == (InboxStatus.DEAD, 3)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [pa.timestamp("ns"), pa.timestamp("us"), pa.timestamp("us", tz="Europe/Berlin")],
+    ids=str,
+)
+def test_times_are_utc_to_the_microsecond_however_they_are_stored(tmp_path: Path, times: Any):
+    given = NOW if times.tz else NOW.replace(tzinfo=None)
+    write(tmp_path / "part-0.parquet", values(published_at=given), times=times)
+
+    (row,) = listed_rows(tmp_path, [Verdict.MISSING_DOWNSTREAM])
+
+    assert row.published_at == NOW
+    assert row.published_at.utcoffset() == timedelta(0)
+
+
+def test_a_run_that_listed_nothing_has_no_rows(tmp_path: Path):
+    (tmp_path / "_SUCCESS").touch()
+
+    assert list(listed_rows(tmp_path, list(Verdict))) == []
+
+
+def test_a_folder_that_is_not_there_says_where_to_repair(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="--folder"):
+        list(listed_rows(tmp_path / "gone", list(Verdict)))
+
+
+def test_files_of_another_kind_are_refused_by_the_columns_they_lack(tmp_path: Path):
+    pq.write_table(pa.table({"verdict": ["PARKED"]}), tmp_path / "part-0.parquet")
+
+    with pytest.raises(ConfigurationError, match=r"have no attempts, .*reconcile once more"):
+        list(listed_rows(tmp_path, list(Verdict)))
+
+
+def test_a_broken_file_is_refused(tmp_path: Path):
+    (tmp_path / "part-0.parquet").write_bytes(b"PAR1 not really PAR1")
+
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        list(listed_rows(tmp_path, list(Verdict)))
+
+
+def test_without_pyarrow_the_way_to_install_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rows_module, "find_spec", lambda name: None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'shieldtx\[spark\]'"):
+        list(listed_rows(tmp_path, list(Verdict)))
+
+
+def test_many_rows_are_never_in_memory_together(tmp_path: Path):
+    listed = [values() for _ in range(20_000)]
+    for part in range(10):
+        write(tmp_path / f"part-{part}.parquet", *listed)
+    before, most, count = pa.total_allocated_bytes(), 0, 0
+
+    for _ in listed_rows(tmp_path, [Verdict.MISSING_DOWNSTREAM]):
+        count += 1
+        if count % 5_000 == 0:
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    assert count == 200_000
+    assert most < 10_000_000, "one file's rows, not those of all"

@@ -1,0 +1,107 @@
+"""A relay's pace: half of what was too much, a step more while all is well."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shieldtx.pace import LOG_EVERY, STEPS, Pace, next_size
+from shieldtx.ports import Pressure
+
+MOST = 1000
+SIZES = st.integers(min_value=1, max_value=10_000)
+THROTTLED = Pressure(pause=2.0)
+FULL = Pressure(full=True)
+CALM = Pressure()
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pace(clock: Clock) -> Pace:
+    return Pace(MOST, clock=clock)
+
+
+@given(SIZES, SIZES, SIZES, st.booleans())
+def test_a_batch_is_never_empty_and_never_above_the_most(
+    size: int, sent: int, most: int, is_pressed: bool
+) -> None:
+    size, sent = min(size, most), min(sent, size)
+    assert 1 <= next_size(size, sent=sent, most=most, is_pressed=is_pressed) <= most
+
+
+@given(SIZES, SIZES)
+def test_under_pressure_the_next_batch_has_half_of_what_was_sent(size: int, sent: int) -> None:
+    sent = min(sent, size)
+    following = next_size(size, sent=sent, most=10_000, is_pressed=True)
+    assert following == max(1, sent // 2)
+
+
+@given(SIZES)
+def test_without_pressure_full_speed_is_a_bounded_number_of_batches_away(most: int) -> None:
+    size, batches = 1, 0
+    while size < most:
+        following = next_size(size, sent=size, most=most, is_pressed=False)
+        assert following > size
+        size, batches = following, batches + 1
+    assert batches <= 2 * STEPS
+
+
+@given(st.lists(st.sampled_from([CALM, THROTTLED, FULL]), max_size=60), SIZES)
+def test_whatever_comes_full_speed_follows_when_the_pressure_ends(
+    pressures: list[Pressure], most: int
+) -> None:
+    clock = Clock()
+    pace = Pace(most, clock=clock)
+    for pressure in [*pressures, *[CALM] * 2 * STEPS]:
+        clock.now += pace.pause
+        assert 1 <= pace.size <= most
+        pace.note(pressure, sent=pace.size)
+    assert (pace.size, pace.pause, pace.is_throttled) == (most, 0.0, False)
+
+
+def test_a_relay_pauses_for_as_long_as_the_broker_asks_for(pace: Pace, clock: Clock) -> None:
+    pace.note(THROTTLED, sent=MOST)
+    assert (pace.size, pace.pause, pace.is_throttled) == (500, 2.0, True)
+    clock.now += 1.5
+    assert pace.pause == 0.5
+    clock.now += 1
+    assert pace.pause == 0.0
+    assert pace.is_throttled
+
+
+def test_full_buffers_make_smaller_batches_without_a_pause(pace: Pace) -> None:
+    pace.note(FULL, sent=MOST)
+    assert (pace.size, pace.pause, pace.is_throttled) == (500, 0.0, False)
+
+
+def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
+    pace: Pace, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        pace.note(THROTTLED, sent=pace.size)
+    assert len(caplog.messages) == 1
+    assert "the broker throttles it, for 2 s now" in caplog.text
+    clock.now += LOG_EVERY
+    pace.note(FULL, sent=pace.size)
+    assert len(caplog.messages) == 2
+    for _ in range(STEPS + 1):
+        pace.note(CALM, sent=pace.size)
+    assert caplog.messages[2:] == ["the relay is at its full speed again, after 3 pauses"]

@@ -1,0 +1,134 @@
+"""Partitions whose events pile up: held at the limit, and polled again well below it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shieldtx.pending import LOOK_EVERY, LOW, SHARE, PendingEvents, held_after
+from shieldtx.ports import Place, ReceivedRecord
+
+LIMIT = 10
+A: Place = ("orders.commit", 0)
+B: Place = ("orders.commit", 1)
+PLACES = st.sampled_from([A, B])
+COUNTS = st.dictionaries(PLACES, st.integers(min_value=1, max_value=3 * LIMIT))
+
+
+class Inbox:
+    """What is open, and a clock, both set by hand."""
+
+    def __init__(self) -> None:
+        self.open: Counter[Place] = Counter()
+        self.looks = 0
+        self.now = 1000.0
+        self.took = 0.0
+        self.pending = PendingEvents(limit=LIMIT, count=self.count, clock=lambda: self.now)
+
+    def count(self) -> Counter[Place]:
+        self.looks += 1
+        self.now += self.took
+        return +self.open
+
+    def receive(self, place: Place, count: int, *, finished: int = 0) -> None:
+        self.open[place] += count - finished
+        self.pending.received(
+            ReceivedRecord(topic=place[0], partition=place[1], offset=n, key=None, value=None)
+            for n in range(count)
+        )
+
+    def held(self) -> frozenset[Place]:
+        self.pending.look()
+        return self.pending.held
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    inbox = Inbox()
+    assert not inbox.held()
+    return inbox
+
+
+@given(st.frozensets(PLACES), COUNTS)
+def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
+    held: frozenset[Place], pending: dict[Place, int]
+) -> None:
+    following = held_after(held, pending, limit=LIMIT)
+    for place in (A, B):
+        count = pending.get(place, 0)
+        if count >= LIMIT:
+            assert place in following
+        elif count <= LIMIT * LOW:
+            assert place not in following
+        else:
+            assert (place in following) == (place in held), "between the marks nothing changes"
+
+
+@given(st.lists(st.tuples(PLACES, st.integers(1, 4), st.integers(0, 4), st.floats(0, 0.4))))
+def test_no_partition_ever_has_more_than_the_limit_and_one_batch(
+    batches: list[tuple[Place, int, int, float]],
+) -> None:
+    inbox = Inbox()
+    for place, count, finished, seconds in batches:
+        inbox.now += seconds
+        if place in inbox.held():
+            inbox.open[place] = max(0, inbox.open[place] - finished)
+            continue
+        inbox.receive(place, count, finished=min(finished, count))
+        assert inbox.open[place] < LIMIT + count
+
+
+def test_while_nothing_piles_up_the_inbox_is_seldom_looked_at(inbox: Inbox) -> None:
+    for _ in range(LIMIT - 1):
+        inbox.receive(A, 1, finished=1)
+        assert not inbox.held()
+    assert inbox.looks == 1
+    inbox.now += LOOK_EVERY
+    assert not inbox.held()
+    assert inbox.looks == 2
+
+
+def test_a_partition_that_may_have_reached_the_limit_is_looked_at_before_the_next_batch(
+    inbox: Inbox,
+) -> None:
+    inbox.receive(A, LIMIT, finished=LIMIT)
+    assert not inbox.held()
+    assert inbox.looks == 2
+    inbox.receive(A, LIMIT)
+    inbox.receive(B, 1)
+    assert inbox.held() == {A}
+
+
+def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
+    inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    inbox.receive(A, LIMIT)
+    assert inbox.held() == {A}
+    inbox.open[A] = LIMIT // 2 + 1
+    inbox.now += LOOK_EVERY
+    assert inbox.held() == {A}
+    inbox.open[A] = LIMIT // 2
+    assert inbox.held() == {A}, "not before the next look"
+    inbox.now += LOOK_EVERY
+    assert not inbox.held()
+    assert caplog.messages == [
+        "orders.commit[0] is paused: 10 of its events are unfinished in the inbox, the limit is 10",
+        "orders.commit[0] is polled again",
+    ]
+
+
+def test_looks_that_take_long_come_seldom(inbox: Inbox) -> None:
+    inbox.took = 2.0
+    inbox.now += LOOK_EVERY
+    inbox.held()
+    inbox.now += SHARE * 2.0 - 2.5
+    inbox.held()
+    assert inbox.looks == 2
+    inbox.now += 1
+    inbox.held()
+    assert inbox.looks == 3

@@ -1,0 +1,218 @@
+"""The tracer: what it gathers, when it writes, and what becomes of what it cannot write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from shieldtx.hooks import ConsumeContext, Hooks, SendContext
+from shieldtx.ports import Outcome
+from shieldtx.states import TxKind
+from shieldtx.tracing import COMPLAINT_EVERY, Entry, Tracer
+
+NEVER = timedelta(days=1)
+
+
+class Kept:
+    """Keeps entries in a list, unless it is told to fail or to hang."""
+
+    def __init__(self) -> None:
+        self.batches: list[Sequence[Entry]] = []
+        self.error: Exception | None = None
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.at_work = threading.Event()
+
+    def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:  # noqa: ARG002
+        self.at_work.set()
+        self.may_go_on.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.batches.append(list(entries))
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for batch in self.batches for entry in batch]
+
+
+def sent(key: str = "k", **given: object) -> SendContext:
+    standard = {
+        "event_id": uuid4(),
+        "type": "orders.placed",
+        "source": "orders",
+        "topic": "orders",
+        "kind": TxKind.COMMIT,
+        "key": key,
+        "attempt": 1,
+        "waited": 0.5,
+        "outcome": Outcome.ACKNOWLEDGED,
+        "took": 0.25,
+        "partition": 3,
+        "offset": 17,
+    }
+    return SendContext(**(standard | given))  # type: ignore[arg-type]
+
+
+def consumed(**given: object) -> ConsumeContext:
+    standard = {
+        "event_id": uuid4(),
+        "type": "orders.placed",
+        "source": "orders",
+        "topic": "orders",
+        "kind": TxKind.COMMIT,
+        "key": "k",
+        "group": "stock",
+        "attempt": 2,
+        "partition": 3,
+        "offset": 17,
+        "verdict": "RETRIED",
+        "error": "ValueError: no",
+    }
+    return ConsumeContext(**(standard | given))  # type: ignore[arg-type]
+
+
+def after_send(hooks: Hooks) -> Callable[[SendContext], object]:
+    [hook] = hooks._after_send
+    return hook
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def tracer(kept: Kept, **options: object) -> tuple[Tracer, Hooks]:
+    made, hooks = Tracer(lambda: kept, **options), Hooks()  # type: ignore[arg-type]
+    made.attach(hooks)
+    return made, hooks
+
+
+def test_what_ends_becomes_an_entry(kept: Kept) -> None:
+    made, hooks = tracer(kept, every=NEVER, clock=lambda: 7.0)
+    send, attempt = sent(), consumed()
+    after_send(hooks)(send)
+    hooks._on_consume_error[0](attempt)
+    made.flush()
+    assert kept.entries == [
+        Entry(
+            event_id=send.event_id,
+            group=None,
+            attempt=1,
+            outcome="ACKNOWLEDGED",
+            ended=7.0,
+            waited=0.5,
+            took=0.25,
+            partition=3,
+            offset=17,
+        ),
+        Entry(
+            event_id=attempt.event_id,
+            group="stock",
+            attempt=2,
+            outcome="RETRIED",
+            ended=7.0,
+            partition=3,
+            offset=17,
+            reason="ValueError: no",
+        ),
+    ]
+    made.close()
+
+
+def test_entries_are_written_without_being_asked_for(
+    kept: Kept, eventually: Callable[..., None]
+) -> None:
+    made, hooks = tracer(kept, every=timedelta(seconds=0.01))
+    after_send(hooks)(sent())
+    eventually(lambda: len(kept.entries) == 1, "the entry is written")
+    made.close()
+
+
+def test_closing_writes_what_is_left_and_ends_the_thread(kept: Kept) -> None:
+    made, hooks = tracer(kept, every=NEVER)
+    after_send(hooks)(sent())
+    assert [t for t in threading.enumerate() if t.name == "shieldtx-trace"]
+    made.close()
+    assert len(kept.entries) == 1
+    assert not [t for t in threading.enumerate() if t.name == "shieldtx-trace"]
+
+
+def test_a_tracer_without_entries_has_neither_thread_nor_store() -> None:
+    def store() -> Kept:
+        raise AssertionError("nobody needs it")
+
+    made = Tracer(store)
+    made.flush()
+    made.close()
+    assert not [t for t in threading.enumerate() if t.name == "shieldtx-trace"]
+
+
+def test_they_go_in_batches(kept: Kept) -> None:
+    made, hooks = tracer(kept, every=NEVER, batch_size=4)
+    for _ in range(10):
+        after_send(hooks)(sent())
+    made.flush()
+    assert [len(batch) for batch in kept.batches] == [4, 4, 2]
+    made.close()
+
+
+def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    made, hooks = tracer(kept, every=NEVER, most=3, clock=lambda: now[0])
+    for key in "abcde":
+        after_send(hooks)(sent(key))
+    made.flush()
+    assert len(kept.entries) == 3
+    assert [r.getMessage() for r in caplog.records] == ["2 entries of the trace are lost"]
+    for key in "abcde":
+        after_send(hooks)(sent(key))
+    made.flush()
+    assert len(caplog.records) == 1
+    now[0] += COMPLAINT_EVERY
+    made.flush()
+    assert len(caplog.records) == 2
+    made.close()
+
+
+def test_what_the_database_refuses_is_lost_and_the_next_is_tried(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, hooks = tracer(kept, every=NEVER)
+    kept.error = ConnectionError("the database is away")
+    after_send(hooks)(sent())
+    made.flush()
+    assert "the trace cannot be written, which harms nothing else" in caplog.text
+    kept.error = None
+    later = sent()
+    after_send(hooks)(later)
+    made.flush()
+    assert [entry.event_id for entry in kept.entries] == [later.event_id]
+    made.close()
+
+
+def test_no_event_waits_for_a_database_that_hangs(kept: Kept) -> None:
+    made, hooks = tracer(kept, every=timedelta(seconds=0.01), most=5)
+    kept.may_go_on.clear()
+    after_send(hooks)(sent())
+    assert kept.at_work.wait(5)
+    for _ in range(20):
+        after_send(hooks)(sent())
+    # Closing does not wait for it either.
+    made.close(within=timedelta(seconds=0.05))
+    assert kept.entries == []
+    kept.may_go_on.set()
+
+
+def test_after_a_close_what_still_comes_is_written_too(kept: Kept) -> None:
+    made, hooks = tracer(kept, every=NEVER)
+    after_send(hooks)(sent())
+    made.close()
+    after_send(hooks)(sent())
+    made.close()
+    assert len(kept.entries) == 2
