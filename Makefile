@@ -16,13 +16,13 @@ UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 
-.PHONY: help demo test lint format bench faults nemesis lock dist clean kafka
+.PHONY: help demo test lint format bench bench-reconcile faults nemesis lock dist clean kafka
 
 help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
-demo: .venv/.ready ## see it work: two services, real PostgreSQL and Kafka, real baskets, two kills (N=5000)
+demo: .venv/.ready ## see it work: two services, real baskets, two kills, a mishap found and repaired (N=5000)
 	@$(BIN)/python -m examples.retail --baskets $(N)
 
 test: .venv/.ready kafka ## run all tests on real PostgreSQL and real Kafka
@@ -42,6 +42,9 @@ format: .venv/.ready ## bring the code into shape
 
 bench: .venv/.ready kafka ## measure everything beside the peers: 20 minutes (QUICK=1: 3 minutes)
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(ARGS)
+
+bench-reconcile: .venv/.ready ## reconcile 10 million events beside a plain Spark join: 25 minutes (ROWS=...)
+	@$(BIN)/python -m benchmarks.reconciliation $(if $(ROWS),--rows $(ROWS)) $(ARGS)
 
 faults: .venv/.ready kafka ## break everything on real servers and count: matrix, sweep, mutants, simulation, model
 	@$(BIN)/python -m tests.faults $(ARGS)

@@ -39,6 +39,24 @@ SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(t
 FROM (SELECT 'waiting-' || i / 4 AS key, i %% 2 = 0 AS retried, i
       FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
 """  # noqa: S608
+# Due one after the other from an hour to 30 days from now, whatever their number.
+_DELAYED: Final = f"""
+INSERT INTO shield_outbox ({_COLUMNS})
+SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
+       'INSERT', key, '{{"n":0,"key":"' || key || '","note":"' || %(note)s || '"}}', 'INIT', 0,
+       true, false, now() + interval '1 hour' + i * (interval '30 days' / %(keys)s), false, now()
+FROM (SELECT 'delayed-' || i AS key, i
+      FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
+"""  # noqa: S608
+_HALF: Final = f"""
+INSERT INTO shield_outbox ({_COLUMNS}, checks, check_at)
+SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
+       'INSERT', key, '{{"n":0,"key":"' || key || '","note":"' || %(note)s || '"}}', 'HALF', 0,
+       true, false, now() + interval '72 hours', false, now(), 0,
+       now() + %(keys)s * interval '1 hour'
+FROM (SELECT 'half-' || i AS key
+      FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
+"""  # noqa: S608
 _TERMINAL: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS}, settled_at)
 SELECT uuidv7('-10 days'), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s,
@@ -58,6 +76,16 @@ def fill(connection: Connection, *, begin: int, end: int, keys: int) -> None:
 def fill_waiting(connection: Connection, rows: int) -> None:
     """Write rows of other keys that are due in an hour: in retry back-off, or delayed by choice."""
     _insert(connection, _WAITING, begin=0, end=rows, keys=1)
+
+
+def fill_delayed(connection: Connection, rows: int) -> None:
+    """Write rows with a chosen delay each, the first of which are due in an hour."""
+    _insert(connection, _DELAYED, begin=0, end=rows, keys=rows)
+
+
+def fill_half(connection: Connection, rows: int, *, is_due: bool) -> None:
+    """Write half messages, whose first check is due now or in an hour."""
+    _insert(connection, _HALF, begin=0, end=rows, keys=0 if is_due else 1)
 
 
 def fill_terminal(connection: Connection, rows: int, *, keys: int) -> None:

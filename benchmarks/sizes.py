@@ -29,6 +29,9 @@ class Sizes:
     window: int
     """Events of each measurement beside a standing backlog."""
     delayed_rows: int
+    due_seconds: float
+    """For how long events become due beside them."""
+    half_messages: int
     memory_events: int
     purged_rows: int
 
@@ -45,6 +48,8 @@ FULL = Sizes(
     backlogs=(10_000, 1_000_000, 5_000_000),
     window=40_000,
     delayed_rows=1_000_000,
+    due_seconds=30.0,
+    half_messages=10_000,
     memory_events=1_000_000,
     purged_rows=1_000_000,
 )
@@ -59,6 +64,8 @@ QUICK = Sizes(
     backlogs=(10_000, 100_000, 500_000),
     window=20_000,
     delayed_rows=100_000,
+    due_seconds=8.0,
+    half_messages=1_000,
     memory_events=60_000,
     purged_rows=100_000,
 )

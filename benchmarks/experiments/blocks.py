@@ -1,0 +1,35 @@
+"""Two kinds of work by turns in one process, in blocks: what else the machine does hits both."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.bench import Bench
+from benchmarks.children import Subject, sample_in
+from benchmarks.measures import Run
+from benchmarks.servers import Place
+
+BLOCK: Final = 100
+"""Transactions before it is the other kind's turn."""
+
+
+def by_blocks(bench: Bench, place: Place, subject: str) -> tuple[Run, Run]:
+    """Run all blocks; return the sums of those of the first kind and of those of the second."""
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    with Subject(subject, place.job | {"transactions": bench.sizes.transactions}) as working:
+        working.await_ready()
+        working.begin()
+        for block in range(2 * bench.sizes.transactions // BLOCK):
+            begin, end = sample_in(working.hear()), sample_in(working.hear())
+            runs[block % 2].append(
+                Run(events=BLOCK, seconds=end.at - begin.at, cpu_seconds=end.cpu - begin.cpu)
+            )
+    return _sum(runs[0]), _sum(runs[1])
+
+
+def _sum(runs: list[Run]) -> Run:
+    return Run(
+        events=sum(run.events for run in runs),
+        seconds=sum(run.seconds for run in runs),
+        cpu_seconds=sum(run.cpu_seconds for run in runs),
+    )

@@ -1,0 +1,29 @@
+"""A checker that answers at once, about every half message that is due."""
+
+from __future__ import annotations
+
+from benchmarks.records import EVENT_TYPE
+from benchmarks.subjects.application import application
+from benchmarks.subjects.telling import Telling
+from shieldtx import LocalOutcome
+
+
+def main() -> None:
+    """Check until nothing is due any more."""
+    telling = Telling()
+    job = telling.job
+    app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
+    app.checks(EVENT_TYPE)(lambda _: LocalOutcome.COMMIT)
+    (check_back,) = app.halves.check_backs()
+    telling.ready()
+    telling.sample(0)
+    done = 0
+    while (found := check_back.run_once()).checked:
+        done += found.checked
+    telling.sample(done)
+    telling.await_end()
+    app.close()
+
+
+if __name__ == "__main__":
+    main()
