@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
@@ -29,6 +30,15 @@ GIBIBYTE = 2**30
 # A busy machine is no defect.
 settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
+
+
+@pytest.fixture(autouse=True)
+def logged_as_before() -> Iterator[None]:
+    """Whoever quietens the log for a whole process fails here, and not the tests after it."""
+    ours = logging.getLogger("shieldtx")
+    before = ours.level, ours.propagate, logging.root.manager.disable
+    yield
+    assert (ours.level, ours.propagate, logging.root.manager.disable) == before
 
 
 @pytest.fixture(scope="session")
