@@ -1,0 +1,161 @@
+"""What a service declares: its events, its handlers, and what undoes an event that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
+
+from shieldtx.catalog import Catalog, EventType, Limits, OnBacklog
+from shieldtx.config import Settings
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import NO_HEADERS, Envelope, physical_topic
+from shieldtx.handlers import ConsumerGroup, HandlerFunction
+from shieldtx.outbox import Outbox
+from shieldtx.payloads import decode_payload
+from shieldtx.publishing import DueAt, Part, Publication, payload_type_of, publishing
+from shieldtx.relay import LocalRollback
+from shieldtx.retry import RetryPolicy
+from shieldtx.states import Operation, TxKind
+
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=HandlerFunction)
+
+
+class Declarations:
+    """What the code of a service declares on its one object, before any worker is built."""
+
+    outbox: Outbox
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.catalog = Catalog(
+            Limits(payload=settings.max_payload_bytes),
+            backlog_limit=settings.backlog_limit,
+            on_backlog=settings.on_backlog,
+        )
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._local_rollbacks: dict[str, LocalRollback] = {}
+
+    def declare(
+        self,
+        event_type: str,
+        *,
+        payload: Any = None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+        backlog_limit: int | None = None,
+        on_backlog: OnBacklog | str | None = None,
+    ) -> EventType:
+        """Declare an event type that is written with `outbox.add`; see Catalog.declare."""
+        return self.catalog.declare(
+            event_type,
+            payload=payload,
+            topic=topic,
+            retry=retry,
+            backlog_limit=backlog_limit,
+            on_backlog=on_backlog,
+        )
+
+    def publishes(
+        self,
+        event_type: str,
+        *,
+        key: Part = None,
+        biz_key: Part = None,
+        payload: Any = None,
+        topic: str | None = None,
+        operation: Operation = Operation.INSERT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        delay: DueAt[timedelta] = None,
+        at: DueAt[datetime] = None,
+        level: DueAt[int] = None,
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Publish what the decorated method returns, in the transaction that it is called with.
+
+        `key` and `biz_key` name fields of the returned payload (or are functions of it), and so may
+        the one of `delay`, `at` and `level` that chooses when the event is due. `payload` is its
+        type where the return annotation does not say it. An event type that several methods publish
+        is declared first, with `declare`.
+        """
+
+        def decorate(function: F) -> F:
+            if self.catalog.find(event_type) is None:
+                kind = payload if payload is not None else payload_type_of(function)
+                self.declare(event_type, payload=kind, topic=topic, retry=retry)
+            elif any(given is not None for given in (payload, topic, retry)):
+                raise ConfigurationError(
+                    f"event type {event_type!r} is declared already: give its payload, topic and "
+                    "retry once, to shield.declare, and leave them out here"
+                )
+            publication = Publication(
+                event_type=event_type,
+                key=key,
+                biz_key=biz_key,
+                operation=operation,
+                headers=headers,
+                delay=delay,
+                at=at,
+                level=level,
+            )
+            return publishing(self.outbox, publication)(function)
+
+        return decorate
+
+    def local_rollback(self, event_type: str) -> Callable[[H], H]:
+        """Declare what undoes the business data of an event that can never be delivered.
+
+        It is called as `function(session, event)` in the transaction that marks the event FAILED.
+        """
+
+        def decorate(function: H) -> H:
+            if event_type in self._local_rollbacks:
+                raise ConfigurationError(f"event type {event_type!r} has two local rollbacks")
+            self._local_rollbacks[event_type] = partial(self._roll_back_locally, function)
+            return function
+
+        return decorate
+
+    def consumer(self, group: str) -> ConsumerGroup:
+        """Return the consumer group of this name, to declare its handlers on."""
+        if group not in self.groups:
+            self.groups[group] = ConsumerGroup(group, self.catalog)
+        return self.groups[group]
+
+    def topics(self) -> list[str]:
+        """Return the broker's names of all topics that this service writes or reads, sorted."""
+        prefix = self.settings.topic_prefix
+        named = {(t.topic, kind) for t in self.catalog for kind in TxKind}
+        for group in self.groups.values():
+            # A group that gives up writes to the rollback topic of what it reads.
+            named |= {(topic, kind) for topic, _ in group.subscriptions() for kind in TxKind}
+        return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the broker's names of the topics that a declared group reads."""
+        subscriptions = self._declared(group).subscriptions()
+        return [physical_topic(self.settings.topic_prefix, t, kind) for t, kind in subscriptions]
+
+    def _declared(self, group: str) -> ConsumerGroup:
+        declared = self.groups.get(group)
+        if declared is None or not declared.subscriptions():
+            known = ", ".join(sorted(self.groups)) or "none"
+            raise ConfigurationError(
+                f"consumer group {group!r} has no handlers in this application (groups: {known})"
+            )
+        return declared
+
+    def _retry_of(self, event_type: str) -> RetryPolicy:
+        # A rollback event is of a type that its upstream declared, not this service.
+        declared = self.catalog.find(event_type)
+        return RetryPolicy() if declared is None else declared.retry
+
+    def _roll_back_locally(
+        self, function: HandlerFunction, session: Session, envelope: Envelope
+    ) -> None:
+        payload = decode_payload(self.catalog.get(envelope.type).payload, envelope.payload)
+        function(session, envelope.opened(payload))
