@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from benchmarks.bench import Bench
 from benchmarks.children import Subject, sample_in
 from benchmarks.measures import Run
 from benchmarks.servers import Place
-
-BLOCK: Final = 100
-"""Transactions before it is the other kind's turn."""
+from benchmarks.subjects.turns import BLOCK
 
 
 def by_blocks(bench: Bench, place: Place, subject: str) -> tuple[Run, Run]:

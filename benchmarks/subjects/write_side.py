@@ -5,13 +5,9 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Identity
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from benchmarks.records import EVENT_TYPE, Mark, mark_of, payload_of
-from benchmarks.subjects.application import application
-from benchmarks.subjects.telling import Telling
+from benchmarks.records import EVENT_TYPE, Mark, payload_of
+from benchmarks.subjects.turns import by_turns
 from shieldtx import Event, ShieldTx
-
-BLOCK = 100
-"""Transactions before it is the other kind's turn."""
 
 
 class Base(DeclarativeBase):
@@ -27,32 +23,18 @@ class Order(Base):
     n: Mapped[int]
 
 
-def main() -> None:
-    """Run blocks by turns, every other one with events; a sample before and after each."""
-    telling = Telling()
-    job = telling.job
-    app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
-    sessions = sessionmaker(app.engine)
-    run(app, sessions, begin=0, events=False)
-    telling.ready()
-    for block in range(2 * job["transactions"] // BLOCK):
-        telling.sample(2 * block)
-        run(app, sessions, begin=(block + 1) * BLOCK, events=block % 2 == 1)
-        telling.sample(2 * block + 1)
-    telling.await_end()
-    app.close()
+def plain(app: ShieldTx, sessions: sessionmaker[Session], mark: Mark) -> None:  # noqa: ARG001  a kind's signature
+    """Write the row alone."""
+    with sessions.begin() as session:
+        session.add(Order(key=mark.key, n=mark.number))
 
 
-def run(app: ShieldTx, sessions: sessionmaker[Session], *, begin: int, events: bool) -> None:
-    """Run one block."""
-    for index in range(begin, begin + BLOCK):
-        mark: Mark = mark_of(index, 1_000)
-        with sessions.begin() as session:
-            session.add(Order(key=mark.key, n=mark.number))
-            if events:
-                event = Event(type=EVENT_TYPE, key=mark.key, payload=payload_of(mark))
-                app.outbox.add(session, event)
+def with_event(app: ShieldTx, sessions: sessionmaker[Session], mark: Mark) -> None:
+    """Write the row and its event."""
+    with sessions.begin() as session:
+        session.add(Order(key=mark.key, n=mark.number))
+        app.outbox.add(session, Event(type=EVENT_TYPE, key=mark.key, payload=payload_of(mark)))
 
 
 if __name__ == "__main__":
-    main()
+    by_turns(plain, with_event, warm_up=plain)
