@@ -25,6 +25,11 @@ def new_event_id() -> UUID:
     return uuid7()
 
 
+def first_id_of(moment: float) -> UUID:
+    """Return the smallest id made then, in Unix time in seconds: 48 bits of milliseconds lead."""
+    return UUID(int=max(0, int(moment * 1000)) << 80)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """Something that happened in a service, as its code writes it and as handlers receive it.

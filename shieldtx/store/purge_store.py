@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine, Table
 
+from shieldtx.events import first_id_of
 from shieldtx.housekeeping import Purged
 from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
@@ -90,6 +91,4 @@ class SqlPurgeStore:
 
 
 def _id_made(ago: timedelta) -> UUID:
-    """Return the smallest UUIDv7 (RFC 9562: 48 bits of milliseconds first) made so long ago."""
-    milliseconds = max(0, int((time.time() - ago.total_seconds()) * 1000))
-    return UUID(int=milliseconds << 80)
+    return first_id_of(time.time() - ago.total_seconds())

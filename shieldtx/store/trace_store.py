@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row
 
-from shieldtx.events import storable
+from shieldtx.events import first_id_of, storable
 from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import overview
@@ -67,8 +67,8 @@ class SqlTraceStore:
         statement = sql.follow_ups(
             self._tables,
             row.identity.event_id,
-            after=_id_made(row.settled_at - BEFORE_EFFECT),
-            before=_id_made(row.settled_at + AFTER_EFFECT),
+            after=first_id_of((row.settled_at - BEFORE_EFFECT).timestamp()),
+            before=first_id_of((row.settled_at + AFTER_EFFECT).timestamp()),
             limit=MOST_EVENTS,
         )
         return connection.scalars(statement).all()
@@ -88,11 +88,6 @@ def _columns_of(entries: Sequence[Entry]) -> dict[str, list[Any]]:
             storable(e.reason, LONGEST_TRACED_REASON) if e.reason else None for e in entries
         ],
     }
-
-
-def _id_made(at: datetime) -> UUID:
-    """Return the smallest UUIDv7 (RFC 9562: 48 bits of milliseconds first) of a time."""
-    return UUID(int=int(at.timestamp() * 1000) << 80)
 
 
 def _identity(row: Row[*tuple[Any, ...]]) -> Identity:
