@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.consumer import Consumer
+from shieldtx.errors import LeaseLost
 from shieldtx.hooks import ConsumeContext, SendContext
 from shieldtx.ports import Outcome
 from shieldtx.relay import Relay
@@ -233,6 +234,23 @@ def test_an_event_that_ended_with_its_last_process_is_told_without_a_handlers_er
         *("the last attempt ended with its process", None, None),
     )
     assert len([1 for n, c in pair.attempts if c.group == "stock" and n == "before"]) == 1
+
+
+def test_an_attempt_that_another_worker_has_taken_over_is_told_as_lost(make_service: Make) -> None:
+    pair = Pair(make_service)
+    pair.stock.app.consumer("alone").handles("orders.placed", alone=True)(effect("reserved"))
+    pair.listen()
+    # As another worker leaves it whose attempt began while this one was about to.
+    pair.stock.app.hooks.before_consume(
+        lambda c: pair.stock.execute("UPDATE shield_inbox SET lease_token = gen_random_uuid()")
+    )
+    make_topics(pair.orders, pair.stock)
+    worker = pair.stock.app.consumer_worker("alone")
+    pair.place("a")
+    drain(pair.orders.relay(), worker)
+    assert pair.heard(pair.attempts) == [("before", "a", 1, ""), ("error", "a", 1, "LOST")]
+    assert isinstance(pair.attempts[-1][1].exception, LeaseLost)
+    assert pair.stock.effects() == []
 
 
 def test_before_each_handler_its_hook_is_called_in_the_handlers_thread(pair: Pair) -> None:
