@@ -9,7 +9,7 @@ from collections import Counter
 from types import FrameType
 
 from shieldtx.app import ShieldTx
-from shieldtx.relay import RelayPass
+from shieldtx.passes import RelayPass
 from shieldtx.scheduling import few_collections
 from shieldtx.workers import RENEWALS_PER_LEASE
 

@@ -22,7 +22,7 @@ from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lent_session import check_intact, commits_refused, lend
 from shieldtx.store.low_water import LowWater
 from shieldtx.store.refusals import refusal_of
-from shieldtx.store.statements import backlog, delayed, leases
+from shieldtx.store.statements import backlog, claim, delayed, leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
 from shieldtx.store.tables import Tables
@@ -92,7 +92,7 @@ class SqlOutboxStore:
         self._clock = clock
         self._low_water = LowWater(clock)
         # Run for each batch, and therefore built once.
-        self._claim = sql.claim(tables, self._dialect)
+        self._claim = claim.claim(tables, self._dialect)
         self._processed = sql.processed_there(tables, self._dialect)
         self._until_due = delayed.until_due(tables, self._dialect)
         self._addresses: dict[UUID, dict[UUID, str]] = {}
@@ -103,7 +103,7 @@ class SqlOutboxStore:
         token = uuid4()
         low_water, began = self._low_water, self._clock()
         start = low_water.start()
-        parameters = sql.claim_parameters(
+        parameters = claim.parameters(
             relay=relay, token=token, limit=limit, start=start, known=low_water.shards
         )
         with self._single.connect() as connection:
@@ -111,7 +111,7 @@ class SqlOutboxStore:
         if not rows:
             low_water.note(start, None, 0, full=False, took=self._clock() - began)
             return Claim(token=token, events=[], lease_left=timedelta(0))
-        sight = sql.sight_of(rows[0][_SIGHT])
+        sight = claim.sight_of(rows[0][_SIGHT])
         if sight is not None and sight.chosen > len(rows):
             return self._unclaim(token, [row[0] for row in rows])
         rows = _in_order(rows)

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from shieldtx.intake import Batch, DirectIntake
+from shieldtx.passes import RelayPass
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
-from shieldtx.relay import Relay, RelayPass
+from shieldtx.relay import Relay
 from shieldtx.states import InboxStatus, OutboxStatus
 from tests.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.simulation.inbox import MemoryInboxStore

@@ -25,6 +25,7 @@ from shieldtx.states import TxKind
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lent_session import lend
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import reception as reception_sql
@@ -68,7 +69,7 @@ def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
 
 
 def _leases_never_run_out(breaker: Breaker) -> None:
-    outbox_sql._is_claimable = lambda o, d: o.c.status == "INIT"
+    claim_sql._is_claimable = lambda o, d: o.c.status == "INIT"
 
 
 def _no_shard_leases(breaker: Breaker) -> None:
@@ -76,11 +77,11 @@ def _no_shard_leases(breaker: Breaker) -> None:
         s = t.shard
         return select(s.c.shard, s.c.epoch, d.later(60).label("lease_until")).cte("leased")
 
-    outbox_sql._leased_shards = mutant
+    claim_sql._leased_shards = mutant
 
 
 def _polled_by_last_seen(breaker: Breaker) -> None:
-    claimable, claim = outbox_sql._is_claimable, SqlOutboxStore.claim
+    claimable, claim = claim_sql._is_claimable, SqlOutboxStore.claim
     seen = [0]
 
     def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
@@ -94,7 +95,7 @@ def _polled_by_last_seen(breaker: Breaker) -> None:
 
     # The statement is built once, and asks anew each time it is run.
     newest = bindparam("newest_seen", callable_=lambda: seen[0], type_=BigInteger())
-    outbox_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
+    claim_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
     SqlOutboxStore.claim = mutant
 
 
