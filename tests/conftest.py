@@ -33,12 +33,14 @@ settings.load_profile("shieldtx")
 
 
 @pytest.fixture(autouse=True)
-def logged_as_before() -> Iterator[None]:
-    """Whoever quietens the log for a whole process fails here, and not the tests after it."""
-    ours = logging.getLogger("shieldtx")
-    before = ours.level, ours.propagate, logging.root.manager.disable
+def own_logging() -> Iterator[None]:
+    """Put the log back as it was: the command line sets up that of a whole process."""
+    root, ours = logging.getLogger(), logging.getLogger("shieldtx")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
-    assert (ours.level, ours.propagate, logging.root.manager.disable) == before
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -108,17 +107,6 @@ def test_an_error_that_a_person_can_mend_is_one_line(
     assert failure_of(error) == failure
 
 
-@pytest.fixture
-def own_logging() -> Iterator[None]:
-    """Put the log back as it was: the program sets up that of a whole process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-@pytest.mark.usefixtures("own_logging")
 class TestLog:
     def log(self, error: Exception) -> None:
         try:
