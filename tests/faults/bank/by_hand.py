@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx.events import new_event_id
@@ -65,7 +66,9 @@ def transfer_slowly(account: str, folder: str) -> None:
     """Write an event at once, and commit it when the file `close` appears in the folder."""
     from tests.faults.bank.upstream import shield, transfer
 
-    with shield.engine.begin() as connection, Session(connection) as session:
+    # A service's own connections, unlike a relay's, may be idle for as long as it takes.
+    engine = create_engine(shield.settings.url)
+    with engine.begin() as connection, Session(connection) as session:
         # A Session on a Connection of the caller's inserts its events at once.
         transfer(session, new_event_id(), account, 1)
         session.flush()
