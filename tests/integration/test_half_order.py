@@ -14,6 +14,7 @@ from shieldtx import LocalOutcome, OutboxStatus
 from shieldtx.ports import Settlement
 from shieldtx.ports.half import CheckPlan, Preparation
 from shieldtx.store.dialects import PostgresDialect
+from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.statements import half as sql
 from tests.conftest import Eventually
@@ -40,9 +41,9 @@ def prepare(line: Line, key: str) -> UUID:
 def begin_commit(line: Line, half: UUID) -> Connection:
     """Commit a half message in a transaction that stays open."""
     connection = line.engine.connect()
-    dialect = PostgresDialect()
-    connection.execute(sql.locked(line.tables, dialect, [half])).all()
-    connection.execute(sql.commit(line.tables, dialect, half, OutboxStatus.HALF))
+    ends = HalfEnds(line.tables, PostgresDialect())
+    ends.locked(connection, [half])
+    ends.end(connection, [half], OutboxStatus.HALF, LocalOutcome.COMMIT)
     return connection
 
 
@@ -160,8 +161,8 @@ def test_no_order_of_things_lets_an_event_overtake_a_half_message_or_the_other_w
 def test_a_commit_that_keeps_the_number_of_its_prepare_is_found_out(line: Line) -> None:
     right = sql.commit
 
-    def careless(*arguments: Any) -> Update:
-        statement = right(*arguments)
+    def careless(*arguments: Any, **more: Any) -> Update:
+        statement = right(*arguments, **more)
         others = {c: v for c, v in statement._values.items() if getattr(c, "name", c) != "seq"}
         return update(statement.table).where(statement.whereclause).values(others)
 
