@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -86,6 +87,26 @@ def test_a_commit_that_waited_for_another_has_its_number_from_after_the_wait(lin
     [written] = line.write("k")
     halves(line).resolve([half], LocalOutcome.COMMIT)
     assert line.take() == [written, half]
+
+
+def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
+    line: Line, eventually: Eventually
+) -> None:
+    half = prepare(line, "k")
+    with line.engine.connect() as other, ThreadPoolExecutor(1) as thread:
+        HalfEnds(line.tables, PostgresDialect()).locked(other, [half])
+        word = thread.submit(halves(line).resolve, [half], LocalOutcome.COMMIT)
+        eventually(lambda: waits_for_a_lock(line), "the word waits")
+        [written] = line.write("k")
+        other.rollback()
+        assert word.result(30) == {half: OutboxStatus.HALF}
+    assert line.take() == [written, half]
+
+
+def waits_for_a_lock(line: Line) -> bool:
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    with line.engine.connect() as connection:
+        return connection.scalar(text(query)) == 1
 
 
 def test_one_that_is_given_back_after_its_commit_goes_before_what_is_behind_it(line: Line) -> None:
