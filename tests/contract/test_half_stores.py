@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.event import listen
 
 from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.buffer import Posting
@@ -473,6 +474,20 @@ def test_a_local_transaction_that_committed_is_found(stores: Stores) -> None:
         stores.barrier.enter(connection, [event_id])
     assert stores.barrier.ask(event_id) is COMMIT
     assert stores.barrier.ask(event_id) is COMMIT
+
+
+def test_to_ask_about_one_that_committed_writes_nothing(stores: Stores) -> None:
+    event_id = new_event_id()
+    with stores.engine.begin() as connection:
+        stores.barrier.enter(connection, [event_id])
+    written = []
+
+    def note(*told: Any) -> None:
+        written.extend(verb for verb in ("INSERT", "SET") if verb in told[2].upper())
+
+    listen(stores.engine, "before_cursor_execute", note)
+    assert stores.barrier.ask(event_id) is COMMIT
+    assert written == []
 
 
 def test_one_that_rolled_back_is_shut_out(stores: Stores) -> None:
