@@ -75,7 +75,8 @@ class SqlHalfStore:
 
     def _is_ended_alone(self, event_id: UUID, outcome: LocalOutcome) -> bool:
         parameters = sql.end_parameters(self._dialect, event_id)
-        with self._single.connect() as connection:
+        # Of an engine that sends its BEGIN by hand, even this is a transaction to be committed.
+        with self._single.begin() as connection:
             return connection.execute(self._end_alone[outcome], parameters).rowcount == 1
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
