@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from queue import Empty, SimpleQueue
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+from uuid import UUID
 
+from shieldtx.asking import Asking
 from shieldtx.events import Envelope
-from shieldtx.ports.half import DueCheck, HalfStore
+from shieldtx.ports.half import Answer, DueCheck, HalfStore
 from shieldtx.states import LocalOutcome
 
 log = logging.getLogger(__name__)
+
+_WRITTEN_WITHIN_S = 1.0
+"""An answer waits for others of its batch, so that they are written down together; not longer."""
 
 Checker: TypeAlias = Callable[[Envelope], LocalOutcome]
 """Tells how the local transaction of a half message ended; what it raises means UNKNOWN."""
@@ -30,7 +34,7 @@ class CheckPass:
     rolled_back: int = 0
     unknown: int = 0
     late: int = 0
-    """Not to be made any more, or the answer did not count: the message was not HALF any more."""
+    """Their answers did not count: they were overtaken by a word, or by the next check."""
     more: bool = False
     """Others may be due already."""
 
@@ -44,16 +48,12 @@ class ParkingPass:
     """Others may have to be parked too."""
 
 
-class _Answer(NamedTuple):
-    outcome: LocalOutcome
-    reason: str = ""
-
-
 class CheckBack:
-    """Asks the checker of one event type, a batch a pass, one message after the other.
+    """Asks the checker of one event type, a batch a pass.
 
-    The count of a check is committed before the checker runs: a message that kills its process uses
-    its own checks up, and those of no other. Each check has a deadline; a checker that does not
+    The counts of a batch's checks are committed before the checker runs: a message that kills its
+    process uses its own checks up. The others of its batch lose one check at most by it, for what
+    was not answered is asked about one by one. Each check has a deadline; a checker that does not
     come back is not asked again by this process until it has, and nobody but its own event type
     waits for it.
     """
@@ -66,7 +66,8 @@ class CheckBack:
         checker: Checker,
         timeout: timedelta,
         budget: timedelta,
-        batch_size: int = 100,
+        threads: int = 1,
+        batch_size: int = 200,
         after_commit: Callable[[], None] = lambda: None,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -74,90 +75,85 @@ class CheckBack:
         """Ask with a `timeout` for each check, and start none when the `budget` of a pass is over.
 
         Both together are no longer than the shortest time between two checks of a message: then a
-        batch ends before any of it is due again.
+        batch ends before any of it is due again. So many `threads` ask at a time.
         """
         self.event_type = event_type
         self._store = store
         self._checker = checker
         self._timeout = timeout.total_seconds()
         self._budget = budget.total_seconds()
+        self._threads = threads
         self._batch_size = batch_size
         self._after_commit = after_commit
         self._stopping = stopping
         self._clock = clock
-        self._hanging: threading.Thread | None = None
+        self._hanging: list[Asking] = []
 
     def run_once(self) -> CheckPass:
         """Check what is due, up to the size of a batch; errors of the database are raised."""
-        if self._is_held_up():
+        threads = self._free_threads()
+        if not threads:
             return CheckPass()
         ends = self._clock() + self._budget
-        checks = self._store.claim_checks(self.event_type, limit=self._batch_size)
-        counts = dict.fromkeys(LocalOutcome, 0)
-        late = done = 0
-        for check in checks:
-            if self._stopping() or self._is_held_up() or self._clock() >= ends:
-                break
-            done += 1
-            if not self._store.start(check):
-                late += 1
-                continue
-            answer = self._ask(check)
-            if self._write_down(check, answer):
-                counts[answer.outcome] += 1
-            else:
-                late += 1
-        self._store.give_back(checks[done:])
-        if counts[LocalOutcome.COMMIT]:
-            self._after_commit()
+        claim = self._store.claim_checks(self.event_type, limit=self._batch_size)
+        asking = Asking(
+            claim.checks,
+            self._ask,
+            may_begin=lambda: not self._stopping() and self._clock() < ends,
+            timeout=self._timeout,
+            clock=self._clock,
+        )
+        counts: Counter[LocalOutcome | None] = Counter()
+        try:
+            asking.begin(threads=threads, name=f"shieldtx-check-{self.event_type}")
+            for answers in asking.answers(within=_WRITTEN_WITHIN_S):
+                counts.update(self._write_down(claim.token, answers))
+        finally:
+            unmade = asking.end()
+            self._hanging.append(asking)
+        self._store.give_back(claim.token, unmade)
         return CheckPass(
-            checked=done,
+            checked=len(claim.checks) - len(unmade),
             committed=counts[LocalOutcome.COMMIT],
             rolled_back=counts[LocalOutcome.ROLLBACK],
             unknown=counts[LocalOutcome.UNKNOWN],
-            late=late,
-            more=len(checks) == self._batch_size and not self._is_held_up(),
+            late=counts[None],
+            more=claim.more and self._free_threads() > 0,
         )
 
-    def _is_held_up(self) -> bool:
-        """Whether a check has not come back after its deadline."""
-        return self._hanging is not None and self._hanging.is_alive()
+    def _free_threads(self) -> int:
+        """Return how many may ask: as many as there are, without those that have not come back."""
+        self._hanging = [asking for asking in self._hanging if asking.hanging]
+        return max(0, self._threads - sum(asking.hanging for asking in self._hanging))
 
-    def _write_down(self, check: DueCheck, answer: _Answer) -> bool:
-        if answer.outcome is LocalOutcome.UNKNOWN:
-            log.warning(
-                "check %d of half message %s %s: %s",
-                check.number,
-                self.event_type,
-                check.envelope.id,
-                answer.reason,
-            )
-        return self._store.answer(check, answer.outcome, reason=answer.reason)
+    def _write_down(self, token: UUID, answers: Sequence[Answer]) -> list[LocalOutcome | None]:
+        """Return what was said, None for what does not count any more."""
+        if not answers:
+            return []
+        for check, outcome, reason in answers:
+            if outcome is LocalOutcome.UNKNOWN:
+                log.warning(
+                    "check %d of half message %s %s: %s",
+                    check.number,
+                    self.event_type,
+                    check.envelope.id,
+                    reason,
+                )
+        counting = self._store.answer(token, answers)
+        said = [a.outcome if a.check.envelope.id in counting else None for a in answers]
+        if LocalOutcome.COMMIT in said:
+            self._after_commit()
+        return said
 
-    def _ask(self, check: DueCheck) -> _Answer:
-        """Call the checker in a thread of its own, which may hang without holding up the pass."""
-        answers: SimpleQueue[_Answer] = SimpleQueue()
-        asking = threading.Thread(
-            target=lambda: answers.put(self._call(check.envelope)),
-            name=f"shieldtx-check-{self.event_type}",
-            daemon=True,
-        )
-        asking.start()
+    def _ask(self, check: DueCheck) -> Answer:
         try:
-            return answers.get(timeout=self._timeout)
-        except Empty:
-            self._hanging = asking
-            return _Answer(LocalOutcome.UNKNOWN, f"no answer within {self._timeout:g} s")
-
-    def _call(self, envelope: Envelope) -> _Answer:
-        try:
-            outcome = self._checker(envelope)
+            outcome = self._checker(check.envelope)
         except BaseException as error:  # noqa: BLE001  whatever it is, nobody knows more than before
-            return _Answer(LocalOutcome.UNKNOWN, f"{type(error).__name__}: {error}")
+            return Answer(check, LocalOutcome.UNKNOWN, f"{type(error).__name__}: {error}")
         if not isinstance(outcome, LocalOutcome):
             told = f"the checker returned {outcome!r}, which is no LocalOutcome"
-            return _Answer(LocalOutcome.UNKNOWN, told)
-        return _Answer(outcome, f"the checker said {outcome}")
+            return Answer(check, LocalOutcome.UNKNOWN, told)
+        return Answer(check, outcome, f"the checker said {outcome}")
 
 
 class Parking:

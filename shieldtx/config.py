@@ -211,6 +211,9 @@ class Settings(BaseSettings):
     half_check_timeout: Seconds = Field(
         default=timedelta(seconds=10), description="for the answer of one check"
     )
+    half_check_threads: int = Field(
+        default=1, ge=1, le=64, description="in which a relay calls the checker of one event type"
+    )
     half_checks: int = Field(
         default=15, ge=1, le=1000, description="of a half message; then a person decides"
     )

@@ -190,6 +190,7 @@ class Halves:
                 checker=checker,
                 timeout=timeout,
                 budget=budget,
+                threads=s.half_check_threads,
                 after_commit=self._after_commit,
                 stopping=stopping,
             )

@@ -167,15 +167,15 @@ class Relay:
                 return done
             return done.plus(self._pass(batch))
 
-    def until_due(self) -> timedelta | None:
-        """Return how long until the next event is due that waits for its time; None: none waits.
+    def until_due(self, *, within: timedelta) -> timedelta | None:
+        """Return how long until the next event is due that waits for its time; None: none is soon.
 
         Below zero for one that became due since the last pass looked; None during an outage.
         """
         if self._outage.is_pausing:
             return None
         since = timedelta(seconds=self._clock() - self._looked_at)
-        return self._store.until_due(relay=self._name, since=since)
+        return self._store.until_due(relay=self._name, since=since, within=within)
 
     def close(self) -> None:
         """Free the shards for the other relays and let go of the broker."""

@@ -23,7 +23,7 @@ def relay_worker(app: ShieldTx) -> Worker:
     """Build the process that relays, renews its leases, checks half messages and keeps house."""
     relay = app.relay()
     housekeeping = app.housekeeping()
-    lease = app.settings.relay_lease
+    lease, poll_interval = app.settings.relay_lease, app.settings.relay_poll_interval
 
     def renew() -> bool:
         before = relay.shards
@@ -53,9 +53,9 @@ def relay_worker(app: ShieldTx) -> Worker:
             Tick(
                 name="poll",
                 run=poll,
-                every=app.settings.relay_poll_interval,
+                every=poll_interval,
                 linger=LINGER,
-                until_next=relay.until_due,
+                until_next=partial(relay.until_due, within=poll_interval),
             ),
             Tick(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
             *_half_message_ticks(app, stopping=lambda: worker.stopping),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -27,11 +27,30 @@ class Preparation:
 
 
 class DueCheck(NamedTuple):
-    """A half message that is due for a check."""
+    """A check of a half message, which has been counted."""
 
     envelope: Envelope
     number: int
     """Of this check, from 1 on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckClaim:
+    """Checks that one process alone may make, until the next ones of their messages are due."""
+
+    token: UUID
+    checks: Sequence[DueCheck]
+    more: bool
+    """Others may be due already."""
+
+
+class Answer(NamedTuple):
+    """What a check said."""
+
+    check: DueCheck
+    outcome: LocalOutcome
+    reason: str
+    """Kept where the outcome is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,29 +97,23 @@ class HalfStore(Protocol):
         """
         ...
 
-    def claim_checks(self, event_type: str, *, limit: int) -> Sequence[DueCheck]:
-        """Take up to `limit` messages of a type that are due for a check, and return them.
+    def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
+        """Take up to `limit` messages of a type that are due for a check, and count the checks.
 
-        Nobody else is given them before the check after it would be due.
+        Nobody else is given them before the check after it would be due. One whose last check was
+        never answered is taken alone: whoever made that may have died of it.
         """
         ...
 
-    def start(self, check: DueCheck) -> bool:
-        """Count a check, which may be made then.
+    def answer(self, token: UUID, answers: Sequence[Answer]) -> Collection[UUID]:
+        """Write down what checks of a claim said, and return the messages for which it counts.
 
-        Returns False when the message is not HALF any more, or somebody else has made this check.
+        It does not for those that are not HALF any more, or that are being checked anew.
         """
         ...
 
-    def answer(self, check: DueCheck, outcome: LocalOutcome, *, reason: str) -> bool:
-        """Write down what a check said; False when the message is not HALF any more.
-
-        `reason` is kept where the outcome is not known.
-        """
-        ...
-
-    def give_back(self, checks: Sequence[DueCheck]) -> None:
-        """Let checks that were not started be due at once, for anybody."""
+    def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
+        """Let checks of a claim that were not made be due at once, for anybody, and uncounted."""
         ...
 
     def park(self, *, limit: int) -> Sequence[Envelope]:

@@ -74,8 +74,8 @@ class OutboxStore(Protocol):
         """
         ...
 
-    def until_due(self, *, relay: str, since: timedelta) -> timedelta | None:
-        """Return how long until the next row of the relay's shards is due; None: none waits.
+    def until_due(self, *, relay: str, since: timedelta, within: timedelta) -> timedelta | None:
+        """Return how long until the next row of the relay's shards is due; None: none is `within`.
 
         Below zero for one that became due since the last claim, which was `since` ago.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
@@ -23,6 +24,8 @@ class SqlBarrier:
         """Wait for a local transaction in flight for `patience` at most."""
         self._dialect = dialect_of(engine.dialect)
         self._engine = engine.execution_options(isolation_level=self._dialect.patient_isolation)
+        # For single statements, which are transactions by themselves.
+        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._tables = tables
         self._patience = patience
 
@@ -54,17 +57,27 @@ class SqlBarrier:
         """Return how the local transaction ended; one that has not come is shut out."""
         t, d = self._tables, self._dialect
         try:
+            # A row that is there never changes: of a local transaction that committed, and mostly
+            # it did, nothing has to be written.
+            with self._single.connect() as connection:
+                ended = _end_in(connection.scalar(sql.found(t, event_id)))
+            if ended is not LocalOutcome.UNKNOWN:
+                return ended
             with (
                 self._engine.begin() as connection,
                 d.waiting_at_most(connection, self._patience),
             ):
                 if connection.scalar(sql.close(t, d, event_id)) is not None:
                     return LocalOutcome.ROLLBACK
-                committed = connection.scalar(sql.found(t, event_id))
+                return _end_in(connection.scalar(sql.found(t, event_id)))
         except DBAPIError as error:
             if d.is_lock_timeout(error):
                 return LocalOutcome.UNKNOWN
             raise
-        if committed is None:  # purged in this very moment
-            return LocalOutcome.UNKNOWN
-        return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
+
+
+def _end_in(row: Any) -> LocalOutcome:
+    """Read whether the local transaction was there; UNKNOWN where neither it nor a check was."""
+    if row is None:
+        return LocalOutcome.UNKNOWN
+    return LocalOutcome.COMMIT if row else LocalOutcome.ROLLBACK

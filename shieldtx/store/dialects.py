@@ -230,6 +230,10 @@ class PostgresDialect:
         """Return what an UPDATE says about `seq` for the next number: as in an INSERT."""
         return literal_column("DEFAULT", BigInteger())
 
+    def drawn_number(self) -> dict[str, Any]:
+        """Return the parameters of an UPDATE of one row with `next_number`: none."""
+        return {}
+
     @contextmanager
     def waiting_at_most(self, connection: Connection, patience: timedelta) -> Iterator[None]:
         """Wait for locks no longer than that, until the transaction ends."""
@@ -387,8 +391,12 @@ class SqliteDialect:
         return {"seq": next(self._numbers)}
 
     def next_number(self) -> ColumnElement[int]:
-        """Return the next number for an UPDATE of one row."""
-        return literal(next(self._numbers), Integer())
+        """Return what an UPDATE of one row says about `seq` for the next number."""
+        return bindparam("drawn_number", type_=Integer())
+
+    def drawn_number(self) -> dict[str, Any]:
+        """Return the parameters of an UPDATE of one row with `next_number`."""
+        return {"drawn_number": next(self._numbers)}
 
     @contextmanager
     def waiting_at_most(self, connection: Connection, patience: timedelta) -> Iterator[None]:

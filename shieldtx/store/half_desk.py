@@ -15,7 +15,7 @@ from shieldtx.errors import IllegalTransition
 from shieldtx.events import Envelope
 from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.half_ends import end, locked
+from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.statements import half as sql
 from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.statements.envelopes import envelope_of
@@ -59,6 +59,7 @@ class SqlHalfDesk:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
+        self._ends = HalfEnds(tables, self._dialect)
 
     def latest(self, *, limit: int, topic: str | None = None) -> Sequence[HalfMessage]:
         """Return the UNRESOLVED messages, the latest first, then the HALF ones, the oldest first.
@@ -82,7 +83,7 @@ class SqlHalfDesk:
         """
         ids = [message.envelope.id for message in messages]
         with self._engine.begin() as connection:
-            now = locked(connection, self._tables, ids)
+            now = self._ends.locked(connection, ids)
             for message in messages:
                 status = now.get(message.envelope.id)
                 if status is not message.status or status not in OPEN:
@@ -90,7 +91,7 @@ class SqlHalfDesk:
                         f"{message} is {status or 'gone'}: a person decides about UNRESOLVED and "
                         "HALF ones, see `shieldtx half list`"
                     )
-                end(connection, self._tables, message.envelope.id, status, outcome)
+                self._ends.end(connection, [message.envelope.id], status, outcome)
                 self._note(connection, message, outcome, who)
 
     def _note(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.events import Envelope
-from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.half_ends import end, locked
+from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of
+from shieldtx.store.statements import checks
 from shieldtx.store.statements import half as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
 from shieldtx.store.tables import Tables
@@ -27,18 +28,35 @@ class SqlHalfStore:
 
     def __init__(self, engine: Engine, tables: Tables, *, shards: int, plan: CheckPlan) -> None:
         self._engine = engine
+        # For single statements, which are transactions by themselves.
+        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._tables = tables
-        self._dialect = dialect_of(engine.dialect)
+        self._dialect = d = dialect_of(engine.dialect)
         self._shards = shards
         self._plan = plan
+        self._ends = HalfEnds(tables, d)
+        # A statement costs more to build than to run.
+        self._insert = sql.insert(tables, d, plan)
+        self._end_alone = {
+            LocalOutcome.COMMIT: sql.commit_alone(tables, d),
+            LocalOutcome.ROLLBACK: sql.discard(tables, d, OutboxStatus.HALF),
+        }
+        self._due = checks.due(tables, d, plan)
+        self._begin = checks.begin(tables, d, plan)
+        self._held = checks.held(tables, d)
+        self._note = checks.note(tables)
+        self._give_back = checks.give_back(tables, d)
+        self._park = sql.park(tables, d)
 
     def prepare(self, messages: Sequence[Preparation]) -> None:
         """Store half messages; raises EventRefused for a business key used before."""
-        t, d, plan = self._tables, self._dialect, self._plan
+        d, plan = self._dialect, self._plan
         rows = [sql.parameters_of(m, d, plan, shards=self._shards) for m in messages]
+        # Several are stored together or not at all; one is so by itself.
+        engine = self._single if len(rows) == 1 else self._engine
         try:
-            with self._engine.begin() as connection:
-                connection.execute(sql.insert(t, d, plan), rows)
+            with engine.begin() as connection:
+                connection.execute(self._insert, rows)
         except IntegrityError as error:
             raise refusal_of(error, [m.envelope for m in messages]) or error from error
 
@@ -46,55 +64,90 @@ class SqlHalfStore:
         """End those that are HALF, in this order."""
         if not event_ids:
             return {}
+        # Mostly it is one, and HALF: one statement, for which all else would take longer.
+        if len(event_ids) == 1 and self._is_ended_alone(event_ids[0], outcome):
+            return {event_ids[0]: OutboxStatus.HALF}
         with self._engine.begin() as connection:
-            before = locked(connection, self._tables, event_ids)
-            for event_id in event_ids:
-                if before.get(event_id) is OutboxStatus.HALF:
-                    end(connection, self._tables, event_id, OutboxStatus.HALF, outcome)
+            before = self._ends.locked(connection, event_ids)
+            half = [i for i in dict.fromkeys(event_ids) if before.get(i) is OutboxStatus.HALF]
+            self._ends.end(connection, half, OutboxStatus.HALF, outcome)
         return before
 
-    def claim_checks(self, event_type: str, *, limit: int) -> Sequence[DueCheck]:
+    def _is_ended_alone(self, event_id: UUID, outcome: LocalOutcome) -> bool:
+        parameters = sql.end_parameters(self._dialect, event_id)
+        # Of an engine that sends its BEGIN by hand, even this is a transaction to be committed.
+        with self._single.begin() as connection:
+            return connection.execute(self._end_alone[outcome], parameters).rowcount == 1
+
+    def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
         """Take messages that are due for a check."""
-        t, d = self._tables, self._dialect
+        token = uuid4()
         with self._engine.begin() as connection:
-            rows = connection.execute(
-                sql.claim_checks(t, d, self._plan, event_type, limit=limit)
-            ).all()
-        return [
-            DueCheck(envelope_of(row), row[_CHECKS] + 1) for row in sorted(rows, key=itemgetter(0))
-        ]
+            asked = checks.due_parameters(event_type, limit)
+            due = [(row[0], row[1]) for row in connection.execute(self._due, asked)]
+            ids = _asked_together(due)
+            rows = (
+                connection.execute(self._begin, checks.parameters(token, ids)).all() if ids else []
+            )
+        return CheckClaim(
+            token=token,
+            checks=[
+                DueCheck(envelope_of(row), row[_CHECKS]) for row in sorted(rows, key=itemgetter(0))
+            ],
+            more=len(due) == limit or len(ids) < len(due),
+        )
 
-    def start(self, check: DueCheck) -> bool:
-        """Count a check."""
+    def answer(self, token: UUID, answers: Sequence[Answer]) -> Collection[UUID]:
+        """End messages, or keep why they could not be ended, in one transaction."""
+        said = {a.check.envelope.id: a for a in answers}
         with self._engine.begin() as connection:
-            return connection.execute(sql.start(self._tables, check)).rowcount == 1
+            ids = checks.parameters(token, list(said))
+            # In the order of their ids, which is that of their preparation.
+            held = connection.scalars(self._held, ids).all()
+            for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
+                ended = [event_id for event_id in held if said[event_id].outcome is outcome]
+                self._ends.end(connection, ended, OutboxStatus.HALF, outcome)
+            unknown = [
+                checks.note_parameters(token, event_id, reason=said[event_id].reason)
+                for event_id in held
+                if said[event_id].outcome is LocalOutcome.UNKNOWN
+            ]
+            if unknown:
+                connection.execute(self._note, unknown)
+        return set(held)
 
-    def answer(self, check: DueCheck, outcome: LocalOutcome, *, reason: str) -> bool:
-        """End a message, or keep why it could not be ended."""
-        if outcome is not LocalOutcome.UNKNOWN:
-            event_id = check.envelope.id
-            return self.resolve([event_id], outcome).get(event_id) is OutboxStatus.HALF
-        with self._engine.begin() as connection:
-            noted = connection.execute(sql.note(self._tables, check, reason=reason))
-            return noted.rowcount == 1
-
-    def give_back(self, checks: Sequence[DueCheck]) -> None:
+    def give_back(self, token: UUID, unmade: Sequence[DueCheck]) -> None:
         """Let checks that were not made be due at once."""
-        if not checks:
+        if not unmade:
             return
+        parameters = checks.parameters(token, [check.envelope.id for check in unmade])
         with self._engine.begin() as connection:
-            for check in sorted(checks, key=lambda c: c.envelope.id):
-                connection.execute(sql.give_back(self._tables, self._dialect, check))
+            connection.execute(self._held, parameters).all()
+            connection.execute(self._give_back, parameters)
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
         """Settle messages as UNRESOLVED whose checks or time are used up."""
         t, d, plan = self._tables, self._dialect, self._plan
         with self._engine.begin() as connection:
             rows = connection.execute(sql.used_up(t, d, plan, limit=limit)).all()
-            for row in rows:
-                reason = _reason(row[_CHECKS], row[_REASON], plan)
-                connection.execute(sql.park(t, d, row[0], reason=reason))
+            parked = [
+                sql.park_parameters(row[0], reason=_reason(row[_CHECKS], row[_REASON], plan))
+                for row in rows
+            ]
+            if parked:
+                connection.execute(self._park, parked)
         return [envelope_of(row) for row in rows]
+
+
+def _asked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
+    """Choose which of the messages that are due are asked about together.
+
+    One whose last check was never answered is asked about alone, so that, if whoever asks dies of
+    it, no other one's check is lost with it.
+    """
+    if due and due[0][1]:
+        return [due[0][0]]
+    return [event_id for event_id, is_unanswered in due if not is_unanswered]
 
 
 def _reason(checks: int, said: str | None, plan: CheckPlan) -> str:

@@ -145,9 +145,11 @@ class SqlOutboxStore:
         self._low_water.forget()
         return Claim(token=token, events=[], lease_left=timedelta(0))
 
-    def until_due(self, *, relay: str, since: timedelta) -> timedelta | None:
-        """Return how long until the next row of the relay's shards is due; None: none waits."""
-        asked = delayed.until_due_parameters(relay=relay, since=since.total_seconds())
+    def until_due(self, *, relay: str, since: timedelta, within: timedelta) -> timedelta | None:
+        """Return how long until the next row of the relay's shards is due; None: none is soon."""
+        asked = delayed.until_due_parameters(
+            relay=relay, since=since.total_seconds(), within=within.total_seconds()
+        )
         with self._single.connect() as connection:
             seconds = connection.scalar(self._until_due, asked)
         return None if seconds is None else timedelta(seconds=seconds)

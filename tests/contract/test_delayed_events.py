@@ -20,6 +20,7 @@ from tests.contract.conftest import Stores
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 
 
@@ -81,8 +82,10 @@ def audit(stores: Stores) -> list[tuple[str, str, str, dict[str, Any]]]:
         return [(r.who, r.action, r.subject, json.loads(r.detail)) for r in rows]
 
 
-def until_due(stores: Stores, since: timedelta = timedelta(0)) -> timedelta | None:
-    return stores.outbox.until_due(relay="me", since=since)
+def until_due(
+    stores: Stores, since: timedelta = timedelta(0), *, relay: str = "me", within: timedelta = DAY
+) -> timedelta | None:
+    return stores.outbox.until_due(relay=relay, since=since, within=within)
 
 
 def test_delayed_events_of_a_key_go_out_by_their_due_times(stores: Stores) -> None:
@@ -268,14 +271,21 @@ def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> No
     assert HOUR - MINUTE < left <= HOUR
 
 
+def test_a_relay_looks_no_further_ahead_than_it_asks(stores: Stores) -> None:
+    claim(stores)
+    write(stores, "a", delay=HOUR)
+    assert until_due(stores, within=HOUR - MINUTE) is None
+    assert until_due(stores, within=HOUR + MINUTE) is not None
+
+
 def test_a_relay_is_told_of_retries_but_of_nothing_in_other_hands(stores: Stores) -> None:
     retried(stores)
     claim(stores)
     left = until_due(stores)
     assert left is not None
     assert HOUR - MINUTE < left <= HOUR
-    assert stores.outbox.until_due(relay="another", since=timedelta(0)) is None
-    assert stores.outbox.until_due(relay="another", since=HOUR) is None
+    assert until_due(stores, relay="another") is None
+    assert until_due(stores, since=HOUR, relay="another") is None
 
 
 def test_what_became_due_since_the_last_claim_is_due_now_and_what_was_before_is_not(

@@ -9,12 +9,13 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.event import listen
 
 from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.buffer import Posting
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
 from shieldtx.events import Envelope
-from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, Preparation
 from shieldtx.store.half_store import SqlHalfStore
 from tests.contract.conftest import SHARDS, Stores
 
@@ -81,12 +82,22 @@ def claimed(stores: Stores) -> list[UUID]:
     return [c.envelope.id for c in stores.outbox.claim(relay="me", limit=100).events]
 
 
-def check_out(stores: Stores, event_id: UUID) -> DueCheck:
-    """Claim and start the next check of a message."""
-    let_time_pass(stores, event_id)
-    [check] = stores.half.claim_checks(TYPE, limit=10)
-    assert stores.half.start(check)
-    return check
+def claim_checks(stores: Stores, *event_ids: UUID, limit: int = 10) -> CheckClaim:
+    """Claim what is due for a check, with the next one of these messages."""
+    let_time_pass(stores, *event_ids)
+    return stores.half.claim_checks(TYPE, limit=limit)
+
+
+def named(claim: CheckClaim) -> list[UUID]:
+    return [check.envelope.id for check in claim.checks]
+
+
+def answer(
+    stores: Stores, claim: CheckClaim, *outcomes: LocalOutcome, reason: str = "as it said"
+) -> list[UUID]:
+    """Answer the checks of a claim, and return for which of them it counts."""
+    said = [Answer(c, o, reason) for c, o in zip(claim.checks, outcomes, strict=True)]
+    return sorted(stores.half.answer(claim.token, said))
 
 
 def test_a_half_message_is_invisible_to_relays(stores: Stores) -> None:
@@ -206,7 +217,7 @@ def test_several_are_prepared_or_none(stores: Stores) -> None:
 
 def test_nobody_is_asked_before_the_immunity_is_over(stores: Stores) -> None:
     [event_id] = prepare(stores)
-    assert stores.half.claim_checks(TYPE, limit=10) == []
+    assert named(claim_checks(stores)) == []
     due_in = row(stores, event_id)["check_at"] - datetime.now(UTC)
     assert timedelta(seconds=4) < due_in <= timedelta(seconds=6)
 
@@ -214,36 +225,37 @@ def test_nobody_is_asked_before_the_immunity_is_over(stores: Stores) -> None:
 def test_a_message_may_have_an_immunity_of_its_own(stores: Stores) -> None:
     [at_once] = prepare(stores, envelope(), immunity=timedelta(0))
     prepare(stores, envelope(), immunity=HOUR)
-    assert [c.envelope.id for c in stores.half.claim_checks(TYPE, limit=10)] == [at_once]
+    assert named(claim_checks(stores)) == [at_once]
 
 
 def test_a_check_is_given_to_one_and_comes_again_after_the_interval(stores: Stores) -> None:
     [event_id] = prepare(stores)
-    let_time_pass(stores, event_id)
-    [check] = stores.half.claim_checks(TYPE, limit=10)
+    [check] = claim_checks(stores, event_id).checks
     assert (check.envelope.id, check.number) == (event_id, 1)
-    assert stores.half.claim_checks(TYPE, limit=10) == []
+    assert named(claim_checks(stores)) == []
     due_in = row(stores, event_id)["check_at"] - datetime.now(UTC)
     assert timedelta(seconds=25) < due_in <= timedelta(seconds=30)
 
 
-def test_the_count_of_a_check_is_committed_when_it_starts(stores: Stores) -> None:
+def test_the_count_of_a_check_is_committed_before_it_is_made(stores: Stores) -> None:
     [event_id] = prepare(stores)
-    check_out(stores, event_id)
+    claim_checks(stores, event_id)
     assert row(stores, event_id)["checks"] == 1
-    let_time_pass(stores, event_id)
-    assert [c.number for c in stores.half.claim_checks(TYPE, limit=10)] == [2]
+    assert [c.number for c in claim_checks(stores, event_id).checks] == [2]
 
 
-def test_of_two_who_were_given_the_same_check_one_makes_it(stores: Stores) -> None:
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK, UNKNOWN])
+def test_the_answer_of_a_check_that_was_overtaken_by_the_next_changes_nothing(
+    stores: Stores, outcome: LocalOutcome
+) -> None:
     [event_id] = prepare(stores)
-    let_time_pass(stores, event_id)
-    [slow] = stores.half.claim_checks(TYPE, limit=10)
-    let_time_pass(stores, event_id)
-    [quick] = stores.half.claim_checks(TYPE, limit=10)
-    assert stores.half.start(quick)
-    assert not stores.half.start(slow)
-    assert row(stores, event_id)["checks"] == 1
+    slow = claim_checks(stores, event_id)
+    quick = claim_checks(stores, event_id)
+    before = row(stores, event_id)
+    assert answer(stores, slow, outcome) == []
+    stores.half.give_back(slow.token, slow.checks)
+    assert row(stores, event_id) == before
+    assert answer(stores, quick, outcome) == [event_id]
 
 
 def test_the_interval_grows_where_it_is_told_to(stores: Stores) -> None:
@@ -254,66 +266,105 @@ def test_the_interval_grows_where_it_is_told_to(stores: Stores) -> None:
     pauses = []
     for _ in range(4):
         let_time_pass(stores, event_id)
-        [check] = growing.claim_checks(TYPE, limit=10)
-        assert growing.start(check)
+        [_] = growing.claim_checks(TYPE, limit=10).checks
         pauses.append(row(stores, event_id)["check_at"] - datetime.now(UTC))
     assert [round(p.total_seconds() / 10) for p in pauses] == [3, 6, 10, 10]
 
 
 def test_a_check_is_of_its_event_type(stores: Stores) -> None:
     let_time_pass(stores, *prepare(stores))
-    assert stores.half.claim_checks("things.else", limit=10) == []
+    assert stores.half.claim_checks("things.else", limit=10).checks == []
 
 
 def test_a_claim_takes_the_longest_due_up_to_its_limit(stores: Stores) -> None:
     written = prepare(stores, *(envelope() for _ in range(3)))
     for age, event_id in enumerate(written):
         change(stores, event_id, check_at=datetime.now(UTC) - timedelta(minutes=age + 1))
-    [check] = stores.half.claim_checks(TYPE, limit=1)
-    assert check.envelope.id == written[2]
+    claim = claim_checks(stores, limit=1)
+    assert named(claim) == [written[2]]
+    assert claim.more
+    rest = claim_checks(stores)
+    assert named(rest) == written[:2]
+    assert not rest.more
 
 
 @pytest.mark.parametrize(("outcome", "status"), [(COMMIT, "INIT"), (ROLLBACK, "DISCARDED")])
 def test_an_answer_ends_it(stores: Stores, outcome: LocalOutcome, status: str) -> None:
     [event_id] = prepare(stores)
-    assert stores.half.answer(check_out(stores, event_id), outcome, reason="it said so")
+    assert answer(stores, claim_checks(stores, event_id), outcome) == [event_id]
     after = row(stores, event_id)
-    assert (after["status"], after["check_at"], after["last_error"]) == (status, None, None)
+    left = [after[column] for column in ("check_at", "last_error", "lease_token")]
+    assert (after["status"], left) == (status, [None, None, None])
 
 
-@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK, UNKNOWN])
+def test_answers_that_differ_are_written_down_together(stores: Stores) -> None:
+    written = prepare(stores, *(envelope() for _ in range(4)))
+    claim = claim_checks(stores, *written)
+    stores.half.resolve([written[3]], ROLLBACK)
+    assert answer(stores, claim, COMMIT, ROLLBACK, UNKNOWN, COMMIT) == sorted(written[:3])
+    found = [row(stores, event_id)["status"] for event_id in written]
+    assert found == ["INIT", "DISCARDED", "HALF", "DISCARDED"]
+
+
+def test_messages_that_are_committed_by_one_batch_are_in_line_as_they_were_prepared(
+    stores: Stores,
+) -> None:
+    written = prepare(stores, *(envelope("k") for _ in range(20)))
+    for age, event_id in enumerate(written):
+        change(stores, event_id, check_at=datetime.now(UTC) - timedelta(minutes=age + 1))
+    claim = claim_checks(stores, limit=20)
+    said = [Answer(check, COMMIT, "as it said") for check in reversed(claim.checks)]
+    assert len(stores.half.answer(claim.token, said)) == 20
+    assert claimed(stores) == written
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK, UNKNOWN])
 @pytest.mark.parametrize("word", [COMMIT, ROLLBACK])
 def test_an_answer_counts_only_while_it_is_half(
-    stores: Stores, word: LocalOutcome, answer: LocalOutcome
+    stores: Stores, word: LocalOutcome, outcome: LocalOutcome
 ) -> None:
     [event_id] = prepare(stores)
-    check = check_out(stores, event_id)
+    claim = claim_checks(stores, event_id)
     stores.half.resolve([event_id], word)
     before = row(stores, event_id)
-    assert not stores.half.answer(check, answer, reason="late")
+    assert answer(stores, claim, outcome, reason="late") == []
     assert row(stores, event_id) == before
 
 
 def test_unknown_leaves_it_half_with_the_reason(stores: Stores) -> None:
     [event_id] = prepare(stores)
-    assert stores.half.answer(check_out(stores, event_id), UNKNOWN, reason="nobody home")
+    claim = claim_checks(stores, event_id)
+    assert answer(stores, claim, UNKNOWN, reason="nobody home") == [event_id]
     after = row(stores, event_id)
     assert (after["status"], after["last_error"]) == ("HALF", "nobody home")
 
 
-def test_a_check_that_was_not_started_is_given_back_uncounted(stores: Stores) -> None:
-    [event_id] = prepare(stores)
-    let_time_pass(stores, event_id)
-    stores.half.give_back(stores.half.claim_checks(TYPE, limit=10))
-    assert [c.number for c in stores.half.claim_checks(TYPE, limit=10)] == [1]
+def test_a_check_that_was_not_made_is_given_back_uncounted(stores: Stores) -> None:
+    made, unmade = prepare(stores, envelope(), envelope())
+    claim = claim_checks(stores, made, unmade)
+    stores.half.give_back(claim.token, claim.checks[1:])
+    again = claim_checks(stores)
+    assert [(c.envelope.id, c.number) for c in again.checks] == [(unmade, 1)]
 
 
-def test_a_word_ends_the_checks(stores: Stores) -> None:
-    [event_id] = prepare(stores)
-    let_time_pass(stores, event_id)
-    [check] = stores.half.claim_checks(TYPE, limit=10)
-    stores.half.resolve([event_id], COMMIT)
-    assert not stores.half.start(check)
+def test_what_was_not_answered_is_asked_about_alone_in_its_turn(stores: Stores) -> None:
+    lost = prepare(stores, envelope(), envelope())
+    claim_checks(stores, *lost)
+    others = prepare(stores, envelope(), envelope())
+    now = datetime.now(UTC)
+    for age, event_id in enumerate([others[0], lost[0], others[1], lost[1]]):
+        change(stores, event_id, check_at=now - timedelta(minutes=9 - age))
+    claims = [claim_checks(stores) for _ in range(4)]
+    assert [named(claim) for claim in claims] == [others, [lost[0]], [lost[1]], []]
+    assert [claim.more for claim in claims] == [True, True, False, False]
+
+
+def test_what_was_answered_or_given_back_is_asked_about_with_others(stores: Stores) -> None:
+    written = prepare(stores, envelope(), envelope(), envelope())
+    claim = claim_checks(stores, *written[:2])
+    stores.half.answer(claim.token, [Answer(claim.checks[0], UNKNOWN, "nobody home")])
+    stores.half.give_back(claim.token, claim.checks[1:])
+    assert sorted(named(claim_checks(stores, *written))) == sorted(written)
 
 
 # --- a person -------------------------------------------------------------------------------------
@@ -327,7 +378,7 @@ def use_up(stores: Stores, event_id: UUID) -> None:
 def test_after_the_last_check_it_waits_for_a_person(stores: Stores) -> None:
     [event_id] = prepare(stores)
     use_up(stores, event_id)
-    assert stores.half.claim_checks(TYPE, limit=10) == []
+    assert named(claim_checks(stores)) == []
     assert [e.id for e in stores.half.park(limit=10)] == [event_id]
     after = row(stores, event_id)
     assert after["status"] == "UNRESOLVED"
@@ -339,7 +390,7 @@ def test_after_the_last_check_it_waits_for_a_person(stores: Stores) -> None:
 def test_the_last_check_has_its_interval_too(stores: Stores) -> None:
     [event_id] = prepare(stores)
     change(stores, event_id, checks=14)
-    check_out(stores, event_id)
+    assert named(claim_checks(stores, event_id)) == [event_id]
     assert stores.half.park(limit=10) == []
 
 
@@ -355,7 +406,7 @@ def test_one_that_is_too_old_is_neither_checked_nor_claimed(stores: Stores) -> N
     [event_id] = prepare(stores)
     let_time_pass(stores, event_id)
     change(stores, event_id, due_at=datetime.now(UTC) - timedelta(seconds=1))
-    assert stores.half.claim_checks(TYPE, limit=10) == []
+    assert named(claim_checks(stores)) == []
     assert claimed(stores) == []
 
 
@@ -423,6 +474,20 @@ def test_a_local_transaction_that_committed_is_found(stores: Stores) -> None:
         stores.barrier.enter(connection, [event_id])
     assert stores.barrier.ask(event_id) is COMMIT
     assert stores.barrier.ask(event_id) is COMMIT
+
+
+def test_to_ask_about_one_that_committed_writes_nothing(stores: Stores) -> None:
+    event_id = new_event_id()
+    with stores.engine.begin() as connection:
+        stores.barrier.enter(connection, [event_id])
+    written = []
+
+    def note(*told: Any) -> None:
+        written.extend(verb for verb in ("INSERT", "SET") if verb in told[2].upper())
+
+    listen(stores.engine, "before_cursor_execute", note)
+    assert stores.barrier.ask(event_id) is COMMIT
+    assert written == []
 
 
 def test_one_that_rolled_back_is_shut_out(stores: Stores) -> None:

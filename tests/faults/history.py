@@ -17,9 +17,10 @@ CREATE TABLE bank_history (
 
 CREATE FUNCTION bank_note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- A new lease is a transition, too: PROCESSING to PROCESSING.
+    -- A new lease is a transition, too: PROCESSING to PROCESSING. The token of a check is none.
     IF TG_OP <> 'UPDATE' OR OLD.status <> NEW.status
-       OR NEW.lease_token IS DISTINCT FROM OLD.lease_token AND NEW.lease_token IS NOT NULL THEN
+       OR NEW.status <> 'HALF'
+          AND NEW.lease_token IS DISTINCT FROM OLD.lease_token AND NEW.lease_token IS NOT NULL THEN
         INSERT INTO bank_history (place, id, before, after) VALUES (
             TG_TABLE_NAME, coalesce(NEW.event_id, OLD.event_id), OLD.status, NEW.status);
     END IF;

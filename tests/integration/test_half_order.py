@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -14,6 +15,7 @@ from shieldtx import LocalOutcome, OutboxStatus
 from shieldtx.ports import Settlement
 from shieldtx.ports.half import CheckPlan, Preparation
 from shieldtx.store.dialects import PostgresDialect
+from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.statements import half as sql
 from tests.conftest import Eventually
@@ -40,9 +42,9 @@ def prepare(line: Line, key: str) -> UUID:
 def begin_commit(line: Line, half: UUID) -> Connection:
     """Commit a half message in a transaction that stays open."""
     connection = line.engine.connect()
-    dialect = PostgresDialect()
-    connection.execute(sql.locked(line.tables, dialect, [half])).all()
-    connection.execute(sql.commit(line.tables, dialect, half, OutboxStatus.HALF))
+    ends = HalfEnds(line.tables, PostgresDialect())
+    ends.locked(connection, [half])
+    ends.end(connection, [half], OutboxStatus.HALF, LocalOutcome.COMMIT)
     return connection
 
 
@@ -85,6 +87,26 @@ def test_a_commit_that_waited_for_another_has_its_number_from_after_the_wait(lin
     [written] = line.write("k")
     halves(line).resolve([half], LocalOutcome.COMMIT)
     assert line.take() == [written, half]
+
+
+def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
+    line: Line, eventually: Eventually
+) -> None:
+    half = prepare(line, "k")
+    with line.engine.connect() as other, ThreadPoolExecutor(1) as thread:
+        HalfEnds(line.tables, PostgresDialect()).locked(other, [half])
+        word = thread.submit(halves(line).resolve, [half], LocalOutcome.COMMIT)
+        eventually(lambda: waits_for_a_lock(line), "the word waits")
+        [written] = line.write("k")
+        other.rollback()
+        assert word.result(30) == {half: OutboxStatus.HALF}
+    assert line.take() == [written, half]
+
+
+def waits_for_a_lock(line: Line) -> bool:
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    with line.engine.connect() as connection:
+        return connection.scalar(text(query)) == 1
 
 
 def test_one_that_is_given_back_after_its_commit_goes_before_what_is_behind_it(line: Line) -> None:
@@ -160,8 +182,8 @@ def test_no_order_of_things_lets_an_event_overtake_a_half_message_or_the_other_w
 def test_a_commit_that_keeps_the_number_of_its_prepare_is_found_out(line: Line) -> None:
     right = sql.commit
 
-    def careless(*arguments: Any) -> Update:
-        statement = right(*arguments)
+    def careless(*arguments: Any, **more: Any) -> Update:
+        statement = right(*arguments, **more)
         others = {c: v for c, v in statement._values.items() if getattr(c, "name", c) != "seq"}
         return update(statement.table).where(statement.whereclause).values(others)
 

@@ -21,7 +21,7 @@ from shieldtx import InboxStatus, LocalOutcome, OutboxStatus, TxKind, new_event_
 from shieldtx.errors import IllegalTransition, LeaseLost
 from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord, Retry, Settlement
-from shieldtx.ports.half import CheckPlan, DueCheck
+from shieldtx.ports.half import Answer, CheckPlan, DueCheck
 from shieldtx.ports.repairs import Note, RepairAction, RowSeen
 from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.half_desk import SqlHalfDesk
@@ -127,9 +127,8 @@ def say(outcome: LocalOutcome) -> Callable[[Row], object]:
 
 def answer(outcome: LocalOutcome) -> Callable[[Row], object]:
     def act(row: Row) -> None:
-        check = DueCheck(row.envelope, 1)
-        half_store(row).start(check)
-        half_store(row).answer(check, outcome, reason="as the checker said")
+        check = Answer(DueCheck(row.envelope, 1), outcome, "as the checker said")
+        half_store(row).answer(row.token, [check])
 
     return act
 

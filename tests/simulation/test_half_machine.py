@@ -34,7 +34,7 @@ from shieldtx.checkback import CheckBack, Parking
 from shieldtx.errors import LateTransaction
 from shieldtx.events import Envelope
 from shieldtx.ports import Settlement
-from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half import CheckClaim, CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.half_store import SqlHalfStore
@@ -199,13 +199,15 @@ class HalfMachine(RuleBasedStateMachine):
             return ask(envelope.id)
 
         store = _Dying(self.world.store, dies) if dies else self.world.store
-        CheckBack(
+        check_back = CheckBack(
             event_type="orders.placed",
             store=store,  # type: ignore[arg-type]
             checker=checker,
             timeout=timedelta(seconds=10),
             budget=timedelta(seconds=20),
-        ).run_once()
+        )
+        while check_back.run_once().more:
+            pass
 
     @rule()
     def park(self) -> None:
@@ -279,11 +281,11 @@ class _Dying:
         self._real = real
         self._dies = dies
 
-    def start(self, check: DueCheck) -> bool:
-        started = self._real.start(check)
+    def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
+        claim = self._real.claim_checks(event_type, limit=limit)
         if self._dies == "before the checker":
             raise Died
-        return started
+        return claim
 
     def answer(self, *_: object, **__: object) -> bool:
         raise Died

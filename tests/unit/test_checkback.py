@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
+from uuid import UUID, uuid4
 
 import pytest
 
 from shieldtx import LocalOutcome, new_event_id
 from shieldtx.checkback import CheckBack, CheckPass, Parking
 from shieldtx.events import Envelope
-from shieldtx.ports.half import CheckPlan, DueCheck
+from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck
+from tests.conftest import Eventually
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 SECOND = timedelta(seconds=1)
@@ -35,25 +39,29 @@ class FakeStore:
 
     due: list[DueCheck]
     gone: set[Any] = field(default_factory=set)
-    started: list[DueCheck] = field(default_factory=list)
-    answers: list[tuple[DueCheck, LocalOutcome, str]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    """How many answers came at a time."""
     back: list[DueCheck] = field(default_factory=list)
     old: list[Envelope] = field(default_factory=list)
+    token: UUID = field(default_factory=uuid4)
+    is_away: bool = False
 
-    def claim_checks(self, event_type: str, *, limit: int) -> Sequence[DueCheck]:
+    def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
         assert event_type == "orders.placed"
         claimed, self.due = self.due[:limit], self.due[limit:]
-        return claimed
+        return CheckClaim(token=self.token, checks=claimed, more=len(claimed) == limit)
 
-    def start(self, check: DueCheck) -> bool:
-        self.started.append(check)
-        return check.envelope.id not in self.gone
+    def answer(self, token: UUID, answers: Sequence[Answer]) -> set[UUID]:
+        assert token == self.token
+        if self.is_away:
+            raise ConnectionError
+        self.answers += answers
+        self.written.append(len(answers))
+        return {a.check.envelope.id for a in answers} - self.gone
 
-    def answer(self, check: DueCheck, outcome: LocalOutcome, *, reason: str) -> bool:
-        self.answers.append((check, outcome, reason))
-        return True
-
-    def give_back(self, checks: Sequence[DueCheck]) -> None:
+    def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
+        assert token == self.token
         self.back += checks
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
@@ -87,18 +95,23 @@ def test_a_full_batch_is_followed_by_the_next():
     assert len(store.answers) == 5
 
 
-def test_what_is_not_half_any_more_is_not_asked_about():
+def test_an_answer_that_was_overtaken_is_late():
     store = store_of(2)
     store.gone = {store.due[0].envelope.id}
-    asked: list[Envelope] = []
-
-    def checker(half: Envelope) -> LocalOutcome:
-        asked.append(half)
-        return COMMIT
-
-    done = check_back(store, checker).run_once()
+    hints: list[int] = []
+    back = check_back(store, lambda _: COMMIT, after_commit=lambda: hints.append(1))
+    done = back.run_once()
     assert (done.checked, done.committed, done.late) == (2, 1, 1)
-    assert len(asked) == 1
+    store.due = [DueCheck(envelope(), 1)]
+    store.gone = {store.due[0].envelope.id}
+    assert back.run_once().late == 1
+    assert hints == [1], "nothing was committed by the second pass"
+
+
+def test_the_answers_of_a_batch_are_written_down_together():
+    store = store_of(5)
+    check_back(store, lambda _: COMMIT).run_once()
+    assert store.written == [5]
 
 
 def test_what_a_pass_has_no_time_for_is_given_back():
@@ -113,7 +126,80 @@ def test_what_a_pass_has_no_time_for_is_given_back():
     done = check_back(store, slow, clock=lambda: now[0]).run_once()
     assert done.checked == 3
     assert store.back == first[3:]
-    assert store.started == first[:3]
+    assert [a.check for a in store.answers] == first[:3]
+
+
+class Gate:
+    """A checker about some messages hangs until it is opened; about the others it answers."""
+
+    def __init__(self, *hanging: DueCheck) -> None:
+        self.reached = threading.Semaphore(0)
+        self._hanging = {check.envelope.id for check in hanging}
+        self._open = threading.Event()
+
+    def __call__(self, half: Envelope) -> LocalOutcome:
+        if half.id in self._hanging:
+            self.reached.release()
+            assert self._open.wait(30)
+        return COMMIT
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.set()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_answer_does_not_wait_for_a_slow_one_of_its_batch(threads: int, eventually: Eventually):
+    store = store_of(4)
+    with Gate(store.due[3]) as gate, ThreadPoolExecutor(1) as pool:
+        passing = pool.submit(check_back(store, gate, threads=threads).run_once)
+        assert gate.reached.acquire(timeout=30)
+        eventually(lambda: len(store.answers) == 3, "the others are written down")
+        assert not passing.done()
+        gate.__exit__()
+        assert passing.result(30).committed == 4
+
+
+def test_a_thread_that_hangs_leaves_the_rest_to_the_others():
+    store = store_of(9)
+    slow = store.due[0]
+    with Gate(slow) as gate:
+        back = check_back(store, gate, threads=2, timeout=SECOND / 5)
+        done = back.run_once()
+        assert (done.checked, done.committed, done.unknown) == (9, 8, 1)
+        [late] = [a for a in store.answers if a.check is slow]
+        assert late.reason == "no answer within 0.2 s"
+        store.due = store_of(1).due
+        assert back.run_once().committed == 1, "there is one thread left"
+
+
+def test_nobody_is_asked_while_all_threads_hang(eventually: Eventually):
+    store = store_of(3)
+    with Gate(*store.due[:2]) as gate:
+        back = check_back(store, gate, threads=2, timeout=SECOND / 5)
+        assert back.run_once().unknown == 2
+        assert len(store.back) == 1
+        store.due = store_of(1).due
+        assert back.run_once() == CheckPass()
+    eventually(lambda: back.run_once().committed == 1, "they have come back")
+
+
+def test_no_further_check_is_made_when_answers_cannot_be_written_down():
+    store = store_of(3)
+    store.is_away = True
+    asked: list[Envelope] = []
+    with Gate(store.due[1]) as gate, ThreadPoolExecutor(1) as pool:
+
+        def checker(half: Envelope) -> LocalOutcome:
+            asked.append(half)
+            return gate(half)
+
+        passing = pool.submit(check_back(store, checker).run_once)
+        with pytest.raises(ConnectionError):
+            passing.result(30)
+    assert len(asked) == 2
 
 
 def test_an_error_says_no_more_than_nothing():

@@ -29,6 +29,7 @@ from shieldtx.store.tables import Tables
 
 _RELAY = bindparam("of_relay", type_=Text())
 _LOOKED = bindparam("seconds_from_now", type_=Float())
+_AHEAD = bindparam("seconds_ahead", type_=Float())
 
 
 def standing(t: Tables, d: StoreDialect, event: Named) -> Select[Any]:
@@ -114,15 +115,15 @@ def waiting(
 def until_due(t: Tables, d: StoreDialect) -> Select[Any]:
     """Ask in how many seconds the next row in the waiting lines of a relay's shards is due.
 
-    NULL: none is. Below zero for one that became due since the last claim. Run with
-    `until_due_parameters`.
+    NULL: none is, as far ahead as it looks: beyond lie the half messages, due when their time is
+    over. Below zero for one that became due since the last claim. Run with `until_due_parameters`.
     """
     s, o = t.shard, t.outbox
     mine = select(s.c.shard).where(s.c.owner == _RELAY, s.c.lease_until > d.now()).subquery("mine")
     rows = (
         select(o.c.due_at, o.c.shard)
         .where(o.c.settled_at.is_(None), o.c.waiting, o.c.status == OutboxStatus.INIT.value)
-        .where(o.c.due_at > d.later(_LOOKED))
+        .where(o.c.due_at > d.later(_LOOKED), o.c.due_at <= d.later(_AHEAD))
         .order_by(o.c.due_at)
     )
     # Written out, so that the planner knows that it is one row, also of a statement it plans once.
@@ -131,9 +132,9 @@ def until_due(t: Tables, d: StoreDialect) -> Select[Any]:
     return select(d.seconds_until(func.min(heads.c.due_at))).select_from(joined)
 
 
-def until_due_parameters(*, relay: str, since: float) -> dict[str, Any]:
-    """Return the parameters of an `until_due`; `since` are the seconds since the last claim."""
-    return {_RELAY.key: relay, _LOOKED.key: -since}
+def until_due_parameters(*, relay: str, since: float, within: float) -> dict[str, Any]:
+    """Return the parameters of an `until_due`: seconds since the last claim, and seconds ahead."""
+    return {_RELAY.key: relay, _LOOKED.key: -since, _AHEAD.key: within}
 
 
 def was_delayed(o: FromClause) -> ColumnElement[bool]:

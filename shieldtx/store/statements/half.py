@@ -12,22 +12,23 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    ColumnElement,
     Insert,
     Select,
+    Text,
     Update,
+    Uuid,
     and_,
     bindparam,
-    case,
     func,
     or_,
     select,
     update,
 )
-from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import Float
 
 from shieldtx.events import shard_of, storable
-from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half import CheckPlan, Preparation
 from shieldtx.states import OUTBOX, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns, values_of
@@ -36,9 +37,11 @@ from shieldtx.store.tables import Tables, ended_in_error
 HALF = OutboxStatus.HALF
 WITH_A_PERSON = OutboxStatus.UNRESOLVED
 
+_EVENT = bindparam("of_event", type_=Uuid())
+
 
 def insert(t: Tables, d: StoreDialect, plan: CheckPlan) -> Insert:
-    """Store new half messages."""
+    """Store new half messages; built once, run with `parameters_of`."""
     return t.outbox.insert().values(
         status=HALF.value,
         attempts=0,
@@ -85,12 +88,17 @@ def locked(t: Tables, d: StoreDialect, event_ids: Sequence[UUID]) -> Select[Any]
     )
 
 
-def commit(t: Tables, d: StoreDialect, event_id: UUID, source: OutboxStatus) -> Update:
-    """Put a message in line behind all that was written before, or let its chosen delay begin."""
+def commit(
+    t: Tables, d: StoreDialect, source: OutboxStatus, *, event: ColumnElement[UUID] = _EVENT
+) -> Update:
+    """Put a locked message in line behind all that was written before, or let its delay begin.
+
+    Built once, as all statements that end messages, and run with `end_parameters`.
+    """
     o = t.outbox
     is_delayed = or_(o.c.send_delay.is_not(None), o.c.send_at.is_not(None))
     due_at = func.coalesce(o.c.send_at, d.later(func.coalesce(o.c.send_delay, 0.0)))
-    return _leave(t, event_id, source, OutboxStatus.INIT).values(
+    return _leave(t, source, OutboxStatus.INIT, event=event).values(
         seq=d.next_number(),
         waiting=is_delayed,
         due_at=due_at,
@@ -100,59 +108,27 @@ def commit(t: Tables, d: StoreDialect, event_id: UUID, source: OutboxStatus) -> 
     )
 
 
-def discard(t: Tables, d: StoreDialect, event_id: UUID, source: OutboxStatus) -> Update:
-    """Settle a message that is never sent; its business key may be used by another try."""
-    return _leave(t, event_id, source, OutboxStatus.DISCARDED).values(
-        settled_at=d.now(), biz_key=None
-    )
-
-
-def claim_checks(
-    t: Tables, d: StoreDialect, plan: CheckPlan, event_type: str, *, limit: int
-) -> ReturningUpdate[Any]:
-    """Take messages that are due for a check until the next one is due, and return them."""
-    o = t.outbox
-    due = (
+def commit_alone(t: Tables, d: StoreDialect) -> Update:
+    """Lock a message that is HALF, and then commit it, in a transaction of this one statement."""
+    o = t.outbox.alias("half")
+    # Run first, and once, so that the number is drawn when the wait for a lock is over.
+    locked = (
         select(o.c.event_id)
-        .where(
-            o.c.event_type == event_type,
-            o.c.check_at <= d.now(),
-            o.c.status == HALF.value,
-            o.c.checks < plan.most,
-            o.c.due_at > d.now(),
-        )
-        .order_by(o.c.check_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        # Materialized: chosen once, whatever the planner thinks of it.
-        .cte("due")
-        .prefix_with("MATERIALIZED")
+        .where(o.c.event_id == _EVENT, o.c.status == HALF.value)
+        .with_for_update()
+        .scalar_subquery()
     )
-    pauses = dict(enumerate(plan.pauses()))
-    longest = pauses[plan.most - 1]
-    seconds = {count: pause.total_seconds() for count, pause in pauses.items()}
-    pause = case(seconds, value=o.c.checks, else_=longest.total_seconds())
-    return (
-        update(o)
-        .where(o.c.event_id.in_(select(due.c.event_id)), o.c.status == HALF.value)
-        .values(check_at=d.later(pause))
-        .returning(*envelope_columns(o, "created_at"), o.c.checks)
-    )
+    return commit(t, d, HALF, event=locked)
 
 
-def start(t: Tables, check: DueCheck) -> Update:
-    """Count a check, before it is made."""
-    return _between(t, check, checks=check.number - 1).values(checks=check.number)
+def discard(t: Tables, d: StoreDialect, source: OutboxStatus) -> Update:
+    """Settle a message that is never sent; its business key may be used by another try."""
+    return _leave(t, source, OutboxStatus.DISCARDED).values(settled_at=d.now(), biz_key=None)
 
 
-def note(t: Tables, check: DueCheck, *, reason: str) -> Update:
-    """Keep why a check could not tell."""
-    return _between(t, check, checks=check.number).values(last_error=storable(reason))
-
-
-def give_back(t: Tables, d: StoreDialect, check: DueCheck) -> Update:
-    """Let a check that was not made be due at once."""
-    return _between(t, check, checks=check.number - 1).values(check_at=d.now())
+def end_parameters(d: StoreDialect, event_id: UUID) -> dict[str, Any]:
+    """Return the parameters of a statement that ends one message."""
+    return {_EVENT.key: event_id} | d.drawn_number()
 
 
 def used_up(t: Tables, d: StoreDialect, plan: CheckPlan, *, limit: int) -> Select[Any]:
@@ -169,11 +145,15 @@ def used_up(t: Tables, d: StoreDialect, plan: CheckPlan, *, limit: int) -> Selec
     )
 
 
-def park(t: Tables, d: StoreDialect, event_id: UUID, *, reason: str) -> Update:
-    """Leave a message to a person."""
-    return _leave(t, event_id, HALF, WITH_A_PERSON).values(
-        settled_at=d.now(), last_error=storable(reason)
-    )
+def park(t: Tables, d: StoreDialect) -> Update:
+    """Leave a message to a person; built once, run with `park_parameters`."""
+    reason = bindparam("why", type_=Text())
+    return _leave(t, HALF, WITH_A_PERSON).values(settled_at=d.now(), last_error=reason)
+
+
+def park_parameters(event_id: UUID, *, reason: str) -> dict[str, Any]:
+    """Return the parameters of a `park`."""
+    return {_EVENT.key: event_id, "why": storable(reason)}
 
 
 def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) -> Select[Any]:
@@ -208,20 +188,18 @@ def _messages(t: Tables) -> Select[Any]:
     )
 
 
-def _leave(t: Tables, event_id: UUID, source: OutboxStatus, target: OutboxStatus) -> Update:
+def _leave(
+    t: Tables,
+    source: OutboxStatus,
+    target: OutboxStatus,
+    *,
+    event: ColumnElement[UUID] = _EVENT,
+) -> Update:
     """End the checks of a message, if it still is where it was seen."""
     o = t.outbox
-    sources = OUTBOX.sources_of(target, among=(source,))
+    [seen] = OUTBOX.sources_of(target, among=(source,))
     return (
         update(o)
-        .where(o.c.event_id == event_id, o.c.status.in_([s.value for s in sources]))
-        .values(status=target.value, check_at=None, last_error=None)
-    )
-
-
-def _between(t: Tables, check: DueCheck, *, checks: int) -> Update:
-    """Change a message of which so many checks, and no more, were counted."""
-    o = t.outbox
-    return update(o).where(
-        o.c.event_id == check.envelope.id, o.c.status == HALF.value, o.c.checks == checks
+        .where(o.c.event_id == event, o.c.status == seen.value)
+        .values(status=target.value, check_at=None, lease_token=None, last_error=None)
     )

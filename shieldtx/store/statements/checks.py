@@ -1,0 +1,127 @@
+"""The statements on the checks of half messages; all are built once and run with parameters.
+
+A check carries the token of its claim until its answer is written down. So an answer that was
+overtaken, by a word or by the check after it, finds no row; and a message that is due while it
+still carries one was asked about by somebody who has not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    Update,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    select,
+    update,
+)
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from shieldtx.events import storable
+from shieldtx.ports.half import CheckPlan
+from shieldtx.states import OutboxStatus
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.tables import Tables
+
+_TYPE = bindparam("of_type", type_=Text())
+_LIMIT = bindparam("at_most", type_=Integer())
+_TOKEN = bindparam("with_token", type_=Uuid())
+_EVENT = bindparam("of_event", type_=Uuid())
+_REASON = bindparam("why", type_=Text())
+_EVENTS = "of_events"
+
+
+def due(t: Tables, d: StoreDialect, plan: CheckPlan) -> Select[Any]:
+    """Select and lock messages that are due for a check, and whether one was not answered."""
+    o = t.outbox
+    return (
+        select(o.c.event_id, o.c.lease_token.is_not(None))
+        .where(o.c.event_type == _TYPE, _is_due(t, d, plan))
+        .order_by(o.c.check_at)
+        .limit(_LIMIT)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def due_parameters(event_type: str, limit: int) -> dict[str, Any]:
+    """Return the parameters of a `due`."""
+    return {_TYPE.key: event_type, _LIMIT.key: limit}
+
+
+def begin(t: Tables, d: StoreDialect, plan: CheckPlan) -> ReturningUpdate[Any]:
+    """Count the next check of each message, and return them; the check after it has its time."""
+    o = t.outbox
+    pauses = dict(enumerate(plan.pauses()))
+    seconds = {count: pause.total_seconds() for count, pause in pauses.items()}
+    pause = case(seconds, value=o.c.checks, else_=seconds[plan.most - 1])
+    return (
+        update(o)
+        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_due(t, d, plan))
+        .values(checks=o.c.checks + 1, check_at=d.later(pause), lease_token=_TOKEN)
+        .returning(*envelope_columns(o, "created_at"), o.c.checks)
+    )
+
+
+def held(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Select messages whose check has not been overtaken; lock them, in an order all agree on."""
+    o = t.outbox
+    return (
+        select(o.c.event_id)
+        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_held(t))
+        .order_by(o.c.event_id)
+        .with_for_update()
+    )
+
+
+def give_back(t: Tables, d: StoreDialect) -> Update:
+    """Let checks that were not made be due at once, uncounted."""
+    o = t.outbox
+    return (
+        update(o)
+        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_held(t))
+        .values(checks=o.c.checks - 1, check_at=d.now(), lease_token=None)
+    )
+
+
+def parameters(token: UUID, event_ids: Sequence[UUID]) -> dict[str, Any]:
+    """Return the parameters of `begin`, `held` and `give_back`."""
+    return {_TOKEN.key: token, _EVENTS: list(event_ids)}
+
+
+def note(t: Tables) -> Update:
+    """Keep why a check could not tell; run with `note_parameters`."""
+    o = t.outbox
+    return (
+        update(o)
+        .where(o.c.event_id == _EVENT, _is_held(t))
+        .values(last_error=_REASON, lease_token=None)
+    )
+
+
+def note_parameters(token: UUID, event_id: UUID, *, reason: str) -> dict[str, Any]:
+    """Return the parameters of a `note`."""
+    return {_TOKEN.key: token, _EVENT.key: event_id, _REASON.key: storable(reason)}
+
+
+def _is_due(t: Tables, d: StoreDialect, plan: CheckPlan) -> ColumnElement[bool]:
+    o = t.outbox
+    return and_(
+        o.c.check_at <= d.now(),
+        o.c.status == OutboxStatus.HALF.value,
+        o.c.checks < plan.most,
+        o.c.due_at > d.now(),
+    )
+
+
+def _is_held(t: Tables) -> ColumnElement[bool]:
+    return and_(t.outbox.c.status == OutboxStatus.HALF.value, t.outbox.c.lease_token == _TOKEN)
