@@ -88,6 +88,11 @@ class Counter:
         """Return how many checks of a transfer were counted."""
         return int(self.side.one("SELECT checks FROM shield_outbox WHERE key = :a", a=account))
 
+    def is_answered(self, account: str) -> bool:
+        """Whether a check of a transfer has come back, whatever it said."""
+        answered = "SELECT status <> 'HALF' OR last_error IS NOT NULL FROM shield_outbox"
+        return bool(self.side.one(f"{answered} WHERE key = :a", a=account))
+
     def message(self, account: str) -> str:
         """Return the id of a transfer's half message."""
         return str(self.side.one("SELECT event_id FROM shield_outbox WHERE key = :a", a=account))
