@@ -30,7 +30,10 @@ ON_SERVERS = ("matrix", "sweep", "mutants")
 PARTS = ("model", "simulation", *ON_SERVERS)
 SCHEDULES = 100_000
 
-TELLING = ("F1", "F2", "F5", "F7", "F9", "F10", "F14", "F23", "F25", "F29")
+TELLING = (
+    *("F1", "F2", "F5", "F7", "F9", "F10", "F14", "F23", "F25", "F29"),
+    *("F33a", "F33b", "F33c"),
+)
 """Of the matrix, what CI runs: one or two for each step of the way, that need no long outage."""
 
 

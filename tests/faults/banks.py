@@ -20,6 +20,7 @@ from tests.faults.bank.clients import Orders, work
 from tests.faults.checker import Counts, count, gather
 from tests.faults.disks import SmallDisk
 from tests.faults.journal import Operations
+from tests.faults.ledger import Ledger
 from tests.faults.proxy import FaultProxy
 from tests.faults.reconciled import Reconciled
 from tests.faults.side import Side
@@ -46,6 +47,8 @@ class Banks:
     """Between the processes and the broker."""
     disk: SmallDisk | None
     """PostgreSQL's, where it has one of its own."""
+    ledger: Ledger | None
+    """Of the upstream bank, where it has one: its transfers are half messages."""
     prefix: str
     folder: Path
     accounts: Sequence[str]
@@ -155,6 +158,8 @@ class Banks:
         credited = "SELECT count(DISTINCT id) FROM credit"
         parked = "SELECT count(*) FROM shield_parked"
         left = self.upstream.one(waiting)
+        if self.ledger is not None:
+            left += self.ledger.one("SELECT count(*) FROM transfer")
         return left <= self.downstream.one(credited) + self.downstream.one(parked)
 
     def drain(self, within: float = DRAIN_WITHIN_S) -> float:
@@ -173,6 +178,7 @@ class Banks:
             self.downstream.engine,
             self.records(),
             Operations.read(self.journal),
+            ledger=None if self.ledger is None else self.ledger.engine,
         )
         return count(evidence)
 

@@ -93,9 +93,15 @@ class Counts:
 
 
 def gather(
-    upstream: Engine, downstream: Engine, records: Sequence[Read], operations: Operations
+    upstream: Engine,
+    downstream: Engine,
+    records: Sequence[Read],
+    operations: Operations,
+    *,
+    ledger: Engine | None = None,
 ) -> Evidence:
-    """Read the tables of both banks."""
+    """Read the tables of both banks; upstream may have a ledger in another database."""
+    books = [upstream] if ledger is None else [upstream, ledger]
 
     def rows(engine: Engine, query: str) -> list[Any]:
         with engine.connect() as connection:
@@ -110,7 +116,8 @@ def gather(
         records=records,
         transfers={
             r.id: (r.account, r.seq, r.amount)
-            for r in rows(upstream, "SELECT id, account, seq, amount FROM transfer")
+            for engine in books
+            for r in rows(engine, "SELECT id, account, seq, amount FROM transfer")
         },
         credits=[
             (r.id, r.account, r.seq, r.amount)
@@ -123,13 +130,14 @@ def gather(
         parked=frozenset(dead | undecodable | failed - set(withdrawals)),
         illegal=[*illegal_steps(upstream), *illegal_steps(downstream)],
         balances=(
-            int(rows(upstream, "SELECT sum(balance) FROM account")[0][0]),
-            int(rows(downstream, "SELECT coalesce(sum(balance), 0) FROM account")[0][0]),
+            int(sum(rows(engine, _BALANCE)[0][0] for engine in books)),
+            int(rows(downstream, _BALANCE)[0][0]),
         ),
         accounts=rows(upstream, "SELECT count(*) FROM account")[0][0],
     )
 
 
+_BALANCE = "SELECT coalesce(sum(balance), 0) FROM account"
 _OUTBOX = "SELECT event_id, status, last_error FROM shield_outbox WHERE tx_kind = 'COMMIT'"
 _ROLLBACKS = "SELECT event_id, status FROM shield_outbox WHERE tx_kind = 'ROLLBACK'"
 _DEAD = "SELECT causation_id FROM shield_inbox WHERE status = 'DEAD' AND causation_id IS NOT NULL"

@@ -27,11 +27,16 @@ ENVIRONMENT = "BANK_FAILPOINT"
 STEPS = {
     "write": "the INSERT of the event into the outbox",
     "commit": "the COMMIT of the business transaction",
+    "prepare": "the half message is stored",
+    "local": "the COMMIT of a local transaction that has a half message",
+    "word": "the word about its end is passed on",
     "renew": "the relay's shard leases are renewed",
     "claim": "rows are claimed",
     "publish": "records are sent and acknowledged",
     "settle": "the end of a batch is written down",
     "fail": "a row is FAILED and its local rollback run",
+    "look": "half messages are taken to be checked, and their checks counted; then they are made",
+    "answer": "what it said is written down",
     "poll": "records are read",
     "receive": "records go into the inbox",
     "offsets": "offsets are committed",
@@ -223,8 +228,14 @@ class BreakableInboxStore(Breakable):
             return self._real.give_up(attempt, reason=reason, also=None if also is None else broken)
 
 
-LOOKS = {"claim", "poll"}
+LOOKS = {"claim", "poll", "look"}
 RELAY_STEPS = {"claim": "claim", "settle": "settle", "fail": "fail"}
+HALF_STEPS = {
+    "prepare": "prepare",
+    "resolve": "word",
+    "claim_checks": "look",
+    "answer": "answer",
+}
 LEASE_STEPS = {"renew": "renew"}
 SUBSCRIBER_STEPS = {"poll": "poll", "commit": "offsets"}
 INBOX_STEPS = {

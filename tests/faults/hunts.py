@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tests.faults import hunts_at_night, matrix
+from tests.faults import hunts_at_night, hunts_at_the_counter, matrix
 from tests.faults.bank import by_hand
 from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint
@@ -15,7 +15,7 @@ from tests.faults.matrix import Fault, Row, Setting, the_runs_servers
 from tests.faults.mutants import MUTANTS, Mutant
 from tests.faults.scenarios import forgery
 from tests.faults.sweep import in_a_consumer, in_a_relay, in_the_clients
-from tests.faults.world import World
+from tests.faults.world import World, own_ledger
 
 DRAIN_WITHIN_S = 12.0
 """A mutant that never comes to rest need not be waited for as long as the real thing."""
@@ -186,4 +186,8 @@ HUNTS: dict[str, Hunt] = {
     "M20": Hunt(invariant="missed", run=hunts_at_night.a_changed_payload),
     "M21": Hunt(invariant="repaired_again", run=hunts_at_night.repaired_and_done),
     "M22": Hunt(invariant="ghost", run=hunts_at_night.repaired_and_done),
+    "M23": Hunt(invariant="ghost", run=hunts_at_the_counter.parked, setting=own_ledger),
+    "M24": Hunt(invariant="lost", run=hunts_at_the_counter.checked_in_flight, setting=own_ledger),
+    # What is immune is harmed by nobody: its local transaction fails where a check came before it.
+    "M25": Hunt(invariant="fail", run=hunts_at_the_counter.immune, setting=own_ledger),
 }

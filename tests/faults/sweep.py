@@ -6,18 +6,26 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.faults.bank import by_hand
+from tests.faults.bank.tellers import End
 from tests.faults.banks import Banks
+from tests.faults.counter import Counter, Teller
 from tests.faults.failpoints import STANDSTILLS, STEPS, Failpoint
-from tests.faults.matrix import Fault
+from tests.faults.matrix import Fault, the_runs_servers
 from tests.faults.side import Side
 from tests.faults.workers import Worker
+from tests.faults.world import own_ledger
 
 TRANSFERS = 24
+AT_THE_COUNTER = 6
+"""Transfers by half messages."""
 REFUSED = 0.4
 """A share that makes every step happen within few transfers."""
 
 INSIDE = {"handler"}
 """Steps that have no end of their own."""
+
+OF_HALVES = {"prepare", "local", "word", "look", "answer"}
+"""Steps on the way of a half message."""
 
 _ACTIONS = {"before": ("exit", "raise", "freeze"), "after": ("exit", "freeze", "drop")}
 
@@ -32,6 +40,7 @@ def faults() -> Iterator[Fault]:
                     id=f"{step}.{when}.{action}",
                     name=f"{action} {when}: {meaning}",
                     run=partial(_SCENARIOS.get(step, in_a_consumer), point=point),
+                    setting=own_ledger if step in OF_HALVES else the_runs_servers,
                 )
 
 
@@ -107,6 +116,33 @@ def _in_the_purge(banks: Banks, point: Failpoint) -> None:
     banks.expect(not banks.upstream.outbox(), "settled rows are purged")
 
 
+def in_the_tellers(banks: Banks, point: Failpoint) -> None:
+    counter = Counter(banks)
+    banks.open()
+    broken = _tellers(counter, "broken", dies_at=point)
+    banks.struck(banks.upstream)
+    _outlive(banks, banks.upstream, point)
+    broken.end()
+    _tellers(counter, "sound").end()
+
+
+def in_a_check(banks: Banks, point: Failpoint) -> None:
+    """No word comes through, so that everything is checked."""
+    up = banks.upstream
+    banks.open(but="upstream relay")
+    wordless = Failpoint(step="word", when="before", action="raise", nth=0)
+    _tellers(Counter(banks), "wordless", dies_at=wordless).end()
+    up.mark.unlink()
+    zombie = up.launch("relay", **up.broken_at(point))
+    banks.struck(up)
+    up.relay()
+    _outlive(banks, up, point, zombie)
+
+
+def _tellers(counter: Counter, name: str, **how: Failpoint) -> Teller:
+    return counter.begin(name, transfers=AT_THE_COUNTER, tellers=2, ends=tuple(End), **how)
+
+
 def _outlive(banks: Banks, side: Side, point: Failpoint, zombie: Worker | None = None) -> None:
     """Where the failpoint only stopped a process, let it come back when others did its work.
 
@@ -121,6 +157,11 @@ def _outlive(banks: Banks, side: Side, point: Failpoint, zombie: Worker | None =
 _SCENARIOS: dict[str, Callable[..., None]] = {
     "write": in_the_clients,
     "commit": in_the_clients,
+    "prepare": in_the_tellers,
+    "local": in_the_tellers,
+    "word": in_the_tellers,
+    "look": in_a_check,
+    "answer": in_a_check,
     "renew": in_a_relay,
     "claim": in_a_relay,
     "publish": in_a_relay,

@@ -20,8 +20,10 @@ from shieldtx.embedded.loopback import free_port
 from shieldtx.store.schema import Schema
 from tests.faults import history
 from tests.faults.bank import DOWNSTREAM_TABLES, OPENING_BALANCE, UPSTREAM_TABLES
+from tests.faults.bank.ledger import LEDGER
 from tests.faults.banks import Banks
 from tests.faults.disks import SmallDisk
+from tests.faults.ledger import SOON, Ledger
 from tests.faults.proxy import FaultProxy
 from tests.faults.proxy import kafka as kafka_protocol
 from tests.faults.side import Side
@@ -67,6 +69,7 @@ class World:
         kafka: EmbeddedKafka | None = None,
         proxy: FaultProxy | None = None,
         disk: SmallDisk | None = None,
+        ledger: Ledger | None = None,
         settings: Mapping[str, str] = {},
         accounts: int = ACCOUNTS,
     ) -> Iterator[Banks]:
@@ -118,6 +121,7 @@ class World:
             postgres=postgres,
             proxy=proxy,
             disk=disk,
+            ledger=ledger,
             prefix=f"{run}.",
             folder=folder,
             accounts=[f"account-{n}" for n in range(accounts)],
@@ -154,6 +158,15 @@ def own_postgres(
     for name, tables in TEMPLATES.items():
         make_template(server, name, tables)
     return {"postgres": server}
+
+
+def own_ledger(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Give the upstream bank a ledger in another database, and relays that soon ask about it."""
+    name = f"ledger_{uuid.uuid4().hex[:8]}"
+    world.postgres.create_database(name, template="template_upstream")
+    open_.callback(world.postgres.drop_database, name)
+    ledger = Ledger(world.postgres.url(name))
+    return {"ledger": ledger, "settings": {LEDGER: ledger.url, **SOON}}
 
 
 def postgres(directory: Path | None = None, **settings: str) -> EmbeddedPostgres:

@@ -68,17 +68,14 @@ class Bank:
     def send(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
         """Take the money from the sender, and write the event."""
         _enter(session, "debit", transfer)
-        envelope = Envelope(
-            id=event_id,
-            type=TYPE,
-            source="A",
-            topic=TOPIC,
-            payload=json.dumps({"number": transfer.number}),
-            time=EPOCH,
-            key=transfer.key,
-            biz_key=str(transfer.number),
-        )
+        envelope = envelope_of(transfer, event_id)
         session.database.insert_outbox(session, envelope, delay=transfer.delay)
+
+    def debit(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
+        """Take the money from the sender, whose event is a half message that is stored already."""
+        _enter(session, "debit", transfer)
+        database, row = session.database, session.database.outbox[event_id]
+        session.write(lambda: database.written.update({event_id: row}))
 
     def credit(self, session: Transaction, event: Event) -> None:
         transfer = self._transfer(event.payload)
@@ -119,6 +116,20 @@ class Bank:
         self._tries[what, transfer.number] += 1
         if self._tries[what, transfer.number] <= failures:
             raise Failure(f"{what} {transfer.number}")
+
+
+def envelope_of(transfer: Transfer, event_id: UUID) -> Envelope:
+    """Return the event of a transfer."""
+    return Envelope(
+        id=event_id,
+        type=TYPE,
+        source="A",
+        topic=TOPIC,
+        payload=json.dumps({"number": transfer.number}),
+        time=EPOCH,
+        key=transfer.key,
+        biz_key=str(transfer.number),
+    )
 
 
 def _enter(session: Transaction, what: str, transfer: Transfer) -> None:

@@ -50,6 +50,10 @@ class OutboxRow:
     lease_until: float | None = None
     settled_at: float | None = None
     last_error: str | None = None
+    checks: int | None = None
+    """Of a half message, as the two below."""
+    check_at: float | None = None
+    send_delay: float = 0.0
 
 
 @dataclass(slots=True)
@@ -196,11 +200,13 @@ class Database:
     relays: dict[str, float] = field(default_factory=dict)
     parked: dict[tuple[str, str, int, int], str] = field(default_factory=dict)
     ledger: list[Entry] = field(default_factory=list)
+    barrier: dict[UUID, bool] = field(default_factory=dict)
+    """By half message: whether its local transaction came before its check."""
     locks: dict[Hashable, Transaction] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     history: list[Change] = field(default_factory=list)
     written: dict[UUID, OutboxRow] = field(default_factory=dict)
-    """Every outbox row that was ever committed."""
+    """Every outbox row that was ever committed; a half message's, when its local transaction is."""
     holders: dict[Hashable, str] = field(default_factory=dict)
     turns: Counter[Hashable] = field(default_factory=Counter)
     """How many attempts an inbox row has had that no other row can have spoilt."""
@@ -265,6 +271,12 @@ class Database:
     def _commit_outbox(self, row: OutboxRow) -> None:
         event_id = row.envelope.id
         self.outbox[event_id] = self.written[event_id] = row
+        self.history.append(Change("outbox", event_id, "", None, row.status, "application", None))
+
+    def store_half(self, row: OutboxRow) -> None:
+        """Store a half message, which says nothing of its local transaction."""
+        event_id = row.envelope.id
+        self.outbox[event_id] = row
         self.history.append(Change("outbox", event_id, "", None, row.status, "application", None))
 
     def move_outbox(self, row: OutboxRow, target: OutboxStatus, by: str) -> None:

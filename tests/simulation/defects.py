@@ -12,8 +12,9 @@ from shieldtx.intake import Batch, DirectIntake
 from shieldtx.passes import RelayPass
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
 from shieldtx.relay import Relay
-from shieldtx.states import InboxStatus, OutboxStatus
+from shieldtx.states import InboxStatus, LocalOutcome, OutboxStatus
 from tests.simulation.database import Database, InboxRow, OutboxRow, Transaction
+from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
 from tests.simulation.inbox import MemoryInboxStore
 from tests.simulation.outbox import MemoryOutboxStore
 from tests.simulation.processes import InterruptedInbox
@@ -68,6 +69,21 @@ def forgets_the_one_before(sound: Callable[..., None]) -> Callable[..., None]:
         row.unconfirmed = before
 
     return take
+
+
+def commits_what_nobody_knows(_: Any) -> Callable[..., None]:
+    def park(self: MemoryHalfStore, row: OutboxRow) -> None:
+        self.end(row, LocalOutcome.COMMIT)
+
+    return park
+
+
+def only_looks(_: Any) -> Callable[..., LocalOutcome]:
+    def ask(self: MemoryBarrier, event_id: UUID) -> LocalOutcome:
+        committed = self._database.barrier.get(event_id)
+        return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
+
+    return ask
 
 
 def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., None]:

@@ -14,6 +14,7 @@ from shieldtx.ports import Outcome
 from shieldtx.relay import Relay
 from tests.simulation import defects
 from tests.simulation.database import Database
+from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
 from tests.simulation.inbox import MemoryInboxStore
 from tests.simulation.outbox import MemoryOutboxStore
 from tests.simulation.processes import InterruptedInbox
@@ -154,6 +155,15 @@ MUTANTS = {
             "effects",
             defects.commits_the_neighbours,
         ),
+        # Half messages.
+        (
+            "commits-after-the-last-check",
+            "I1",
+            MemoryHalfStore,
+            "_park",
+            defects.commits_what_nobody_knows,
+        ),
+        ("check-only-looks", "I2", MemoryBarrier, "ask", defects.only_looks),
         # Housekeeping.
         (
             "purges-whatever-is-old",

@@ -8,7 +8,7 @@ from functools import partial
 
 from tests.simulation.checker import Violation, violations
 from tests.simulation.fates import SeededFates
-from tests.simulation.shapes import shape_of
+from tests.simulation.shapes import shape_of, with_halves
 from tests.simulation.world import World
 
 _APART = 9_973
@@ -18,7 +18,8 @@ _APART = 9_973
 def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     """Run the schedule of a seed to its end, and return what it violated."""
     draw = random.Random(seed * _APART + 1)
-    shape = shape_of(draw)
+    # Drawn apart, so that the other worlds are what they would be without them.
+    shape = with_halves(shape_of(draw), random.Random(seed * _APART + 2))
     fates = SeededFates(seed, sleepy=shape.has_strands)
     world = World(shape, fates, trace=trace)
     steps = _steps(world, draw)
@@ -57,6 +58,8 @@ def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
         steps += [partial(world.work, consumer)] * 4
     for housekeeper in world.housekeepers:
         steps.append(partial(world.work, housekeeper))
+    for process in world.checking:
+        steps += [partial(world.work, process)] * 3
     for seconds in (0.5, 2.0, 2.0, 4.0, 11.0):
         steps.append(partial(world.pass_time, seconds))
     if draw.random() < 0.5:

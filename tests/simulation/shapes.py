@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.banks import Transfer
+
+HALVES = 0.2
+"""The share of worlds with half messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +27,23 @@ class Shape:
     has_fraud_group: bool
     sharing: str = "one"
     """How the handler of the transfers takes its events: "one" by one, "alone", or as a "list"."""
+    halves: frozenset[int] = frozenset()
+    """The transfers whose events are half messages."""
     has_strands: bool = False
     """Whether suspended processes sleep side by side, instead of one inside the other."""
     rates: tuple[float, ...] = (1.0,)
     """How fast the processes' own clocks run, in turn."""
     skews: tuple[float, ...] = (0.0,)
     """How many seconds their wall clocks are wrong, in turn."""
+
+
+def with_halves(shape: Shape, draw: random.Random) -> Shape:
+    """Let, in some worlds, transfers be announced by half messages."""
+    if draw.random() >= HALVES:
+        return shape
+    return replace(
+        shape, halves=frozenset(t.number for t in shape.transfers if draw.random() < 0.7)
+    )
 
 
 def shape_of(draw: random.Random) -> Shape:

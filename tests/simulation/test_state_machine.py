@@ -58,6 +58,7 @@ SHAPES = st.builds(
     consumer_batch=st.sampled_from([1, 10]),
     attempts=st.integers(1, 3),
     has_fraud_group=st.booleans(),
+    halves=st.sampled_from([frozenset(), frozenset(), frozenset({0, 2, 3})]),
 )
 
 TROUBLE = st.builds(
@@ -125,6 +126,11 @@ class Banks(RuleBasedStateMachine):
     def consume(self, which: int) -> None:
         self.world.work(_one(self.world.consumers, which))
 
+    @rule(which=ANY)
+    def check(self, which: int) -> None:
+        if self.world.checking:
+            self.world.work(_one(self.world.checking, which))
+
     @rule()
     def everybody_works(self) -> None:
         self.world.write()
@@ -170,7 +176,7 @@ class Banks(RuleBasedStateMachine):
         if not self.meanwhile:
             return
         what, which = self.meanwhile.popleft()
-        workers = [*self.world.relays, *self.world.consumers]
+        workers = [*self.world.relays, *self.world.consumers, *self.world.checking]
         steps: dict[str, Callable[[], Any]] = {
             "work": lambda: self.world.work(_one(workers, which)),
             "renew": lambda: self.world.renew(_one(self.world.relays, which)),

@@ -12,8 +12,10 @@ from sqlalchemy import Engine, StaticPool, create_engine, delete, event, select,
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.buffer import Posting
-from shieldtx.errors import LeaseLost, LocalRollbackFailed
+from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
 from shieldtx.events import Envelope
+from shieldtx.store.barrier import SqlBarrier
+from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
@@ -21,6 +23,7 @@ from shieldtx.store.purge_store import SqlPurgeStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import Tables, tables
 from tests.simulation.database import EPOCH, Clock, Database, Shard
+from tests.simulation.halves import PLAN, MemoryBarrier, MemoryHalfStore
 from tests.simulation.inbox import MemoryInboxStore, UniqueViolation
 from tests.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
 from tests.simulation.purge import MemoryPurgeStore
@@ -37,10 +40,18 @@ class Memory:
         self.leases = MemoryLeaseStore(self.database)
         self.inbox = MemoryInboxStore(self.database)
         self.purge = MemoryPurgeStore(self.database, wall_clock=lambda: clock.now)
+        self.halves = MemoryHalfStore(self.database)
+        self.barrier = MemoryBarrier(self.database)
 
     def write(self, envelope: Envelope, delay: float) -> None:
         with self.database.transaction() as transaction:
             self.database.insert_outbox(transaction, envelope, delay=delay)
+
+    def run_local(self, event_id: UUID, *, commits: bool) -> None:
+        """Run a local transaction that enters the barrier."""
+        with self.database.transaction() as transaction:
+            self.barrier.enter(transaction, event_id)
+            _ = 1 // commits
 
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return all that both sides have to agree on, in the order of the sequences."""
@@ -67,6 +78,12 @@ class Memory:
             "shards": [(s.number, s.owner, s.epoch, s.lease_until or None) for s in db.shards],
             "relays": sorted(db.relays.items()),
             "parked": sorted(db.parked),
+            "halves": [
+                (row.envelope.id, row.checks, row.check_at)
+                for row in outbox
+                if row.checks is not None
+            ],
+            "barrier": sorted(db.barrier.items()),
         }
 
 
@@ -96,16 +113,24 @@ class Sqlite:
         self.leases = SqlLeaseStore(self.engine, self.tables)
         self.inbox = SqlInboxStore(self.engine, self.tables)
         self.purge = SqlPurgeStore(self.engine, self.tables)
+        self.halves = SqlHalfStore(self.engine, self.tables, shards=SHARDS, plan=PLAN)
+        self.barrier = SqlBarrier(self.engine, self.tables, patience=timedelta(seconds=1))
 
     def write(self, envelope: Envelope, delay: float) -> None:
         posting = Posting(envelope=envelope, delay=timedelta(seconds=delay) if delay else None)
         with self.engine.begin() as connection:
             self.writer.insert(connection, [posting])
 
+    def run_local(self, event_id: UUID, *, commits: bool) -> None:
+        """Run a local transaction that enters the barrier."""
+        with self.engine.begin() as connection:
+            self.barrier.enter(connection, [event_id])
+            _ = 1 // commits
+
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return all that both sides have to agree on, in the order of the sequences."""
         o, i, s = self.tables.outbox.c, self.tables.inbox.c, self.tables.shard.c
-        r, p = self.tables.relay.c, self.tables.parked.c
+        r, p, b = self.tables.relay.c, self.tables.parked.c, self.tables.barrier.c
         statements = {
             "outbox": select(
                 *(o.event_id, o.shard, o.status, o.attempts, o.waiting, o.holds_key, o.due_at),
@@ -121,6 +146,10 @@ class Sqlite:
             "shards": select(s.shard, s.owner, s.epoch, s.lease_until).order_by(s.shard),
             "relays": select(r.relay, r.alive_until).order_by(r.relay),
             "parked": select(p.consumer_group, p.topic, p.record_partition, p.record_offset),
+            "halves": select(o.event_id, o.checks, o.check_at)
+            .where(o.checks.is_not(None))
+            .order_by(o.seq),
+            "barrier": select(b.event_id, b.committed).order_by(b.event_id),
         }
         with self.engine.connect() as connection:
             found = {
@@ -179,7 +208,7 @@ def _outcome_of(act: Callable[[Any], Any], side: Any) -> Any:
         return act(side)
     except (UniqueViolation, IntegrityError):
         return "unique violation"
-    except (LeaseLost, LocalRollbackFailed, ArithmeticError) as error:
+    except (LateTransaction, LeaseLost, LocalRollbackFailed, ArithmeticError) as error:
         return type(error).__name__
 
 

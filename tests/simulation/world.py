@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -10,9 +10,9 @@ from uuid import UUID
 from shieldtx.events import physical_topic
 from shieldtx.relay import Relay
 from shieldtx.states import INBOX, OUTBOX, TxKind
-from tests.simulation import assembly
+from tests.simulation import assembly, halves
 from tests.simulation.assembly import RELAY_LEASE, RETENTION
-from tests.simulation.banks import TOPIC, Bank, Transfer
+from tests.simulation.banks import TOPIC, Bank, Transfer, envelope_of
 from tests.simulation.broker import Broker, Member, Trouble
 from tests.simulation.database import (
     START,
@@ -65,10 +65,12 @@ class World:
         ]
         self.consumers = assembly.consumers(self)
         self.housekeepers = [assembly.housekeeper(self, service) for service in self.databases]
+        self.checking: list[Process[Any]] = [*halves.checking(self)] if shape.halves else []
         self.processes: list[Process[Any]] = [
             *self.relays,
             *self.consumers,
             *self.housekeepers,
+            *self.checking,
         ]
         self.strands = Strands() if shape.has_strands else None
         self.sleeping: list[Strand] = []
@@ -260,17 +262,22 @@ class World:
         """Let the services work until nothing is left to do; False if they do not come to that."""
         self.pass_time(RELAY_LEASE.total_seconds() + 1)
         for _ in range(rounds):
+            self._work_off(self.checking)
+            halves.decide(self)
             busy = self.relays_with_work()
             for relay in busy:
                 self.renew(relay)
-            for process in (*busy, *self.consumers):
-                for _ in range(MOST_PASSES):
-                    if not self.work(process):
-                        break
+            self._work_off([*busy, *self.consumers])
             if self.is_drained():
                 return True
             self.pass_time(3.0)
         return False
+
+    def _work_off(self, processes: Sequence[Process[Any]]) -> None:
+        for process in processes:
+            for _ in range(MOST_PASSES):
+                if not self.work(process):
+                    break
 
     def relays_with_work(self) -> list[Process[Relay]]:
         """Return the relays of the services whose outbox has open rows."""
@@ -326,6 +333,9 @@ class World:
     def _write(self, client: Process[None], transfer: Transfer) -> bool:
         event_id = self.events[transfer.number] = self.next_id()
         try:
+            if transfer.number in self.shape.halves:
+                halves.write(self, client, transfer, envelope_of(transfer, event_id))
+                return True
             with self.a.transaction() as session:
                 self.a.business.send(session, transfer, event_id)
                 client.before("commit of the transfer")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from shieldtx import Settings, ShieldTx
+from shieldtx import Settings, ShieldTx, workers
 from shieldtx.consumer import Consumer
 from shieldtx.housekeeping import Housekeeping
 from shieldtx.relay import Relay
@@ -23,6 +23,9 @@ QUICK: dict[str, Any] = {
 }
 HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
 """Seconds."""
+if "BANK_HALF_TICK" in os.environ:
+    # How often a relay looks for what is to be checked, or to be parked.
+    workers.CHECKS = workers.PARKING = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
 
 
 def lease() -> timedelta:
@@ -47,12 +50,14 @@ class BreakableShield(ShieldTx):
     def __init__(self, settings: Settings, **given: Any) -> None:
         super().__init__(settings, **given)
         self.breaker = points.Breaker.from_env()
-        self.outbox._writer = points.Breakable(
-            self.outbox._writer, self.breaker, points.WRITER_STEPS
-        )
+        # First: stores build their statements when they are made.
         mutant = os.environ.get("BANK_MUTANT")
         if mutant:
             MUTANTS[mutant].apply(self.breaker)
+        self.outbox._writer = points.Breakable(
+            self.outbox._writer, self.breaker, points.WRITER_STEPS
+        )
+        self.halves._store = points.Breakable(self.halves._store, self.breaker, points.HALF_STEPS)
 
     def relay(self, name: str | None = None) -> Relay:
         relay = super().relay(name)

@@ -6,6 +6,7 @@ from tests.faults.scenarios import (
     consumer,
     database,
     forgery,
+    halves,
     network,
     operation,
     poison,
@@ -29,6 +30,7 @@ FAULTS: tuple[Fault, ...] = (
     *poison.FAULTS,
     *rollback.FAULTS,
     *forgery.FAULTS,
+    *halves.FAULTS,
     *reconciliation.FAULTS,
     *reconciliation_killed.FAULTS,
 )

@@ -1,0 +1,55 @@
+"""The database of local transactions that are not in the outbox's, as scenarios see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.pool import NullPool
+
+SOON: Mapping[str, str] = MappingProxyType(
+    {
+        "SHIELDTX_HALF_IMMUNITY": "0.3",
+        "SHIELDTX_HALF_CHECK_INTERVAL": "2",
+        "SHIELDTX_HALF_CHECK_TIMEOUT": "1.5",
+        "SHIELDTX_BARRIER_PATIENCE": "0.3",
+        # However slow the machine is, nobody has to decide what a check can find out.
+        "SHIELDTX_HALF_CHECKS": "1000",
+        "BANK_HALF_TICK": "0.2",
+    }
+)
+"""Of relays that check half messages while somebody waits for it."""
+
+
+@dataclass
+class Ledger:
+    """The upstream bank's old ledger."""
+
+    url: str
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The tests' own way into it, past every proxy."""
+        return create_engine(self.url, poolclass=NullPool, connect_args={"connect_timeout": 5})
+
+    def one(self, statement: str, **parameters: Any) -> Any:
+        """Read one value."""
+        with self.engine.connect() as connection:
+            return connection.execute(text(statement), parameters).scalar_one()
+
+    def holds(self, account: str) -> bool:
+        """Whether the transfer from an account has committed."""
+        return bool(self.one("SELECT count(*) FROM transfer WHERE account = :a", a=account))
+
+    def is_waited_for(self) -> bool:
+        """Whether a check waits, at the barrier, for a local transaction that is in flight."""
+        return bool(
+            self.one(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO shield_barrier%'"
+            )
+        )
