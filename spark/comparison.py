@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.reconcile.buckets import Buckets
 from shieldtx.reconcile.expectations import Received, Route, Sent
 from shieldtx.states import TxKind
 
 from .databases import Databases
 from .digests import RECEIVED, SENT, Digests, buckets_in
 from .frames import BIG, NUMBER, TEXT, TRUTH, frame_of
-from .reads import EVERYTHING, Read, by_buckets
+from .reads import EVERYTHING, Read, Words, by_buckets
 from .transforms import PAIR
 
 _MOST_RANGES = 20_000
@@ -118,11 +119,12 @@ def reads(
     digests: Digests, found: Iterable[Compared]
 ) -> tuple[Mapping[str, Read], Mapping[str, Read]]:
     """Return, by service, which rows of its outbox and of its inbox have to be read."""
-    upstream: dict[str, set[int]] = defaultdict(set)
-    downstream: dict[str, set[int]] = defaultdict(set)
+    upstream: _Numbers = defaultdict(lambda: defaultdict(set))
+    downstream: _Numbers = defaultdict(lambda: defaultdict(set))
     for each in found:
-        upstream[each.route.stream.upstream].update(each.differing)
-        downstream[each.route.stream.downstream].update(each.differing)
+        stream, words = each.route.stream, (each.route.topic, each.route.event_type)
+        upstream[stream.upstream][words].update(each.differing)
+        downstream[stream.downstream][words].update(each.differing)
     return _reads(digests, SENT, upstream), _reads(digests, RECEIVED, downstream)
 
 
@@ -147,11 +149,21 @@ def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
     )
 
 
-def _reads(digests: Digests, side: str, numbers: Mapping[str, set[int]]) -> dict[str, Read]:
-    odd = {service: ids for (of, service), ids in digests.odd_ids.items() if of == side}
+_Numbers = dict[str, dict[Words, set[int]]]
+"""Of buckets, by service and type."""
+
+
+def _reads(digests: Digests, side: str, numbers: _Numbers) -> dict[str, Read]:
+    odd = {service: told for (of, service), told in digests.odd.items() if of == side}
     return {
-        name: replace(EVERYTHING, bucket=digests.buckets.sql)
-        if len(numbers.get(name, ())) > _MOST_RANGES
-        else by_buckets(digests.buckets, numbers.get(name, ()), and_ids=odd.get(name, ()))
+        name: _read_of(digests.buckets, numbers.get(name, {}), odd.get(name, ()))
         for name in sorted({*odd, *numbers})
     }
+
+
+def _read_of(
+    buckets: Buckets, numbers: Mapping[Words, set[int]], odd: Iterable[tuple[str, Words]]
+) -> Read:
+    if sum(map(len, numbers.values())) > _MOST_RANGES:
+        return replace(EVERYTHING, bucket=buckets.sql)
+    return by_buckets(buckets, numbers, and_ids=odd)

@@ -32,7 +32,7 @@ from shieldtx.states import TxKind
 
 from .databases import Databases
 from .frames import union_of
-from .reads import by_buckets, quoted
+from .reads import Words, quoted, range_of
 from .sources import IS_ODD_DOWNSTREAM, IS_ODD_UPSTREAM
 
 SENT, RECEIVED = "sent", "received"
@@ -112,8 +112,8 @@ class Digests:
     """What the types are, by side, service and number."""
     odd_types: frozenset[Sent | Received]
     """Those of the odd rows."""
-    odd_ids: Mapping[tuple[str, str], Sequence[str]]
-    """By side and service."""
+    odd: Mapping[tuple[str, str], Sequence[tuple[str, Words]]]
+    """Their ids, topics and event types, by side and service."""
 
 
 def digests_of(databases: Databases) -> Digests:
@@ -127,9 +127,9 @@ def digests_of(databases: Databases) -> Digests:
         *(_read(databases, s, RECEIVED, buckets) for s in services),
     ]
     frame = union_of(read).persist()
-    types, odd_types, odd_ids = _told(databases, frame, buckets)
+    types, odd_types, odd = _told(databases, frame, buckets)
     return Digests(
-        buckets=buckets, frame=frame, types=types, odd_types=frozenset(odd_types), odd_ids=odd_ids
+        buckets=buckets, frame=frame, types=types, odd_types=frozenset(odd_types), odd=odd
     )
 
 
@@ -178,12 +178,12 @@ def _told(
 ) -> tuple[
     dict[tuple[str, str, int], Sent | Received],
     set[Sent | Received],
-    dict[tuple[str, str], list[str]],
+    dict[tuple[str, str], list[tuple[str, Words]]],
 ]:
-    """Return the types by their numbers, those of the odd rows, and the ids of these."""
+    """Return the types by their numbers, those of the odd rows, and what is told of these."""
     types: dict[tuple[str, str, int], Sent | Received] = {}
     odd_types: set[Sent | Received] = set()
-    odd_ids: dict[tuple[str, str], list[str]] = defaultdict(list)
+    odd: dict[tuple[str, str], list[tuple[str, Words]]] = defaultdict(list)
     services = {service.name: service for service in databases.services}
     known = frame.groupBy("side", "service", "type").agg(
         F.min(F.when(F.col("events") > 0, F.col("group"))).alias("group"),
@@ -191,7 +191,8 @@ def _told(
     )
     for row in known.collect():
         for event_id, *words in (one for some in row.odd for one in json.loads(some)):
-            odd_ids[row.side, row.service].append(event_id)
+            _, topic, event_type, *_ = words
+            odd[row.side, row.service].append((event_id, (topic, event_type)))
             odd_types.add(_type_of(row.service, *words))
         number = (row.side, row.service, row.type)
         if row.group is not None and number not in types:
@@ -199,15 +200,12 @@ def _told(
             types |= _looked_up(databases, service, row.side, _condition_of(buckets, row.group))
             if number not in types:  # purged since
                 types |= _looked_up(databases, service, row.side, "true")
-    return types, odd_types, odd_ids
+    return types, odd_types, odd
 
 
 def _condition_of(buckets: Buckets, group: int) -> str:
-    """Say in SQL that an event lies in a group of buckets, which are neighbours."""
     first = group * _TOGETHER
-    numbers = range(first, min(first + _TOGETHER, buckets.number))
-    (condition,) = by_buckets(buckets, numbers).parts or ()
-    return condition
+    return range_of(buckets, range(first, min(first + _TOGETHER, buckets.number)))
 
 
 def _looked_up(
