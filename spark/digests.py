@@ -32,7 +32,7 @@ from shieldtx.states import TxKind
 
 from .databases import Databases
 from .frames import union_of
-from .reads import Words, quoted, range_of
+from .reads import Words, listed, quoted, range_of
 from .sources import IS_ODD_DOWNSTREAM, IS_ODD_UPSTREAM
 
 SENT, RECEIVED = "sent", "received"
@@ -159,7 +159,7 @@ def _read(databases: Databases, service: ServiceDatabase, side: str, buckets: Bu
         type=type_,
         bucket=buckets.sql.format(row=row),
         name=quoted(service.name),
-        names=", ".join(quoted(each.name) for each in databases.services),
+        names=listed(each.name for each in databases.services),
     )
     return read.select(
         F.lit(side).alias("side"),

@@ -124,3 +124,8 @@ def _range_parts(ranges: Sequence[Range]) -> list[str]:
 def quoted(text: str) -> str:
     """Write a text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Write texts as literals of SQL with commas between them."""
+    return ", ".join(map(quoted, texts))
