@@ -33,6 +33,8 @@ class Plan:
     """None: it depends on the rows that are read."""
     past: Sequence[Received] = ()
     """In that case, what was received before where that says what should be."""
+    sent: frozenset[Sent] | None = None
+    """Of which types the events of the outboxes are; None: nobody has looked at all of them."""
     compared: Sequence[Compared] | None = None
     """What came of the digests; None: none were compared."""
 
@@ -46,16 +48,9 @@ class Plan:
 class Books:
     """The rows of all outboxes and inboxes that a run looks at."""
 
-    plan: Plan
     expectation: Expectation
-    routes: DataFrame
-    sent: DataFrame
-    received: DataFrame
-
-    @property
-    def pairs(self) -> DataFrame:
-        """Each event beside the inbox row of each group that has it or should have it."""
-        return _pairs(self.plan, self.routes, self.sent, self.received)
+    pairs: DataFrame
+    """Each event beside the inbox row of each group that has it or should have it."""
 
 
 def plan_of(databases: Databases) -> Plan:
@@ -71,7 +66,8 @@ def plan_of(databases: Databases) -> Plan:
     if plan.is_whole:
         sent = [t for s in services for t in sources.types_sent(databases, s)]
         received = [t for s in services for t in sources.types_received(databases, s)]
-        return replace(plan, expectation=_expectation(databases, sent, received))
+        expectation = _expectation(databases, sent, received)
+        return replace(plan, expectation=expectation, sent=frozenset(sent))
     # Looking up the types of all rows is a scan of the whole table.
     past = [t for s in services for t in sources.types_received(databases, s, _undeclared(s))]
     return replace(plan, past=past)
@@ -92,7 +88,7 @@ def books_of(databases: Databases, plan: Plan) -> Books:
         expectation = _expectation(databases, types_sent, [*plan.past, *types_received])
         routes = routes_frame(databases.spark, expectation.routes)
         sent, received = _with_partners(databases, plan, routes, sent, received)
-    return Books(plan=plan, expectation=expectation, routes=routes, sent=sent, received=received)
+    return Books(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
 
 
 def _plan_by_digests(databases: Databases) -> Plan:
@@ -108,6 +104,7 @@ def _plan_by_digests(databases: Databases) -> Plan:
         inboxes=inboxes,
         expectation=expectation,
         compared=compared,
+        sent=frozenset(sent),
     )
 
 

@@ -17,7 +17,7 @@ from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.window import Clock, Window, window_of
 
 from . import recorded, sources, topics, transforms, written
-from .books import Books, books_of, plan_of
+from .books import Books, Plan, books_of, plan_of
 from .counts import write_counts
 from .databases import Databases
 from .days import days_of
@@ -39,7 +39,7 @@ def run(spark: SparkSession, request: ReconcileRequest) -> Findings:
     _expect(spark, many_rows=plan.is_whole or request.broker is not None)
     if request.broker is not None:
         _say("reading topics")
-    beside = _beside_topics(databases, clocks)
+    beside = _beside_topics(databases, plan, clocks)
     _say("reading rows")
     books = books_of(databases, plan)
     windows = _windows(books.expectation, clocks, request)
@@ -80,16 +80,15 @@ class _BesideTopics:
     obstacles: tuple[str, ...] = ()
 
 
-def _beside_topics(databases: Databases, clocks: Mapping[str, Clock]) -> _BesideTopics:
+def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> _BesideTopics:
     """Compare outboxes with topics; nothing where no broker is named."""
     request = databases.request
     if request.broker is None:
         return _BesideTopics()
-    sent = {
-        (each.topic, each.kind)
-        for service in databases.services
-        for each in sources.types_sent(databases, service)
-    }
+    types = plan.sent
+    if types is None:
+        types = frozenset(t for s in databases.services for t in sources.types_sent(databases, s))
+    sent = {(each.topic, each.kind) for each in types}
     reading = topics.read(databases.spark, request, sent)
     if reading.records is None:
         return _BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)

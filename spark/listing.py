@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from operator import attrgetter
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, Row
@@ -61,8 +62,10 @@ def counts_of(tallies: Iterable[Tally]) -> tuple[Count, ...]:
 
 
 def first_rows_of(rows: DataFrame, limit: int) -> tuple[FoundRow, ...]:
-    """Return the `limit` earliest rows of each pair's mismatches."""
-    return tuple(_found(row) for row in transforms.first_rows(rows, limit).collect())
+    """Return the `limit` earliest rows of each pair's mismatches, in order."""
+    found = transforms.first_rows(rows, limit).collect()  # So few that Spark need not sort them.
+    by_pair = attrgetter(*transforms.PAIR, "verdict", "number")
+    return tuple(_found(row) for row in sorted(found, key=by_pair))
 
 
 def pair_of(route: Route) -> Pair:

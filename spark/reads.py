@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -62,11 +62,37 @@ Range = tuple[UUID | None, UUID | None]
 """Of ids: from, and up to before."""
 
 
-def by_buckets(buckets: Buckets, numbers: Collection[int], *, and_ids: Iterable[str] = ()) -> Read:
-    """Read the rows of events by their buckets, and some more; no row is read twice."""
-    ranges = buckets.ranges(numbers)
-    more = by_ids(one for one in and_ids if not _is_in(UUID(one), ranges)).parts or ()
-    return Read(parts=[*_range_parts(ranges), *more], bucket=buckets.sql_of(numbers))
+Words = tuple[str, str]
+"""The topic and the type of an event."""
+
+
+def by_buckets(
+    buckets: Buckets,
+    numbers: Mapping[Words, Collection[int]],
+    *,
+    and_ids: Iterable[tuple[str, Words]] = (),
+) -> Read:
+    """Read the rows of events by their types and buckets, and some more; no row is read twice."""
+    ranges = {words: buckets.ranges(some) for words, some in numbers.items()}
+    # A part has one type: as a condition beside its ranges it costs a row least.
+    parts = [
+        f"topic = {quoted(topic)} AND event_type = {quoted(event_type)} AND {part}"
+        for (topic, event_type), some in ranges.items()
+        for part in _range_parts(some)
+    ]
+    more = by_ids(
+        one for one, words in and_ids if not _is_in(UUID(one), ranges.get(words, ()))
+    ).parts
+    if not parts and not more:
+        return NOTHING
+    every = {number for some in numbers.values() for number in some}
+    return Read(parts=[*parts, *(more or ())], bucket=buckets.sql_of(every))
+
+
+def range_of(buckets: Buckets, numbers: Collection[int]) -> str:
+    """Say in SQL that an event lies in one of some buckets that are neighbours."""
+    (condition,) = _range_parts(buckets.ranges(numbers))
+    return condition
 
 
 def _is_in(event_id: UUID, ranges: Sequence[Range]) -> bool:
@@ -98,3 +124,8 @@ def _range_parts(ranges: Sequence[Range]) -> list[str]:
 def quoted(text: str) -> str:
     """Write a text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Write texts as literals of SQL with commas between them."""
+    return ", ".join(map(quoted, texts))

@@ -13,7 +13,7 @@ from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.states import TxKind
 
 from .databases import Databases
-from .reads import EVERYTHING, Read, quoted
+from .reads import EVERYTHING, Read, listed, quoted
 
 IS_ODD_UPSTREAM = """(
     o.tx_kind = 'ROLLBACK' OR o.status <> 'PROCESSED' OR o.event_id IN (
@@ -112,7 +112,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM).replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="i"),
-        names=", ".join(quoted(each.name) for each in databases.services),
+        names=listed(each.name for each in databases.services),
     )
     return frame.withColumn("downstream", F.lit(service.name))
 
@@ -129,8 +129,7 @@ def types_received(
     """Return which groups have received events of which types of some kinds, by the inbox."""
     if not kinds:
         return []
-    listed = ", ".join(quoted(kind.value) for kind in kinds)
-    rows = databases.rows(service, _TYPES_RECEIVED, kinds=listed)
+    rows = databases.rows(service, _TYPES_RECEIVED, kinds=listed(kind.value for kind in kinds))
     return [_received(row, service.name) for row in rows]
 
 

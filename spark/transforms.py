@@ -188,15 +188,13 @@ def is_mismatch() -> Column:
 
 
 def first_rows(rows: DataFrame, limit: int) -> DataFrame:
-    """Keep the `limit` earliest rows of each pair's mismatches."""
+    """Keep the `limit` earliest rows of each pair's mismatches; `number` says which it is."""
     earliest = F.coalesce("created_at", "received_at")
     of_its_pair = SparkWindow.partitionBy(*PAIR, "verdict").orderBy(earliest, "event_id")
     return (
         rows.where(is_mismatch())
         .withColumn("number", F.row_number().over(of_its_pair))
         .where(F.col("number") <= limit)
-        .orderBy(*PAIR, "verdict", "number")
-        .drop("number")
     )
 
 

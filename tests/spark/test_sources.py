@@ -18,6 +18,7 @@ from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from spark import databases, reads, sources
 from spark.databases import Databases
+from tests.spark.planting import TOPIC
 
 MINUTE = timedelta(minutes=1)
 
@@ -302,18 +303,48 @@ def test_the_database_and_the_ranges_agree_in_which_bucket_an_event_is(spark, or
         assert high is None or UUID(row.event_id) < high
 
 
-def test_rows_are_read_by_their_buckets(spark, orders):
+WORDS = (TOPIC, TOPIC)
+
+
+def test_rows_are_read_by_their_types_and_buckets(spark, orders):
     written = [orders.write(event_id=UUID(int=n << 120)) for n in range(1, 10)]
+    others = [
+        orders.write(event_id=UUID(int=(n << 120) + 1), event_type="orders.noted")
+        for n in range(1, 10)
+    ]
     buckets = Buckets(bounds=tuple(n << 52 for n in range(1, 10)), steps=1)
-    read = outbox(spark, orders.database(), read=reads.by_buckets(buckets, [0, 1, 3, 4, 9]))
-    found = {written.index(UUID(row.event_id)) + 1: row.bucket for row in read.collect()}
-    assert found == {1: 1, 3: 3, 4: 4, 9: 9}
+    numbers = {WORDS: [0, 1, 3, 4, 9], (TOPIC, "orders.noted"): [4, 5]}
+    read = outbox(spark, orders.database(), read=reads.by_buckets(buckets, numbers)).collect()
+    found = {UUID(row.event_id): row.bucket for row in read}
+    assert len(read) == len(found)
+    assert {written.index(one) + 1: found[one] for one in found if one in written} == {
+        1: 1,
+        3: 3,
+        4: 4,
+        9: 9,
+    }
+    assert {others.index(one) + 1: found[one] for one in found if one in others} == {4: 4, 5: 5}
 
 
 def test_a_row_that_is_read_by_its_id_is_in_no_bucket_that_is_read(spark, orders):
     written = [orders.write(event_id=UUID(int=n << 120)) for n in range(1, 10)]
     buckets = Buckets(bounds=tuple(n << 52 for n in range(1, 10)), steps=1)
-    ids = [str(written[1]), str(written[5])]
-    read = outbox(spark, orders.database(), read=reads.by_buckets(buckets, [2], and_ids=ids))
-    found = {written.index(UUID(row.event_id)) + 1: row.bucket for row in read.collect()}
-    assert found == {2: 2, 6: None}
+    ids = [(str(written[1]), WORDS), (str(written[5]), WORDS)]
+    chosen = reads.by_buckets(buckets, {WORDS: [2]}, and_ids=ids)
+    read = outbox(spark, orders.database(), read=chosen).collect()
+    assert {written.index(UUID(row.event_id)) + 1: row.bucket for row in read} == {2: 2, 6: None}
+    assert len(read) == len(ids)
+
+
+def test_a_row_of_another_type_than_its_bucket_is_read_for_is_read_by_its_id(spark, orders):
+    written = orders.write(event_id=UUID(int=2 << 120), event_type="orders.noted")
+    buckets = Buckets(bounds=tuple(n << 52 for n in range(1, 10)), steps=1)
+    ids = [(str(written), (TOPIC, "orders.noted"))]
+    chosen = reads.by_buckets(buckets, {WORDS: [2]}, and_ids=ids)
+    (row,) = outbox(spark, orders.database(), read=chosen).collect()
+    assert UUID(row.event_id) == written
+
+
+@pytest.mark.parametrize("numbers", [{}, {WORDS: []}])
+def test_where_nothing_differs_and_nothing_is_odd_no_row_is_read(numbers):
+    assert reads.by_buckets(Buckets(bounds=(0, 1), steps=1), numbers) is reads.NOTHING

@@ -503,6 +503,8 @@ def test_the_earliest_rows_of_each_mismatch_are_shown(spark):
         *[Verdict.STUCK, Verdict.IN_FLIGHT, Verdict.UNKNOWN_UPSTREAM],
         *[Verdict.STUCK, Verdict.STUCK, Verdict.MATCHED],
     )
-    shown = [(row.verdict, row.event_id) for row in transforms.first_rows(rows, 2).collect()]
-    assert shown == [("STUCK", "000"), ("STUCK", "003"), ("UNKNOWN_UPSTREAM", "002")]
+    shown = {
+        (row.verdict, row.number): row.event_id for row in transforms.first_rows(rows, 2).collect()
+    }
+    assert shown == {("STUCK", 1): "000", ("STUCK", 2): "003", ("UNKNOWN_UPSTREAM", 1): "002"}
     assert transforms.first_rows(rows, 0).collect() == []
