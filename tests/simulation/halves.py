@@ -6,16 +6,17 @@ shares no transaction with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from shieldtx.checkback import CheckBack, Parking
 from shieldtx.errors import IllegalTransition, LateTransaction
 from shieldtx.events import Envelope, shard_of
-from shieldtx.ports.half import CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.states import LocalOutcome, OutboxStatus
+from shieldtx.store.half_store import _asked_together as asked_together
 from shieldtx.store.half_store import _reason as why_parked
 from shieldtx.transactional import HalfMessages
 from tests.simulation.banks import TYPE, Transfer
@@ -71,9 +72,9 @@ class MemoryHalfStore:
                 self.end(rows[event_id], outcome)
         return before
 
-    def claim_checks(self, event_type: str, *, limit: int) -> Sequence[DueCheck]:
-        """Take messages that are due for a check."""
-        now = self._database.now
+    def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
+        """Take messages that are due for a check, and count it."""
+        now, rows = self._database.now, self._database.outbox
         due = [
             row
             for row in self._halves()
@@ -81,35 +82,39 @@ class MemoryHalfStore:
             and row.check_at <= now < row.due_at
             and row.checks < PLAN.most
         ]
-        due.sort(key=lambda row: (row.check_at, row.seq))
-        chosen = sorted(due[:limit], key=lambda row: row.envelope.id)
-        for row in chosen:
+        due = sorted(due, key=lambda row: row.check_at)[:limit]
+        ids = asked_together([(row.envelope.id, row.token is not None) for row in due])
+        token = uuid4()
+        for row in map(rows.__getitem__, ids):
+            row.token, row.checks = token, row.checks + 1
             row.check_at = now + PLAN.interval.total_seconds()
-        return [DueCheck(row.envelope, row.checks + 1) for row in chosen]
+        return CheckClaim(
+            token=token,
+            checks=[DueCheck(rows[i].envelope, rows[i].checks) for i in sorted(ids)],
+            more=len(due) == limit or len(ids) < len(due),
+        )
 
-    def start(self, check: DueCheck) -> bool:
-        """Count a check."""
-        row = self._asked(check, check.number - 1)
-        if row is not None:
-            row.checks = check.number
-        return row is not None
+    def answer(self, token: UUID, answers: Sequence[Answer]) -> Collection[UUID]:
+        """End messages, or keep why they could not be ended."""
+        held = sorted(
+            ((row, a) for a in answers if (row := self._held(token, a.check)) is not None),
+            key=lambda each: each[1].check.envelope.id,
+        )
+        for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
+            for row, answer in held:
+                if answer.outcome is outcome:
+                    self.end(row, outcome)
+        for row, answer in held:
+            if answer.outcome is LocalOutcome.UNKNOWN:
+                row.last_error, row.token = answer.reason, None
+        return {row.envelope.id for row, _ in held}
 
-    def answer(self, check: DueCheck, outcome: LocalOutcome, *, reason: str) -> bool:
-        """End a message, or keep why it could not be ended."""
-        event_id = check.envelope.id
-        if outcome is not LocalOutcome.UNKNOWN:
-            return self.resolve([event_id], outcome).get(event_id) is _HALF
-        row = self._asked(check, check.number)
-        if row is not None:
-            row.last_error = reason
-        return row is not None
-
-    def give_back(self, checks: Sequence[DueCheck]) -> None:
-        """Let checks that were not made be due at once."""
+    def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
+        """Let checks that were not made be due at once, uncounted."""
         for check in checks:
-            row = self._asked(check, check.number - 1)
+            row = self._held(token, check)
             if row is not None:
-                row.check_at = self._database.now
+                row.check_at, row.checks, row.token = self._database.now, row.checks - 1, None
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
         """Settle messages as UNRESOLVED whose checks or time are used up."""
@@ -126,7 +131,7 @@ class MemoryHalfStore:
     def end(self, row: OutboxRow, outcome: LocalOutcome) -> None:
         """Let a message out of the status that it has, as its local transaction ended."""
         db = self._database
-        row.check_at = row.last_error = None
+        row.check_at = row.last_error = row.token = None
         if outcome is LocalOutcome.ROLLBACK:
             db.move_outbox(row, OutboxStatus.DISCARDED, self._by)
             row.settled_at = db.now
@@ -137,15 +142,15 @@ class MemoryHalfStore:
 
     def _park(self, row: OutboxRow) -> None:
         self._database.move_outbox(row, _UNRESOLVED, self._by)
-        row.settled_at, row.check_at = self._database.now, None
+        row.settled_at, row.check_at, row.token = self._database.now, None, None
         row.last_error = why_parked(row.checks, row.last_error, PLAN)
 
     def _halves(self) -> list[OutboxRow]:
         return [row for row in self._database.outbox.values() if row.status is _HALF]
 
-    def _asked(self, check: DueCheck, checks: int) -> OutboxRow | None:
+    def _held(self, token: UUID, check: DueCheck) -> OutboxRow | None:
         row = self._database.outbox.get(check.envelope.id)
-        return row if row and row.status is _HALF and row.checks == checks else None
+        return row if row and row.status is _HALF and row.token == token else None
 
 
 class MemoryBarrier:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from shieldtx.events import Envelope
-from shieldtx.ports.half import DueCheck, Preparation
+from shieldtx.ports.half import Answer, DueCheck, Preparation
 from shieldtx.states import LocalOutcome
 from tests.simulation.database import EPOCH
 from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
@@ -52,7 +52,7 @@ class Calls:
         self.twins = twins
         self.draw = draw
         self.ids: list[UUID] = []
-        self.due: list[DueCheck] = []
+        self.due: list[tuple[dict[int, UUID], DueCheck]] = []
 
     def make(self, calls: int) -> None:
         weights: dict[Callable[[], None], int] = {
@@ -60,7 +60,6 @@ class Calls:
             self.prepare: 4,
             self.resolve: 2,
             self.claim_checks: 6,
-            self.start: 8,
             self.answer: 8,
             self.give_back: 1,
             self.park: 3,
@@ -98,25 +97,28 @@ class Calls:
     def claim_checks(self) -> None:
         # Enough for all: which of those that are due alike come first is the planner's choice.
         mine, theirs = self.twins.both(lambda side: side.halves.claim_checks("t", limit=ALL))
-        assert [(c.envelope.id, c.number) for c in mine] == [
-            (c.envelope.id, c.number) for c in theirs
-        ]
-        self.due += mine
-
-    def start(self) -> None:
-        for check in self.some():
-            self.twins.same(lambda side, check=check: side.halves.start(check))
+        assert mine.checks == theirs.checks
+        assert mine.more == theirs.more
+        tokens = {id(self.twins.memory): mine.token, id(self.twins.sqlite): theirs.token}
+        self.due += [(tokens, check) for check in mine.checks]
 
     def answer(self) -> None:
         outcome = self.draw.choice([LocalOutcome.UNKNOWN, LocalOutcome.UNKNOWN, self.known()])
-        for check in self.some():
+        for tokens, check in self.some():
+            said = [Answer(check, outcome, "who knows")]
             self.twins.same(
-                lambda side, check=check: side.halves.answer(check, outcome, reason="who knows")
+                lambda side, tokens=tokens, said=said: set(
+                    side.halves.answer(tokens[id(side)], said)
+                )
             )
 
     def give_back(self) -> None:
-        some = self.some()
-        self.twins.same(lambda side: side.halves.give_back(some))
+        for tokens, check in self.some():
+            self.twins.same(
+                lambda side, tokens=tokens, check=check: side.halves.give_back(
+                    tokens[id(side)], [check]
+                )
+            )
 
     def park(self) -> None:
         mine, theirs = self.twins.both(lambda side: side.halves.park(limit=ALL))
@@ -130,7 +132,7 @@ class Calls:
         event_id = self.draw.choice(self.ids)
         self.twins.same(lambda side: side.barrier.ask(event_id))
 
-    def some(self) -> list[DueCheck]:
+    def some(self) -> list[tuple[dict[int, UUID], DueCheck]]:
         """Choose a check, most often one of the latest; sometimes somebody has made it already."""
         return [self.draw.choice(self.due[-4:])] if self.due else []
 
