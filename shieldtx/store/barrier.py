@@ -59,7 +59,7 @@ class SqlBarrier:
         try:
             # A row that is there never changes: of a local transaction that committed, and mostly
             # it did, nothing has to be written.
-            with self._single.connect() as connection:
+            with self._single.begin() as connection:
                 ended = _end_in(connection.scalar(sql.found(t, event_id)))
             if ended is not LocalOutcome.UNKNOWN:
                 return ended

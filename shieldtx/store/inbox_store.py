@@ -32,6 +32,7 @@ class SqlInboxStore:
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         # For single statements: each is its own transaction, with no BEGIN and COMMIT to wait for.
+        # They are ended by a commit all the same, for engines that send their BEGIN by hand.
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
@@ -49,13 +50,13 @@ class SqlInboxStore:
 
     def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is."""
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             rows = connection.execute(self._due, sql.due_parameters(group, limit))
             return [envelope_of(row) for row in rows]
 
     def pending(self, group: str) -> Mapping[Origin, int]:
         """Count the unfinished rows by where they came from."""
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             rows = connection.execute(self._pending, sql.group_parameters(group)).all()
         return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
 
@@ -65,7 +66,7 @@ class SqlInboxStore:
         """Count an attempt and commit, before the handler runs."""
         token = uuid4()
         parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             started = connection.execute(self._start_attempt, parameters).one_or_none()
         if started is None:
             return None
@@ -117,7 +118,7 @@ class SqlInboxStore:
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that own their row."""
         if attempts:
-            with self._single.connect() as connection:
+            with self._single.begin() as connection:
                 connection.execute(self._release, self._of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
@@ -131,7 +132,7 @@ class SqlInboxStore:
             delay=delay,
             reason=reason,
         )
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             return connection.execute(statement).rowcount == 1
 
     def give_up(

@@ -87,7 +87,8 @@ class SqlOutboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        # For single statements, which are transactions by themselves.
+        # For single statements, which are transactions by themselves; ended by a commit all the
+        # same, for engines that send their BEGIN by hand.
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._clock = clock
         self._low_water = LowWater(clock)
@@ -106,7 +107,7 @@ class SqlOutboxStore:
         parameters = claim.parameters(
             relay=relay, token=token, limit=limit, start=start, known=low_water.shards
         )
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             rows = connection.execute(self._claim, parameters).all()
         if not rows:
             low_water.note(start, None, 0, full=False, took=self._clock() - began)
@@ -140,7 +141,7 @@ class SqlOutboxStore:
         The last owner of the others, back from a standstill, was writing down how they ended while
         the claim waited for their locks. Of a key, they come before what was claimed.
         """
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             connection.execute(sql.unclaim(self._tables, self._dialect, token, ids))
         self._low_water.forget()
         return Claim(token=token, events=[], lease_left=timedelta(0))
@@ -150,7 +151,7 @@ class SqlOutboxStore:
         asked = delayed.until_due_parameters(
             relay=relay, since=since.total_seconds(), within=within.total_seconds()
         )
-        with self._single.connect() as connection:
+        with self._single.begin() as connection:
             seconds = connection.scalar(self._until_due, asked)
         return None if seconds is None else timedelta(seconds=seconds)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 
 from shieldtx.ports.half import CheckPlan
 from shieldtx.store.barrier import SqlBarrier
@@ -40,13 +41,25 @@ class Stores:
     barrier: SqlBarrier
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+def _with_begin(url: str) -> Engine:
+    """Make an engine that begins by hand, as SQLAlchemy's page on SQLite advises for pysqlite."""
+    engine = create_engine(url)
+
+    def leave_to_us(connection: sqlite3.Connection, record: object) -> None:
+        connection.isolation_level = None
+
+    event.listen(engine, "connect", leave_to_us)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "sqlite with BEGIN"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     if request.param == "postgresql":
         url = request.getfixturevalue("migrated_url")
     else:
         url = f"sqlite:///{tmp_path / 'store.db'}"
-    engine = create_engine(url)
+    engine = _with_begin(url) if "BEGIN" in request.param else create_engine(url)
     Schema(engine, shards=SHARDS).upgrade()
     described = tables()
     yield Stores(
