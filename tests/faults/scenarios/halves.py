@@ -154,8 +154,8 @@ def _while_prepared(counter: Counter, proxy: FaultProxy, by_proxy: dict[str, str
     banks = counter.banks
     for name, lose, stored in (
         ("refused", proxy.cut, 0),
-        ("unheard", partial(proxy.lose_request, "COMMIT", times=LOST), 0),
-        ("unanswered", partial(proxy.lose_answer, "COMMIT", times=LOST), LOST),
+        ("unheard", partial(proxy.lose_request, "INSERT", times=LOST), 0),
+        ("unanswered", partial(proxy.lose_answer, "INSERT", times=LOST), LOST),
     ):
         before = _failed(banks)
         with lose() as loss:
@@ -184,8 +184,8 @@ def _while_told(counter: Counter, proxy: FaultProxy, by_proxy: dict[str, str]) -
     """A word is lost, or the answer to it; checks find the same end."""
     for way, lose in (
         ("cut", proxy.cut),
-        ("unheard", partial(proxy.lose_request, "COMMIT")),
-        ("unanswered", partial(proxy.lose_answer, "COMMIT")),
+        ("unheard", partial(proxy.lose_request, "UPDATE")),
+        ("unanswered", partial(proxy.lose_answer, "UPDATE")),
     ):
         for end, status in ((End.COMMITTED, "PROCESSED"), (End.ROLLED_BACK, "DISCARDED")):
             name = f"{way}-{end.replace(' ', '-')}"
