@@ -23,8 +23,8 @@ from shieldtx.errors import TransactionRefused
 from shieldtx.ports import Outcome, Record
 from shieldtx.scheduling import Worker
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import delayed as delayed_sql
-from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.workers import relay_worker
 from tests.conftest import Eventually
 from tests.services import QUICK, Service, Wire, answer, drain, make_topics
@@ -329,8 +329,8 @@ _ASKED: dict[str, Callable[[Service], tuple[Any, dict[str, Any]]]] = {
         delayed_sql.until_due_parameters(relay="r", since=1.0, within=1.0),
     ),
     "a claim": lambda service: (
-        outbox_sql.claim(service.app.tables, dialect_of(service.engine.dialect)),
-        outbox_sql.claim_parameters(relay="r", token=uuid4(), limit=1000, start=0, known=0),
+        claim_sql.claim(service.app.tables, dialect_of(service.engine.dialect)),
+        claim_sql.parameters(relay="r", token=uuid4(), limit=1000, start=0, known=0),
     ),
     "the list": lambda service: (
         delayed_sql.waiting(
