@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.bench import Bench, Outcome, rates
-from benchmarks.experiments.blocks import BLOCK, by_blocks
+from benchmarks.experiments.blocks import by_blocks
 from benchmarks.measures import BenchmarkFailed, Run, losses
 from benchmarks.servers import Place
+from benchmarks.subjects.turns import BLOCK
 
 FIGURES: Final = ("add_cost",)
 
