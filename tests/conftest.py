@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ Eventually = Callable[..., None]
 MEMORY = Path("/dev/shm")  # noqa: S108  what is in it has names of its own
 GIBIBYTE = 2**30
 
+CLIENT_ENDS = 10.0  # seconds a closed client may take
+
 # A busy machine is no defect.
 settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
@@ -41,6 +44,33 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
+
+
+@pytest.fixture
+def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The lines of shieldtx alone, to be counted: a client's thread may write one at any time."""
+    own = logging.Filter("shieldtx")
+    caplog.handler.addFilter(own)
+    yield caplog
+    caplog.handler.removeFilter(own)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients_end() -> Iterator[None]:
+    """No client of Kafka outlives the module that made it: it would look for its broker for ever."""
+    before = kafka_threads()
+    yield
+    deadline = time.monotonic() + CLIENT_ENDS
+    while left := kafka_threads() - before:
+        if time.monotonic() > deadline:
+            names = sorted(thread.name for thread in left)
+            pytest.fail(f"clients of Kafka were not closed: {names}")
+        time.sleep(0.02)
+
+
+def kafka_threads() -> set[threading.Thread]:
+    """The threads of kafka-python's clients, one each."""
+    return {each for each in threading.enumerate() if each.name.startswith("kafka-io-")}
 
 
 @pytest.fixture(scope="session")

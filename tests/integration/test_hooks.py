@@ -315,7 +315,7 @@ def test_a_list_handlers_events_are_all_told_of(make_service: Make) -> None:
 
 
 def test_hooks_that_raise_harm_neither_events_nor_their_order_nor_later_hooks(
-    pair: Pair, caplog: pytest.LogCaptureFixture
+    pair: Pair, own_log: pytest.LogCaptureFixture
 ) -> None:
     refused = []
 
@@ -339,7 +339,7 @@ def test_hooks_that_raise_harm_neither_events_nor_their_order_nor_later_hooks(
     pair.listen()
     workers = pair.start()
     keys = [f"k{n % 5}" for n in range(60)]
-    with caplog.at_level(logging.ERROR, "shieldtx.hooks"):
+    with own_log.at_level(logging.ERROR, "shieldtx.hooks"):
         pair.place(*keys, "odd")
         drain(*workers)
 
@@ -354,9 +354,9 @@ def test_hooks_that_raise_harm_neither_events_nor_their_order_nor_later_hooks(
     assert len([1 for name, _ in pair.sends if name == "after"]) == 62
     assert len([1 for name, c in pair.attempts if name == "after"]) == 61
     # Two applications, one hook in each: one line a minute.
-    assert len(caplog.records) == 2
-    assert "broken" in caplog.text
-    assert "harms nobody else" in caplog.text
+    assert len(own_log.records) == 2
+    assert "broken" in own_log.text
+    assert "harms nobody else" in own_log.text
 
 
 def test_without_hooks_nothing_is_asked_of_the_publisher(pair: Pair, wire: Wire) -> None:

@@ -100,17 +100,17 @@ def test_types_of_one_topic_may_have_limits_of_their_own(outbox: Outbox) -> None
 
 
 def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
-    outbox: Outbox, caplog: pytest.LogCaptureFixture
+    outbox: Outbox, own_log: pytest.LogCaptureFixture
 ) -> None:
     outbox.catalog.declare("paid", backlog_limit=LIMIT, on_backlog="warn")
     outbox.waiting = LIMIT
     for _ in range(3):
         outbox.admit("paid")
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "topic paid: 5 events or more wait to be sent" in caplog.text
+    assert [record.levelno for record in own_log.records] == [logging.WARNING]
+    assert "topic paid: 5 events or more wait to be sent" in own_log.text
     outbox.now += LOG_EVERY
     outbox.admit("paid")
-    assert len(caplog.records) == 2
+    assert len(own_log.records) == 2
 
 
 def test_a_type_that_ignores_backlogs_is_never_counted(outbox: Outbox) -> None:

@@ -222,7 +222,7 @@ def test_the_pauses_between_checks_follow_the_plan(plan: CheckPlan, seconds: lis
     assert [pause.total_seconds() for pause in plan.pauses()] == seconds
 
 
-def test_parking_raises_the_alarm_for_each(caplog):
+def test_parking_raises_the_alarm_for_each(own_log):
     store = store_of(0)
     store.old = [envelope() for _ in range(3)]
     ids = [str(each.id) for each in store.old]
@@ -231,5 +231,5 @@ def test_parking_raises_the_alarm_for_each(caplog):
         (2, True),
         (1, False),
     ]
-    alarms = [r.message for r in caplog.records if r.levelname == "ERROR"]
+    alarms = [r.message for r in own_log.records if r.levelname == "ERROR"]
     assert all(known in alarm for known, alarm in zip(ids, alarms, strict=True))

@@ -106,7 +106,7 @@ def test_a_context_cannot_be_changed_and_holds_no_payload() -> None:
 
 
 def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
-    caplog: pytest.LogCaptureFixture,
+    own_log: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
     hooks, errors = Hooks(clock=clock), [ValueError("one"), ValueError("two"), KeyError("three")]
@@ -117,13 +117,13 @@ def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
 
     hooks.before_send(broken)
     hooks.sending(claimed("a", "b", "c"), waited=0)
-    assert [r.exc_info[1] for r in caplog.records if r.exc_info] == [errors[0], errors[2]]
-    assert all(r.levelno == logging.ERROR for r in caplog.records)
+    assert [r.exc_info[1] for r in own_log.records if r.exc_info] == [errors[0], errors[2]]
+    assert all(r.levelno == logging.ERROR for r in own_log.records)
 
     pending += [ValueError("four")]
     clock.now += LOGGED_EVERY
     hooks.sending(claimed("a"), waited=0)
-    assert len(caplog.records) == 3
+    assert len(own_log.records) == 3
 
 
 def test_later_hooks_and_events_do_not_notice_an_error() -> None:

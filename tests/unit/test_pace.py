@@ -92,16 +92,16 @@ def test_full_buffers_make_smaller_batches_without_a_pause(pace: Pace) -> None:
 
 
 def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
-    pace: Pace, clock: Clock, caplog: pytest.LogCaptureFixture
+    pace: Pace, clock: Clock, own_log: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    own_log.set_level(logging.INFO)
     for _ in range(3):
         pace.note(THROTTLED, sent=pace.size)
-    assert len(caplog.messages) == 1
-    assert "the broker throttles it, for 2 s now" in caplog.text
+    assert len(own_log.messages) == 1
+    assert "the broker throttles it, for 2 s now" in own_log.text
     clock.now += LOG_EVERY
     pace.note(FULL, sent=pace.size)
-    assert len(caplog.messages) == 2
+    assert len(own_log.messages) == 2
     for _ in range(STEPS + 1):
         pace.note(CALM, sent=pace.size)
-    assert caplog.messages[2:] == ["the relay is at its full speed again, after 3 pauses"]
+    assert own_log.messages[2:] == ["the relay is at its full speed again, after 3 pauses"]

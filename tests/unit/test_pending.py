@@ -104,9 +104,9 @@ def test_a_partition_that_may_have_reached_the_limit_is_looked_at_before_the_nex
 
 
 def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
-    inbox: Inbox, caplog: pytest.LogCaptureFixture
+    inbox: Inbox, own_log: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    own_log.set_level(logging.INFO)
     inbox.receive(A, LIMIT)
     assert inbox.held() == {A}
     inbox.open[A] = LIMIT // 2 + 1
@@ -116,7 +116,7 @@ def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
     assert inbox.held() == {A}, "not before the next look"
     inbox.now += LOOK_EVERY
     assert not inbox.held()
-    assert caplog.messages == [
+    assert own_log.messages == [
         "orders.commit[0] is paused: 10 of its events are unfinished in the inbox, the limit is 10",
         "orders.commit[0] is polled again",
     ]

@@ -161,7 +161,7 @@ def test_they_go_in_batches(kept: Kept) -> None:
 
 
 def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
-    kept: Kept, caplog: pytest.LogCaptureFixture
+    kept: Kept, own_log: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
     made, hooks = tracer(kept, every=NEVER, most=3, clock=lambda: now[0])
@@ -169,25 +169,25 @@ def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
         after_send(hooks)(sent(key))
     made.flush()
     assert len(kept.entries) == 3
-    assert [r.getMessage() for r in caplog.records] == ["2 entries of the trace are lost"]
+    assert [r.getMessage() for r in own_log.records] == ["2 entries of the trace are lost"]
     for key in "abcde":
         after_send(hooks)(sent(key))
     made.flush()
-    assert len(caplog.records) == 1
+    assert len(own_log.records) == 1
     now[0] += COMPLAINT_EVERY
     made.flush()
-    assert len(caplog.records) == 2
+    assert len(own_log.records) == 2
     made.close()
 
 
 def test_what_the_database_refuses_is_lost_and_the_next_is_tried(
-    kept: Kept, caplog: pytest.LogCaptureFixture
+    kept: Kept, own_log: pytest.LogCaptureFixture
 ) -> None:
     made, hooks = tracer(kept, every=NEVER)
     kept.error = ConnectionError("the database is away")
     after_send(hooks)(sent())
     made.flush()
-    assert "the trace cannot be written, which harms nothing else" in caplog.text
+    assert "the trace cannot be written, which harms nothing else" in own_log.text
     kept.error = None
     later = sent()
     after_send(hooks)(later)
