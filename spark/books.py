@@ -172,7 +172,10 @@ def _looked_up(
 
 
 def _with_more(rows: DataFrame, more: DataFrame, *, by: list[str]) -> DataFrame:
-    return rows.unionByName(more.join(rows.select(*by), on=by, how="left_anti"))
+    # Under a name of its own: Spark makes one union of a union and what is added to it, does not
+    # know that again for what it has kept, and reads all the rows once more.
+    kept = rows.alias("kept")
+    return kept.unionByName(more.join(kept.select(*by), on=by, how="left_anti"))
 
 
 def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:

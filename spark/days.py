@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from shieldtx.reconcile.findings import Day, Pair
@@ -42,8 +42,19 @@ _RECEIVED = """
     GROUP BY 1, 2, 3, 4"""
 
 
-def days_of(databases: Databases, tallies: Iterable[Tally], *, now: datetime) -> tuple[Day, ...]:
-    """Return the last month by pair and day."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What the databases tell of their last month."""
+
+    since: date
+    days: Mapping[tuple[Pair, date], Day]
+    """Without mismatches, which are for others to find."""
+    published: Mapping[tuple[TxKind, str, str | None, date], tuple[float, ...]]
+    """How long it took to publish, by kind, service, whose events a rollback takes back, day."""
+
+
+def traffic_of(databases: Databases, *, now: datetime) -> Traffic:
+    """Ask all databases for their last month; no Spark takes part in it."""
     since = now.astimezone(UTC) - timedelta(days=_DAYS)
     published: dict[tuple[TxKind, str, str | None, date], tuple[float, ...]] = {}
     days: dict[tuple[Pair, date], Day] = {}
@@ -52,21 +63,25 @@ def days_of(databases: Databases, tallies: Iterable[Tally], *, now: datetime) ->
         published.update(_published(databases, service, since, scale["outbox"]))
         for day in _received(databases, service, since, scale["inbox"]):
             days[day.pair, day.day] = day
-    for day in _mismatched(tallies, since.date()):
+    return Traffic(since=since.date(), days=days, published=published)
+
+
+def days_of(traffic: Traffic, tallies: Iterable[Tally]) -> tuple[Day, ...]:
+    """Return the last month by pair and day, with the mismatches of each."""
+    days = dict(traffic.days)
+    for day in _mismatched(tallies, traffic.since):
         known = days.get((day.pair, day.day), day)
         events = max(known.events, day.mismatches)
         days[day.pair, day.day] = replace(known, mismatches=day.mismatches, events=events)
     return tuple(
-        replace(day, publish_ms=_publish_ms(published, day))
+        replace(day, publish_ms=_publish_ms(traffic, day))
         for _, day in sorted(days.items(), key=lambda item: _order(item[1]))
     )
 
 
-def _publish_ms(
-    published: Mapping[tuple[TxKind, str, str | None, date], tuple[float, ...]], day: Day
-) -> tuple[float, ...] | None:
+def _publish_ms(traffic: Traffic, day: Day) -> tuple[float, ...] | None:
     to = day.pair.downstream if day.pair.kind is TxKind.ROLLBACK else None
-    return published.get((day.pair.kind, day.pair.upstream, to, day.day))
+    return traffic.published.get((day.pair.kind, day.pair.upstream, to, day.day))
 
 
 def _published(

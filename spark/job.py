@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,7 +21,7 @@ from . import recorded, sources, topics, transforms, written
 from .books import Books, Plan, books_of, plan_of
 from .counts import write_counts
 from .databases import Databases
-from .days import days_of
+from .days import days_of, traffic_of
 from .frames import union_of, windows_frame
 from .listing import clean_of, counts_of, first_rows_of, tallies_of
 from .payloads import with_payloads
@@ -36,17 +37,21 @@ def run(spark: SparkSession, request: ReconcileRequest) -> Findings:
     _say("comparing digests" if request.push_down else "looking for types of events")
     _expect(spark, many_rows=False)
     plan = plan_of(databases)
-    _expect(spark, many_rows=plan.is_whole or request.broker is not None)
+    _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     if request.broker is not None:
         _say("reading topics")
     beside = _beside_topics(databases, plan, clocks)
-    _say("reading rows")
-    books = books_of(databases, plan)
-    windows = _windows(books.expectation, clocks, request)
-    rows = union_of([_judged(databases, books, windows), *beside.rows]).persist()
-    _say("judging, and writing the rows that are not in order")
+    with ThreadPoolExecutor(1) as aside:
+        # The databases count while Spark judges: neither waits for the other.
+        traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
+        _say("reading rows")
+        books = books_of(databases, plan)
+        windows = _windows(books.expectation, clocks, request)
+        rows = union_of([_judged(databases, books, windows), *beside.rows]).persist()
+        _say("judging, and writing the rows that are not in order")
+        judged = tallies_of(rows)
+        days = days_of(traffic.result(), judged)
     folder = OutputFolder(path=request.folder)
-    judged = tallies_of(rows)
     counts = counts_of([*judged, *clean_of(plan.compared or ())])
     write_counts(counts, folder.summary)
     transforms.listed(rows).coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
@@ -55,17 +60,17 @@ def run(spark: SparkSession, request: ReconcileRequest) -> Findings:
         run_id=request.run_id,
         selection=request.selection,
         started_at=started,
-        seconds=round(time.monotonic() - began, 3),
         margin=request.margin,
         bounds=tuple(_bounds(stream, window) for stream, window in windows.items()),
         counts=counts,
         first_rows=with_payloads(databases, first) if request.show_payloads else first,
-        days=days_of(databases, judged, now=max(clock.now for clock in clocks.values())),
+        days=days,
         left_out=(*books.expectation.left_out, *beside.left_out),
         obstacles=(
             *(problem for _, problem in books.expectation.obstacles),
             *beside.obstacles,
         ),
+        seconds=round(time.monotonic() - began, 3),
     )
     report.write(findings, folder)
     return findings
@@ -134,8 +139,8 @@ def _bounds(stream: Stream, window: Window) -> Bounds:
 def _expect(spark: SparkSession, *, many_rows: bool) -> None:
     """Let Spark compile its plans, and plan anew as it goes, where there are rows to gain from it.
 
-    Of some hundred thousand rows they cost more than they save: 22 instead of 17 s, measured on 2
-    cores where digests left a hundred buckets of a million events.
+    Measured on 2 cores: 22 instead of 17 s where digests left a hundred buckets of a million
+    events; 7 instead of 9.5 s to judge the 200,000 events of a night.
     """
     for setting in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
         spark.conf.set(setting, many_rows)

@@ -57,7 +57,7 @@ def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
 
 @pytest.fixture(scope="module", autouse=True)
 def clients_end() -> Iterator[None]:
-    """No client of Kafka outlives the module that made it: it would look for its broker for ever."""
+    """No client of Kafka outlives its module: it would look for its broker for ever."""
     before = kafka_threads()
     yield
     deadline = time.monotonic() + CLIENT_ENDS
