@@ -19,13 +19,12 @@ from typing import Final
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from benchmarks.books import LOADING, Books
 from benchmarks.children import BUILD
-from benchmarks.figures import Direction, Figure
 from benchmarks.measures import BenchmarkFailed
+from benchmarks.nightly import show
 from benchmarks.planted import Said
 from benchmarks.runs import Timed, join, reconcile
 from shieldtx.embedded import EmbeddedPostgres
@@ -41,21 +40,6 @@ BYTES_A_ROW: Final = 2_500
 LOG_WIDTH: Final = 140
 
 
-def _figure(name: str, title: str, target: float, direction: Direction, unit: str = "") -> Figure:
-    return Figure(name=name, title=title, target=target, direction=direction, unit=unit)
-
-
-_LEAST, _MOST = Direction.AT_LEAST, Direction.AT_MOST
-TARGETS: Final = (
-    _figure("speedup_vs_jdbc_join", "against a plain Spark JDBC join", 5.0, _LEAST, " times"),
-    _figure("precision", "of what was found, that is right", 1.0, _LEAST),
-    _figure("recall", "of what was planted, that was found", 1.0, _LEAST),
-    _figure("linearity", "cost of a row, against that of a tenth of the rows", 1.2, _MOST),
-    _figure("incremental_seconds", "a further night over the old rows", 30.0, _MOST, " s"),
-    _figure("driver_rss_mb", "memory of the job, its Java and its Python", 2048.0, _MOST, " MB"),
-)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
     """How much is measured."""
@@ -64,6 +48,10 @@ class Sizes:
     small_rows: int
     incremental_rows: int
     rounds: int
+
+    def turns(self, rows: int) -> list[str]:
+        """Name the rounds over so many rows."""
+        return [f"{rows:,} rows, round {one + 1} of {self.rounds}" for one in range(self.rounds)]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,6 +81,11 @@ class Stage:
         request = books.request(self.folder / "report", jdbc_jar=self.jdbc_jar)
         return reconcile(replace(request, selection=selection), without=self.server.pid)
 
+    def scan(self, books: Books, name: str) -> float:
+        """Read the tables once for nothing: no comparison of them all takes less."""
+        self.say(f"{name}: bare scan")
+        return books.scan()
+
     def join(self, books: Books, name: str) -> Timed:
         """Run the plain join once, and see that it has found what it can find."""
         self.say(f"{name}: plain join")
@@ -113,13 +106,15 @@ def measure(stage: Stage) -> dict[str, float | str]:
     books = stage.open("bench", sizes.rows)
     ours: list[Timed] = []
     theirs: list[Timed] = []
+    scans: list[float] = []
     turns: list[Callable[[str], None]] = [
+        lambda name: scans.append(stage.scan(books, name)),
         lambda name: ours.append(stage.reconcile(books, name)),
         lambda name: theirs.append(stage.join(books, name)),
     ]
-    for number in range(sizes.rounds):
+    for number, name in enumerate(sizes.turns(sizes.rows)):
         for turn in turns[:: -1 if number % 2 else 1]:
-            turn(f"{sizes.rows:,} rows, round {number + 1} of {sizes.rounds}")
+            turn(name)
             _tell(stage, ours, theirs)
     found, truth = stage.found(), books.line.truth(0, sizes.rows)
     night, of_night = _night(stage, books)
@@ -140,6 +135,7 @@ def measure(stage: Stage) -> dict[str, float | str]:
         "seconds_highest": max(run.seconds for run in ours),
         "join_seconds_lowest": min(run.seconds for run in theirs),
         "join_seconds_highest": max(run.seconds for run in theirs),
+        "bare_scan_seconds": statistics.median(scans),
         "rounds": sizes.rounds,
         "planted": len(truth),
         "small_rows": sizes.small_rows,
@@ -159,10 +155,7 @@ def _small(stage: Stage) -> float:
     rows = stage.sizes.small_rows
     books = stage.open("small", rows)
     try:
-        runs = [
-            stage.reconcile(books, f"{rows:,} rows, round {number + 1} of {stage.sizes.rounds}")
-            for number in range(stage.sizes.rounds)
-        ]
+        runs = [stage.reconcile(books, name) for name in stage.sizes.turns(rows)]
         found, truth = stage.found(), books.line.truth(0, rows)
         if found != truth:
             raise BenchmarkFailed(_differences(found, truth))
@@ -209,23 +202,6 @@ def _differences(found: set[Said], truth: set[Said]) -> str:
         f"{len(found - truth)} of {len(found)} mismatches are wrong, such as "
         f"{sorted(found - truth)[:3]}; {len(truth - found)} of {len(truth)} were not found, such "
         f"as {sorted(truth - found)[:3]}"
-    )
-
-
-def show(console: Console, figures: dict[str, float | str]) -> None:
-    """Print the figures beside their targets."""
-    table = Table(title=f"The reconciliation of {figures['rows']:,} events on each side")
-    for column in ("figure", "target", "measured", "met"):
-        table.add_column(column, justify="left" if column == "figure" else "right")
-    for figure in TARGETS:
-        value = float(figures[figure.name])
-        met = "[green]yes[/]" if figure.is_met_by(value) else "[red]no[/]"
-        target = f"{figure.direction.value} {figure.shown(figure.target)}"
-        table.add_row(figure.title, target, figure.shown(value), met)
-    console.print(table)
-    console.print(
-        f"{float(figures['seconds']):.1f} s against {float(figures['join_seconds']):.1f} s, beside "
-        f"Spark's start; {figures['machine_cores']} cores, {float(figures['gigabytes']):.1f} GB"
     )
 
 

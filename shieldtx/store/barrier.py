@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from shieldtx.errors import LateTransaction, TransactionRefused
 from shieldtx.states import LocalOutcome
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import barrier as sql
 from shieldtx.store.tables import Tables
 
@@ -24,8 +25,7 @@ class SqlBarrier:
         """Wait for a local transaction in flight for `patience` at most."""
         self._dialect = dialect_of(engine.dialect)
         self._engine = engine.execution_options(isolation_level=self._dialect.patient_isolation)
-        # For single statements, which are transactions by themselves.
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._single = for_single_statements(engine)
         self._tables = tables
         self._patience = patience
 

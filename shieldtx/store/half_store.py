@@ -15,6 +15,7 @@ from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of
+from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import checks
 from shieldtx.store.statements import half as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
@@ -28,8 +29,7 @@ class SqlHalfStore:
 
     def __init__(self, engine: Engine, tables: Tables, *, shards: int, plan: CheckPlan) -> None:
         self._engine = engine
-        # For single statements, which are transactions by themselves.
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._single = for_single_statements(engine)
         self._tables = tables
         self._dialect = d = dialect_of(engine.dialect)
         self._shards = shards

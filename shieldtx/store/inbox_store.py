@@ -18,6 +18,7 @@ from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lent_session import check_intact, commits_refused, lend
 from shieldtx.store.reception import Reception
+from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import compensation
 from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
@@ -31,9 +32,7 @@ class SqlInboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        # For single statements: each is its own transaction, with no BEGIN and COMMIT to wait for.
-        # They are ended by a commit all the same, for engines that send their BEGIN by hand.
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._single = for_single_statements(engine)
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
         self._due = sql.due(tables, self._dialect)

@@ -22,6 +22,7 @@ from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lent_session import check_intact, commits_refused, lend
 from shieldtx.store.low_water import LowWater
 from shieldtx.store.refusals import refusal_of
+from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import backlog, claim, delayed, leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
@@ -87,9 +88,7 @@ class SqlOutboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        # For single statements, which are transactions by themselves; ended by a commit all the
-        # same, for engines that send their BEGIN by hand.
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._single = for_single_statements(engine)
         self._clock = clock
         self._low_water = LowWater(clock)
         # Run for each batch, and therefore built once.
