@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -160,6 +160,7 @@ def answer(outcome: Outcome, reason: str = "as the test wants it") -> Delivery:
     return Delivery(outcome=outcome, reason=reason)
 
 
-def make_topics(*services: Service) -> None:
+def make_topics(*services: Service, partitions: int = 4) -> None:
     for service in services:
-        service.app.broker.topics().create(service.app.topics(), partitions=4, replication=1)
+        with closing(service.app.broker.topics()) as topics:
+            topics.create(service.app.topics(), partitions=partitions, replication=1)

@@ -19,7 +19,7 @@ from shieldtx.errors import UndecodableRecord
 from shieldtx.ports import ReceivedRecord
 from tests.hostile.cases import Case, cases, event_of, record_of
 from tests.hostile.conftest import Make
-from tests.services import effect
+from tests.services import effect, make_topics
 
 CASES = cases()
 TOPIC = "orders.placed.commit"
@@ -91,7 +91,7 @@ def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partiti
     service = make_service("stock", KafkaBroker(connection), topic_prefix=prefix)
     group = f"stock-{prefix}x"
     service.app.consumer(group).handles("orders.placed")(effect("reserved"))
-    service.app.broker.topics().create(service.app.topics(), partitions=1, replication=1)
+    make_topics(service, partitions=1)
     place = TopicPartition(f"{prefix}{TOPIC}", 0)
     stranger = Stranger(kafka.bootstrap, place)
     expected: list[str] = []

@@ -17,7 +17,7 @@ from shieldtx.brokers.partitioning import partition_of
 from shieldtx.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.ports import Broker
-from tests.services import Service, drain, effect
+from tests.services import Service, drain, effect, make_topics
 
 LIMIT, BATCH, EVENTS = 40, 15, 300
 SOON = RetryPolicy(
@@ -58,7 +58,7 @@ def service(
         consumer_pending_limit=LIMIT,
     )
     service.app.declare(topic)
-    service.app.broker.topics().create(service.app.topics(), partitions=2, replication=1)
+    make_topics(service, partitions=2)
     keys = [f"k{n}" for n in range(EVENTS)]
     with service.transaction() as session:
         service.app.outbox.add_all(session, [Event(type=topic, key=key) for key in keys])

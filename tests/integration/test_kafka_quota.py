@@ -20,7 +20,7 @@ from shieldtx.relay import Relay
 from tests.conftest import start_in_memory
 from tests.kafka_clients import CLIENTS
 from tests.quotas import set_producer_quota
-from tests.services import Service
+from tests.services import Service, make_topics
 
 QUOTA = 300_000
 """Bytes a second."""
@@ -71,7 +71,7 @@ def orders(
         relay_send_timeout=2,
     )
     service.app.declare(topic)
-    service.app.broker.topics().create(service.app.topics(), partitions=4, replication=1)
+    make_topics(service)
     yield service
     service.close()
     postgres.drop_database(database)

@@ -21,7 +21,7 @@ from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.relay import Relay
 from shieldtx.telling import first_cause, trace
 from shieldtx.trace import Hop, Life
-from tests.services import SHARDS, Service, effect
+from tests.services import SHARDS, Service, effect, make_topics
 
 SECRET = "4111-1111"
 THRICE = RetryPolicy(
@@ -53,10 +53,7 @@ class Shop:
             lambda session, event: self.handle_parcel(session, event)  # noqa: PLW0108  likewise
         )
         self.groups = {n: f"{n}-{run}" for n in self.services}
-        for service in self.services.values():
-            topics = service.app.broker.topics()
-            topics.create(service.app.topics(), partitions=3, replication=1)
-            topics.close()
+        make_topics(*self.services.values(), partitions=3)
         self.workers: list[Relay | Consumer] = []
 
     def start(self) -> None:
