@@ -37,6 +37,8 @@ WARM_UP: Final = 5_000
 _SCAN: Final = """
     SELECT bit_xor(uuid_hash_extended(event_id, hashtextextended(payload, 0)))
     FROM shield_outbox"""
+_SCAN_OF_DIGESTS: Final = """
+    SELECT bit_xor(uuid_hash_extended(event_id, digest)) FROM shield_outbox"""
 _BY_THE_SERVER: Final = """GENERATED ALWAYS AS (
     (hashtextextended(event_type, hashtextextended(topic, 0)) & -4294967296)
     | (hashtextextended(payload, 0) & 4294967295)) STORED"""
@@ -55,21 +57,20 @@ class Variant:
     """What a night reads of it."""
 
 
-AS_IT_IS: Final = Variant(title="as it is")
 VARIANTS: Final = (
-    AS_IT_IS,
+    Variant(title="as it is"),
     Variant(
         title="a digest of each row, by the server, in the primary key",
         changes=(
             f"ALTER TABLE shield_outbox ADD COLUMN digest bigint {_BY_THE_SERVER}",
             _COVERING,
         ),
-        scan="SELECT bit_xor(uuid_hash_extended(event_id, digest)) FROM shield_outbox",
+        scan=_SCAN_OF_DIGESTS,
     ),
     Variant(
         title="room for a digest in the primary key, left empty",
         changes=("ALTER TABLE shield_outbox ADD COLUMN digest bigint DEFAULT 0", _COVERING),
-        scan="SELECT bit_xor(uuid_hash_extended(event_id, digest)) FROM shield_outbox",
+        scan=_SCAN_OF_DIGESTS,
     ),
     Variant(
         title="a BRIN index on settled_at, for what has moved since",

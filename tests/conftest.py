@@ -28,8 +28,6 @@ Eventually = Callable[..., None]
 MEMORY = Path("/dev/shm")  # noqa: S108  what is in it has names of its own
 GIBIBYTE = 2**30
 
-CLIENT_ENDS = 10.0  # seconds a closed client may take
-
 # A busy machine is no defect.
 settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
@@ -56,16 +54,14 @@ def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
 
 
 @pytest.fixture(scope="module", autouse=True)
-def clients_end() -> Iterator[None]:
+def clients_end(request: pytest.FixtureRequest) -> Iterator[None]:
     """No client of Kafka outlives its module: it would look for its broker for ever."""
     before = kafka_threads()
     yield
-    deadline = time.monotonic() + CLIENT_ENDS
-    while left := kafka_threads() - before:
-        if time.monotonic() > deadline:
-            names = sorted(thread.name for thread in left)
-            pytest.fail(f"clients of Kafka were not closed: {names}")
-        time.sleep(0.02)
+    wait(
+        lambda: kafka_threads() <= before,
+        f"the clients of Kafka that {request.module.__name__} has made are closed",
+    )
 
 
 def kafka_threads() -> set[threading.Thread]:
@@ -142,13 +138,14 @@ def migrated_url(postgres: EmbeddedPostgres, migrated: Callable[[int], str]) -> 
 
 @pytest.fixture
 def eventually() -> Eventually:
-    """Wait until a condition holds, and fail with its description when it does not in time."""
-
-    def wait(condition: Callable[[], bool], description: str, within: float = 15.0) -> None:
-        deadline = time.monotonic() + within
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"not within {within} s: {description}")
-            time.sleep(0.02)
-
+    """Wait until a condition holds: `wait`, for tests."""
     return wait
+
+
+def wait(condition: Callable[[], bool], description: str, within: float = 15.0) -> None:
+    """Wait until a condition holds, and fail with its description when it does not in time."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within} s: {description}")
+        time.sleep(0.02)
