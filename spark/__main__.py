@@ -66,6 +66,8 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
         .config("spark.sql.pyspark.jvmStacktrace.enabled", "true")
         # Two cores and narrow rows; the default of 200 costs more than the join.
         .config("spark.sql.shuffle.partitions", "4")
+        # Rows are kept for a second look alone: to look for what compresses them best costs more.
+        .config("spark.sql.inMemoryColumnarStorage.compressed", "false")
         .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
         .config("spark.sql.warehouse.dir", scratch)
         .config("spark.local.dir", scratch)

@@ -249,7 +249,7 @@ def test_tables_of_an_older_release_are_told_to_upgrade(desk: Desk):
 
     assert result.exit_code == 3
     assert (
-        "service stock: the tables are at revision 0002, this shieldtx needs 0005" in result.stderr
+        "service stock: the tables are at revision 0002, this shieldtx needs 0006" in result.stderr
     )
 
 

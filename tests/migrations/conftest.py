@@ -15,8 +15,8 @@ from shieldtx.store import schema as schema_module
 SECOND_REVISION = """
 import sqlalchemy as sa
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 
 def upgrade(op, *, schema, shards):
@@ -50,7 +50,7 @@ class Releases:
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Releases:
     later = tmp_path / "later_release"
     shutil.copytree(bundled("migrations"), later, ignore=shutil.ignore_patterns("__pycache__"))
-    (later / "versions" / "0006_note.py").write_text(SECOND_REVISION)
+    (later / "versions" / "0007_note.py").write_text(SECOND_REVISION)
     return Releases(later, monkeypatch)
 
 

@@ -72,14 +72,14 @@ def test_a_new_migration_starts_from_the_template(
     ended = alembic(
         checkout,
         *("-x", f"url={database_url}", "revision", "--autogenerate"),
-        *("--rev-id", "0006", "-m", "the start of a relay"),
+        *("--rev-id", "0007", "-m", "the start of a relay"),
     )
 
     assert ended.returncode == 0, ended.stderr
     scripts = ScriptDirectory(str(checkout / "migrations"))
-    written = scripts.get_revision("0006")
-    assert Path(written.path).name == "0006_the_start_of_a_relay.py"
-    assert written.down_revision == "0005"
+    written = scripts.get_revision("0007")
+    assert Path(written.path).name == "0007_the_start_of_a_relay.py"
+    assert written.down_revision == "0006"
     for function in (written.module.upgrade, written.module.downgrade):
         assert list(inspect.signature(function).parameters) == ["op", "schema", "shards"]
     assert "op.add_column('shield_relay'" in Path(written.path).read_text()
@@ -88,7 +88,7 @@ def test_a_new_migration_starts_from_the_template(
 def test_an_empty_migration_refuses_to_run_until_it_is_written(
     checkout: Path, database_url: str
 ) -> None:
-    ended = alembic(checkout, "revision", "--rev-id", "0006", "-m", "nothing yet")
+    ended = alembic(checkout, "revision", "--rev-id", "0007", "-m", "nothing yet")
     assert ended.returncode == 0, ended.stderr
 
     ended = alembic(checkout, "-x", f"url={database_url}", "upgrade", "head")

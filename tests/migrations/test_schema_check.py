@@ -14,7 +14,7 @@ def test_check_accepts_what_upgrade_made(engine: Engine) -> None:
     schema.upgrade()
     schema.check()
 
-    assert schema.current() == "0005"
+    assert schema.current() == "0006"
 
 
 def test_a_database_without_tables_is_told_to_upgrade(engine: Engine) -> None:
@@ -43,7 +43,7 @@ def test_a_database_behind_is_told_to_upgrade(engine: Engine, releases: Any) -> 
 
     with pytest.raises(
         SchemaMismatch,
-        match="at revision 0005, this shieldtx needs 0006: run `shieldtx db upgrade`",
+        match="at revision 0006, this shieldtx needs 0007: run `shieldtx db upgrade`",
     ):
         schema.check()
 
@@ -61,12 +61,12 @@ def test_a_database_ahead_is_told_to_install_the_newer_shieldtx(
 
     for refused in (schema.check, schema.upgrade, lambda: schema.downgrade("base")):
         with pytest.raises(
-            SchemaMismatch, match=r"0006, which this shieldtx \(up to 0005\).*install"
+            SchemaMismatch, match=r"0007, which this shieldtx \(up to 0006\).*install"
         ) as caught:
             refused()
         assert "db upgrade" not in str(caught.value)
 
-    assert schema.current() == "0006"
+    assert schema.current() == "0007"
 
 
 def test_another_number_of_shards_is_told_the_number_to_configure(engine: Engine) -> None:

@@ -63,7 +63,7 @@ def assert_whole(engine: Engine, schema: str) -> None:
     with engine.connect() as connection:
         assert connection.scalars(
             text(f"SELECT version_num FROM {schema}.shield_version")
-        ).all() == ["0005"]
+        ).all() == ["0006"]
         assert connection.scalar(select(func.count()).select_from(tables(schema).shard)) == 64
 
 

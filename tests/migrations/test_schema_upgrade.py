@@ -31,7 +31,7 @@ def test_upgrading_again_changes_nothing(engine: Engine, an_event: dict[str, Any
 
     schema.upgrade()
 
-    assert schema.current() == "0005"
+    assert schema.current() == "0006"
     with engine.connect() as connection:
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
         assert connection.scalar(select(func.count()).select_from(tables().shard)) == 64
@@ -98,14 +98,14 @@ def test_rows_survive_the_next_release_and_the_way_back(
 
     schema.upgrade()
 
-    assert schema.current() == "0006"
+    assert schema.current() == "0007"
     with engine.connect() as connection:
         row = connection.execute(text("SELECT event_id, note FROM shield_outbox")).one()
     assert tuple(row) == (an_event["event_id"], None)
 
-    schema.downgrade("0005")
+    schema.downgrade("0006")
 
-    assert schema.current() == "0005"
+    assert schema.current() == "0006"
     with engine.connect() as connection:
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
 
@@ -128,16 +128,37 @@ def test_events_of_before_are_no_half_messages(engine: Engine, an_event: dict[st
     assert "shield_barrier" not in table_names(engine)
 
 
+def test_before_postgresql_16_there_is_no_index_that_keeps_updates_from_being_hot(
+    engine: Engine,
+) -> None:
+    def of_settled() -> set[str]:
+        with engine.connect() as connection:
+            names = connection.scalars(text("SELECT indexname FROM pg_indexes"))
+            return {name for name in names if name.endswith("_settled_idx")}
+
+    schema = Schema(engine)
+    schema.upgrade()
+    assert of_settled() == {"shield_outbox_settled_idx", "shield_inbox_settled_idx"}
+
+    schema.downgrade("0005")
+    engine.dialect.server_version_info = (15, 14)  # type: ignore[attr-defined]
+    schema.upgrade()
+    assert of_settled() == set()
+
+    schema.downgrade("0005")
+    assert schema.current() == "0005"
+
+
 def test_steps_can_be_taken_one_by_one(engine: Engine, releases: Any) -> None:
     releases.install("later")
     schema = Schema(engine)
 
-    schema.upgrade("0005")
-    assert schema.current() == "0005"
-    schema.upgrade("+1")
+    schema.upgrade("0006")
     assert schema.current() == "0006"
+    schema.upgrade("+1")
+    assert schema.current() == "0007"
     schema.downgrade("-1")
-    assert schema.current() == "0005"
+    assert schema.current() == "0006"
 
 
 def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any]) -> None:
@@ -154,7 +175,7 @@ def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any])
     stock.downgrade("base")
 
     orders.check()
-    assert orders.current() == "0005"
+    assert orders.current() == "0006"
     assert stock.current() is None
     assert not table_names(engine)
 
@@ -238,7 +259,7 @@ def test_upgrade_refuses_another_number_of_shards_and_changes_nothing(
     with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set shards to 64"):
         Schema(engine, shards=32).upgrade()
 
-    assert Schema(engine).current() == "0005"
+    assert Schema(engine).current() == "0006"
 
 
 def test_an_engine_in_autocommit_still_migrates_all_or_nothing(database_url: str) -> None:
