@@ -21,6 +21,7 @@ from shieldtx.reconcile.jdbc import PACKAGE
 from shieldtx.reconcile.request import ReconcileRequest, from_json
 
 from . import job
+from .inquiry import inquiry
 from .shipping import ship
 
 UNTIL_STDIN_CLOSES = "--until-stdin-closes"
@@ -41,8 +42,8 @@ def main(arguments: list[str]) -> int:
             threading.Thread(target=_leave_after_stdin, args=[leave], daemon=True).start()
         try:
             request = from_json(line)
-            with session(request, scratch) as spark:
-                return job.run(spark, request).outcome
+            with inquiry(request) as asked, session(request, scratch) as spark:
+                return job.run(spark, asked).outcome
         except Exception:  # noqa: BLE001  whatever it was, the exit status has to say so
             traceback.print_exc()
             return Outcome.ERROR

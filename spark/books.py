@@ -12,9 +12,10 @@ from shieldtx.reconcile.expectations import Expectation, Received, Sent, expecta
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.states import TxKind
 
-from . import comparison, digests, selections, sources
+from . import comparison, selections, sources
 from .comparison import Compared
 from .databases import Databases
+from .digests import Digests
 from .frames import routes_frame, union_of
 from .reads import EVERYTHING, NOTHING, Read, by_ids
 from .transforms import alone, paired
@@ -53,12 +54,11 @@ class Books:
     """Each event beside the inbox row of each group that has it or should have it."""
 
 
-def plan_of(databases: Databases) -> Plan:
-    """Decide what to read: by digests where all events are to be judged and pushing down is on."""
-    request = databases.request
-    if request.push_down and request.selection.is_everything:
-        return _plan_by_digests(databases)
-    services, selection = databases.services, request.selection
+def plan_of(databases: Databases, digests: Digests | None) -> Plan:
+    """Decide what to read: where digests were made, what these leave open."""
+    if digests is not None:
+        return _plan_by_digests(databases, digests)
+    services, selection = databases.services, databases.request.selection
     plan = Plan(
         outboxes={s.name: selections.read_of_outbox(selection, s.name) for s in services},
         inboxes={s.name: selections.read_of_inbox(selection, s.name) for s in services},
@@ -91,13 +91,12 @@ def books_of(databases: Databases, plan: Plan) -> Books:
     return Books(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
 
 
-def _plan_by_digests(databases: Databases) -> Plan:
-    found = digests.digests_of(databases)
-    types = {*found.types.values(), *found.odd_types}
+def _plan_by_digests(databases: Databases, found: Digests) -> Plan:
+    types = {*found.groups, *found.odd_types}
     sent = [each for each in types if isinstance(each, Sent)]
     received = [each for each in types if isinstance(each, Received)]
     expectation = _expectation(databases, sent, received)
-    compared = comparison.compared(databases, found, expectation.routes)
+    compared = comparison.compared(found, expectation.routes)
     outboxes, inboxes = comparison.reads(found, compared)
     return Plan(
         outboxes=outboxes,

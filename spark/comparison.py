@@ -6,23 +6,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.reconcile.buckets import Buckets
 from shieldtx.reconcile.expectations import Received, Route, Sent
 from shieldtx.states import TxKind
 
-from .databases import Databases
-from .digests import RECEIVED, SENT, Digests, buckets_in
-from .frames import BIG, NUMBER, TEXT, TRUTH, frame_of
+from .digests import NO_EVENTS, RECEIVED, SENT, Digests
+from .frames import NUMBER, TEXT, TRUTH, frame_of
 from .reads import EVERYTHING, Read, Words, by_buckets
 from .transforms import PAIR
 
 _MOST_RANGES = 20_000
 """Of ids, to be read by the primary key; where more buckets differ, all rows are read."""
 
-_ENDS = {"side": TEXT, "service": TEXT, "type": BIG, "route": NUMBER, "expected": TRUTH}
 _BUCKET = dict.fromkeys((*PAIR, "topic", "event_type"), TEXT) | {"bucket": NUMBER}
 _DIFFERING = _BUCKET | {"differs": TRUTH}
 
@@ -38,81 +36,48 @@ class Compared:
     """The other buckets."""
 
 
-def compared(databases: Databases, digests: Digests, routes: Iterable[Route]) -> list[Compared]:
-    """Compare the digests of all routes of events; those that bring rollbacks have none."""
-    compared_routes = [route for route in routes if route.stream.kind is TxKind.COMMIT]
-    ends = _ends_frame(databases.spark, compared_routes, digests.types)
-    of_group = (
-        digests.frame.where(F.col("events") > 0)
-        .join(F.broadcast(ends), on=["side", "service", "type"], how="inner")
-        .groupBy("route", "expected", "group")
-        .agg(
-            _events_of(SENT).alias("sent"),
-            _events_of(RECEIVED).alias("received"),
-            F.bit_xor("digest").alias("difference"),
-            _buckets_of(SENT).alias("buckets_sent"),
-            _buckets_of(RECEIVED).alias("buckets_received"),
-        )
-        .where(F.col("expected") | (F.col("received") > 0))
-    )
-    is_same = (F.col("sent") == F.col("received")) & (F.col("difference") == 0)
-    found = of_group.groupBy("route").agg(
-        F.coalesce(F.sum(F.when(is_same, F.col("sent"))), F.lit(0)).alias("clean"),
-        F.collect_list(
-            F.when(~is_same, F.struct("group", "buckets_sent", "buckets_received"))
-        ).alias("differing"),
-    )
-    return [
-        _compared_in(compared_routes[row.route], row.clean, row.differing)
-        for row in found.collect()
-    ]
+def compared(digests: Digests, routes: Iterable[Route]) -> list[Compared]:
+    """Compare the digests of all routes of events; those that bring rollbacks have none.
+
+    Here and not in Spark: it takes 0.1 s for the groups of ten million events, of which a first job
+    of Spark takes three.
+    """
+    return [_compared(digests, r) for r in routes if r.stream.kind is TxKind.COMMIT]
 
 
-def _compared_in(route: Route, clean: int, groups: Iterable[Row]) -> Compared:
-    """Look into the groups whose digests differ, for the buckets that do it."""
+def _compared(digests: Digests, route: Route) -> Compared:
+    """Compare group by group, and look into those that differ for the buckets that do it."""
+    all_sent, all_received = (digests.groups.get(end, {}) for end in _ends(route))
+    clean = 0
     differing = []
-    for row in groups:
-        sent = buckets_in(row.group, row.buckets_sent)
-        received = buckets_in(row.group, row.buckets_received)
-        for bucket in sorted(sent.keys() | received.keys()):
-            if sent.get(bucket) == received.get(bucket):
-                clean += sent[bucket][0]
-            elif route.expected or bucket in received:
+    for number in sorted(all_received.keys() | (all_sent.keys() if route.expected else ())):
+        sent = all_sent.get(number, NO_EVENTS)
+        received = all_received.get(number, NO_EVENTS)
+        if (sent.events, sent.digest) == (received.events, received.digest):
+            clean += sent.events
+            continue
+        buckets_sent, buckets_received = sent.buckets(number), received.buckets(number)
+        for bucket in sorted(buckets_sent.keys() | buckets_received.keys()):
+            if buckets_sent.get(bucket) == buckets_received.get(bucket):
+                clean += buckets_sent[bucket][0]
+            elif route.expected or bucket in buckets_received:
                 differing.append(bucket)
     return Compared(route=route, clean=clean, differing=differing)
 
 
-def _events_of(side: str) -> Column:
-    return F.sum(F.when(F.col("side") == side, F.col("events")).otherwise(0))
-
-
-def _buckets_of(side: str) -> Column:
-    """Of the one row that a side has of a type in a group."""
-    return F.max(F.when(F.col("side") == side, F.col("buckets")))
-
-
-def _ends_frame(
-    spark: SparkSession,
-    routes: Sequence[Route],
-    types: Mapping[tuple[str, str, int], Sent | Received],
-) -> DataFrame:
-    """Say between which types of which services the routes go."""
-    numbers = {of: key for key, of in types.items()}
-    rows = []
-    for number, route in enumerate(routes):
-        stream, words = route.stream, {"topic": route.topic, "event_type": route.event_type}
-        ends = (
-            Sent(upstream=stream.upstream, kind=stream.kind, **words),
-            Received(
-                downstream=stream.downstream,
-                group=route.group,
-                source=stream.upstream,
-                kind=stream.kind,
-                **words,
-            ),
-        )
-        rows += [(*numbers[end], number, route.expected) for end in ends if end in numbers]
-    return frame_of(spark, _ENDS, rows)
+def _ends(route: Route) -> tuple[Sent, Received]:
+    """Return the types of a route's events, as they are sent and as they are received."""
+    stream, words = route.stream, {"topic": route.topic, "event_type": route.event_type}
+    return (
+        Sent(upstream=stream.upstream, kind=stream.kind, **words),
+        Received(
+            downstream=stream.downstream,
+            group=route.group,
+            source=stream.upstream,
+            kind=stream.kind,
+            **words,
+        ),
+    )
 
 
 def reads(

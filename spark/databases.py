@@ -1,77 +1,26 @@
-"""Asks the services' databases: without the right to write, and within a time limit.
-
-What gives many rows is read by Spark, over JDBC. What gives few is asked by this process itself,
-which takes milliseconds where a job of Spark takes the better part of a second.
-"""
+"""The databases of the services as Spark reads them: over JDBC, what gives many rows."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from sqlalchemy import Connection, Engine, Row, create_engine, make_url, text
-from sqlalchemy.pool import NullPool
 
 from shieldtx.reconcile.jdbc import jdbc_address
-from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
-from shieldtx.reconcile.window import Clock
+from shieldtx.reconcile.request import ServiceDatabase
 
-FETCH_SIZE = 10_000
-# Compiling a statement takes longer than running these. The groups of a digest find room: 25 MB for
-# 100,000 of them. PostgreSQL expects as many groups as rows, and would sort gigabytes to be safe.
-_SESSION = "-c jit=off -c work_mem=128MB -c enable_sort=off"
-_REPLICA_S = 60.0
-_REPLICA_PAUSE_S = 0.5
+from .servers import Servers, tables_of, told_of
 
-# Vacuum writes no rows of ours. Of other roles' sessions a role without pg_read_all_stats sees that
-# they are there, but not since when their transactions run.
-_CLOCK = """
-    SELECT clock_timestamp() AS now,
-           (SELECT min(xact_start) FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid()
-              AND backend_type <> 'autovacuum worker') AS oldest_transaction,
-           (SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND usesysid IS NOT NULL
-              AND NOT pg_has_role(usesysid, 'USAGE')
-              AND NOT pg_has_role('pg_read_all_stats', 'USAGE')) AS hidden_sessions,
-           pg_is_in_recovery() AS is_replica,
-           CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_lsn()::text END AS written,
-           current_user::text AS role"""
-_REPLAYED = """
-    SELECT pg_is_in_recovery() AS is_replica,
-           coalesce(pg_last_wal_replay_lsn() >= CAST(:written AS pg_lsn), false) AS has_it"""
+_FETCH_SIZE = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Databases:
-    """What a run asks of the databases of its services."""
+class Databases(Servers):
+    """What a run asks of the databases of its services once there is a Spark."""
 
     spark: SparkSession
-    request: ReconcileRequest
-    _engines: dict[str, Engine] = field(default_factory=dict, init=False, repr=False)
-
-    @property
-    def services(self) -> tuple[ServiceDatabase, ...]:
-        """All services of the run."""
-        return self.request.services
-
-    def clocks(self) -> Mapping[str, Clock]:
-        """Ask all databases for their time and their oldest transaction, before any row is read."""
-        return {service.name: self._clock(service) for service in self.services}
-
-    def rows(
-        self, service: ServiceDatabase, query: str, **names: str
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
-        """Return what a query gives that gives little; for `names`, see `frame`."""
-        with self._connected(service, service.replica_url or service.url) as connection:
-            # As it stands: colons in it are PostgreSQL's, and so are per cent signs.
-            statement = query.format(**_tables(service), **names).replace("%", "%%")
-            return connection.exec_driver_sql(statement).all()
 
     def frame(
         self,
@@ -79,102 +28,19 @@ class Databases:
         query: str,
         *,
         parts: Sequence[str] | None = None,
-        fetch_size: int = FETCH_SIZE,
         **names: str,
     ) -> DataFrame:
-        """Read a query with `{outbox}` and `{inbox}` for the tables, and `names` for more.
+        """Read a query; for `names`, see `rows`.
 
-        Each of `parts` is a condition and a read of its own, at a moment of its own. A server keeps
-        to one processor for a read with a fetch size, and takes several for one without (0).
+        Each of `parts` is a condition and a read of its own, at a moment of its own.
         """
         address = jdbc_address(service.name, service.replica_url or service.url)
         properties = {
             **address.properties,
-            "options": f"{address.properties.get('options', '')} {self._limit}".strip(),
-            "fetchsize": str(fetch_size),
+            "options": f"{address.properties.get('options', '')} {self.limit}".strip(),
+            "fetchsize": str(_FETCH_SIZE),
         }
         given: dict[str, Any] = {"predicates": list(parts)} if parts else {}
-        relation = f"({query.format(**_tables(service), **names)}) AS relation"
-        with _told_of(service):
+        relation = f"({query.format(**tables_of(service), **names)}) AS relation"
+        with told_of(service):
             return self.spark.read.jdbc(address.url, relation, properties=properties, **given)
-
-    @property
-    def _limit(self) -> str:
-        seconds = round(self.request.statement_timeout.total_seconds())
-        return f"-c statement_timeout={seconds}s {_SESSION}"
-
-    @contextmanager
-    def _connected(self, service: ServiceDatabase, url: str) -> Iterator[Connection]:
-        if url not in self._engines:
-            parsed = make_url(url)
-            options = f"{parsed.query.get('options', '')} {self._limit}"
-            self._engines[url] = create_engine(
-                parsed,
-                isolation_level="AUTOCOMMIT",
-                poolclass=NullPool,
-                hide_parameters=True,
-                connect_args={"options": f"{options} -c default_transaction_read_only=on".strip()},
-            )
-        with _told_of(service), self._engines[url].connect() as connection:
-            yield connection
-
-    def _clock(self, service: ServiceDatabase) -> Clock:
-        with self._connected(service, service.url) as connection:
-            asked = datetime.now(UTC)
-            row = connection.execute(text(_CLOCK)).one()
-            answered = datetime.now(UTC)
-        return Clock(
-            service=service.name,
-            now=row.now,
-            ahead=row.now - (asked + (answered - asked) / 2),
-            oldest_transaction=row.oldest_transaction,
-            obstacle=_obstacle(service, row) or self._replica_obstacle(service, row.written),
-            retention=service.retention,
-        )
-
-    def _replica_obstacle(self, service: ServiceDatabase, written: str) -> str:
-        """Wait until the replica has what the primary had when its clock was asked."""
-        if service.replica_url is None:
-            return ""
-        ends = time.monotonic() + _REPLICA_S
-        while time.monotonic() < ends:
-            with self._connected(service, service.replica_url) as connection:
-                row = connection.execute(text(_REPLAYED), {"written": written}).one()
-            if not row.is_replica:
-                return f"the replica of {service.name} is none: it takes writes of its own"
-            if row.has_it:
-                return ""
-            time.sleep(_REPLICA_PAUSE_S)
-        return (
-            f"the replica of {service.name} lacks what the primary wrote {_REPLICA_S:.0f} s ago: "
-            "mend the replication, or read from the primary"
-        )
-
-
-@contextmanager
-def _told_of(service: ServiceDatabase) -> Iterator[None]:
-    """Let an error say whose database it was."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in the database of service {service.name}")
-        raise
-
-
-def _tables(service: ServiceDatabase) -> dict[str, str]:
-    prefix = "" if service.schema is None else f'"{service.schema}".'
-    return {name: f'{prefix}"shield_{name}"' for name in ("outbox", "inbox")}
-
-
-def _obstacle(service: ServiceDatabase, row: Row[*tuple[Any, ...]]) -> str:
-    if row.is_replica:
-        return (
-            f"the database of {service.name} is a replica, where the transactions that run on its "
-            "primary cannot be seen: name the primary as its URL, and this one as its replica"
-        )
-    if row.hidden_sessions:
-        return (
-            f"in the database of {service.name}, role {row.role} cannot see since when the "
-            f"transactions of other roles run: GRANT pg_read_all_stats TO {row.role}"
-        )
-    return ""

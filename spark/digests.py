@@ -7,8 +7,8 @@ digest, and its id is told. So a pair of which a row is odd is read by that id, 
 bucket whose digests differ.
 
 The buckets of a type leave the database in groups of neighbours, with a digest over them all: where
-those of both sides are the same, nobody looks at the buckets. So Spark is handed a tenth of the
-rows, and each row costs there more than a bucket costs here.
+those of both sides are the same, nobody looks at the buckets. So a tenth of the rows leave the
+database, and a text for each that is hardly ever read.
 
 What a scan costs decides what a run costs. Measured on PostgreSQL 18, of ten million rows of 300 B:
 0.6 us a row to read it, 0.15 us to hash it, 0.25 us to find its bucket, 0.3 us to group it by one
@@ -20,22 +20,23 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from typing import NamedTuple
 
 from shieldtx.reconcile.buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.states import TxKind
 
-from .databases import Databases
-from .frames import union_of
 from .reads import Words, listed, quoted, range_of
+from .servers import Servers
 from .sources import IS_ODD_DOWNSTREAM, IS_ODD_UPSTREAM
 
 SENT, RECEIVED = "sent", "received"
+
+_AT_ONCE = 4
+"""Scans; several of them may be for one server."""
 
 _BUCKET_BITS = 18
 _BUCKET_MASK = (1 << _BUCKET_BITS) - 1
@@ -60,23 +61,25 @@ _DIGESTS_SENT = """
            count(*) AS events, bit_xor(
                uuid_hash_extended(o.event_id, hashtextextended(o.payload, 0))) AS digest
     FROM {outbox} o WHERE o.source = {name} GROUP BY 1, 2"""
+# Of all sources, so that those are known that the run does not know: it has to say so.
 _DIGESTS_RECEIVED = """
-    SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN {odd} THEN
+    SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN i.source IN ({names}) AND {odd} THEN
                json_build_array(i.event_id, i.tx_kind, i.topic, i.event_type, i.causation_source,
                                 i.consumer_group, i.source)::text END AS odd,
            count(*) AS events, bit_xor(
                uuid_hash_extended(i.event_id, hashtextextended(i.payload, 0))) AS digest
-    FROM {inbox} i WHERE i.source IN ({names}) GROUP BY 1, 2"""
+    FROM {inbox} i GROUP BY 1, 2"""
 # The order lets PostgreSQL sort what it groups, a row a bucket: a hash table of aggregates that
 # gather would be taken for one of 8 kB a group, see above.
 _GROUPED = """
-    SELECT key >> {together} AS key,
+    SELECT (key >> {together}) >> {group} AS type,
+           ((key >> {together}) & {group_mask})::int AS number,
            coalesce(sum(events) FILTER (WHERE odd IS NULL), 0)::bigint AS events,
            bit_xor(digest) FILTER (WHERE odd IS NULL) AS digest,
            string_agg((key & {mask}) || ' ' || events || ' ' || digest, ',' ORDER BY key)
                FILTER (WHERE odd IS NULL) AS buckets,
            '[' || string_agg(odd, ',') || ']' AS odd
-    FROM ({buckets}) AS bucket GROUP BY 1"""
+    FROM ({buckets}) AS bucket GROUP BY key >> {together}"""
 _TYPES_SENT = """
     SELECT DISTINCT {type} >> {bits} AS type, o.tx_kind, o.topic, o.event_type
     FROM {outbox} o WHERE o.source = {name} AND o.tx_kind = 'COMMIT' AND ({condition})"""
@@ -101,118 +104,125 @@ _SAMPLES = """
     UNION ALL (SELECT event_id FROM {outbox} ORDER BY event_id DESC LIMIT 1)"""
 
 
+class Group(NamedTuple):
+    """The events of a type that lie in a group of buckets."""
+
+    events: int
+    digest: int
+    text: str
+    """Of each bucket its place in the group, its events and their digest."""
+
+    def buckets(self, number: int) -> dict[int, tuple[int, int]]:
+        """Return events and digest by the number of the bucket; `number` is that of the group."""
+        return {
+            number * _TOGETHER + int(place): (int(events), int(digest))
+            for place, events, digest in (one.split(" ") for one in self.text.split(",") if one)
+        }
+
+
+NO_EVENTS = Group(events=0, digest=0, text="")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Digests:
     """The digests of all services, and what is told of the rows that are in none."""
 
     buckets: Buckets
-    frame: DataFrame
-    """Of `side`, `service`, `type`, `group`, `events`, `digest`, `buckets` and `odd`."""
-    types: Mapping[tuple[str, str, int], Sent | Received]
-    """What the types are, by side, service and number."""
+    groups: Mapping[Sent | Received, Mapping[int, Group]]
+    """By type and number."""
     odd_types: frozenset[Sent | Received]
     """Those of the odd rows."""
     odd: Mapping[tuple[str, str], Sequence[tuple[str, Words]]]
     """Their ids, topics and event types, by side and service."""
 
 
-def digests_of(databases: Databases) -> Digests:
+def digests_of(servers: Servers) -> Digests:
     """Digest all outboxes and inboxes, each in one scan of its own database."""
-    services = databases.services
-    rows = [databases.rows(service, _SIZE)[0].rows for service in services]
-    samples = [row.event_id for s in services for row in databases.rows(s, _SAMPLES)]
+    services = servers.services
+    rows = [servers.rows(service, _SIZE)[0].rows for service in services]
+    samples = [row.event_id for s in services for row in servers.rows(s, _SAMPLES)]
     buckets = buckets_for(max(rows), samples)
-    read = [
-        *(_read(databases, s, SENT, buckets) for s in services),
-        *(_read(databases, s, RECEIVED, buckets) for s in services),
-    ]
-    frame = union_of(read).persist()
-    types, odd_types, odd = _told(databases, frame, buckets)
+    asked = [(side, service) for side in (SENT, RECEIVED) for service in services]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        scans = list(pool.map(lambda one: _scan(servers, buckets, *one), asked))
     return Digests(
-        buckets=buckets, frame=frame, types=types, odd_types=frozenset(odd_types), odd=odd
+        buckets=buckets,
+        groups={type_: groups for scan in scans for type_, groups in scan.groups.items()},
+        odd_types=frozenset(_type_of(s.service, *words) for s in scans for _, *words in s.odd),
+        odd={(s.side, s.service): [_topic_and_type(*one) for one in s.odd] for s in scans},
     )
 
 
-def buckets_in(group: int, text: str | None) -> dict[int, tuple[int, int]]:
-    """Read the column `buckets` of a group: events and digest by the number of the bucket."""
-    return {
-        group * _TOGETHER + int(place): (int(events), int(digest))
-        for place, events, digest in (one.split(" ") for one in (text or "").split(",") if one)
-    }
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scan:
+    """What a scan of a table tells."""
+
+    side: str
+    service: str
+    groups: Mapping[Sent | Received, Mapping[int, Group]]
+    odd: Sequence[Sequence[str]]
+    """The ids and words of the odd rows, in the order of `_DIGESTS_SENT` or `_DIGESTS_RECEIVED`."""
 
 
-def _read(databases: Databases, service: ServiceDatabase, side: str, buckets: Buckets) -> DataFrame:
-    query, type_, odd, row = (
+def _scan(servers: Servers, buckets: Buckets, side: str, service: ServiceDatabase) -> _Scan:
+    query, type_, is_odd, row = (
         (_DIGESTS_SENT, _TYPE_SENT, IS_ODD_UPSTREAM, "o")
         if side == SENT
         else (_DIGESTS_RECEIVED, _TYPE_RECEIVED, IS_ODD_DOWNSTREAM, "i")
     )
     grouped = _GROUPED.format(
-        buckets=query.replace("{odd}", odd).replace("{mask}", str(_BUCKET_MASK)),
+        buckets=query.replace("{odd}", is_odd).replace("{mask}", str(_BUCKET_MASK)),
         together=_TOGETHER_BITS,
         mask=_TOGETHER - 1,
+        group=_GROUP_BITS,
+        group_mask=_GROUP_MASK,
     )
-    read = databases.frame(
-        service,
-        grouped,
-        fetch_size=0,
-        type=type_,
-        bucket=buckets.sql.format(row=row),
-        name=quoted(service.name),
-        names=listed(each.name for each in databases.services),
-    )
-    return read.select(
-        F.lit(side).alias("side"),
-        F.lit(service.name).alias("service"),
-        F.shiftright("key", _GROUP_BITS).alias("type"),
-        F.col("key").bitwiseAND(F.lit(_GROUP_MASK).cast("bigint")).cast("int").alias("group"),
-        "events",
-        "digest",
-        "buckets",
-        "odd",
+    names = {
+        "type": type_,
+        "bucket": buckets.sql.format(row=row),
+        "name": quoted(service.name),
+        "names": listed(each.name for each in servers.services),
+    }
+    groups: dict[int, dict[int, Group]] = defaultdict(dict)
+    odd: list[Sequence[str]] = []
+    for type_number, number, *of_group, told in servers.stream(service, grouped, **names):
+        odd += json.loads(told or "[]")
+        group = Group(*of_group)
+        if group.events:
+            groups[type_number][number] = group
+    types = _types(servers, buckets, side, service, groups)
+    return _Scan(
+        side=side,
+        service=service.name,
+        groups={types[number]: found for number, found in groups.items() if number in types},
+        odd=odd,
     )
 
 
-def _told(
-    databases: Databases, frame: DataFrame, buckets: Buckets
-) -> tuple[
-    dict[tuple[str, str, int], Sent | Received],
-    set[Sent | Received],
-    dict[tuple[str, str], list[tuple[str, Words]]],
-]:
-    """Return the types by their numbers, those of the odd rows, and what is told of these."""
-    types: dict[tuple[str, str, int], Sent | Received] = {}
-    odd_types: set[Sent | Received] = set()
-    odd: dict[tuple[str, str], list[tuple[str, Words]]] = defaultdict(list)
-    services = {service.name: service for service in databases.services}
-    known = frame.groupBy("side", "service", "type").agg(
-        F.min(F.when(F.col("events") > 0, F.col("group"))).alias("group"),
-        F.collect_list("odd").alias("odd"),
-    )
-    for row in known.collect():
-        for event_id, *words in (one for some in row.odd for one in json.loads(some)):
-            _, topic, event_type, *_ = words
-            odd[row.side, row.service].append((event_id, (topic, event_type)))
-            odd_types.add(_type_of(row.service, *words))
-        number = (row.side, row.service, row.type)
-        if row.group is not None and number not in types:
-            service = services[row.service]
-            types |= _looked_up(databases, service, row.side, _condition_of(buckets, row.group))
-            if number not in types:  # purged since
-                types |= _looked_up(databases, service, row.side, "true")
-    return types, odd_types, odd
-
-
-def _condition_of(buckets: Buckets, group: int) -> str:
-    first = group * _TOGETHER
-    return range_of(buckets, range(first, min(first + _TOGETHER, buckets.number)))
+def _types(
+    servers: Servers,
+    buckets: Buckets,
+    side: str,
+    service: ServiceDatabase,
+    groups: Mapping[int, Mapping[int, Group]],
+) -> dict[int, Sent | Received]:
+    """Look up what the types are, each by a group with some of its events."""
+    types: dict[int, Sent | Received] = {}
+    for type_number, found in groups.items():
+        first = min(found) * _TOGETHER
+        of_group = range(first, min(first + _TOGETHER, buckets.number))
+        if type_number not in types:
+            types |= _looked_up(servers, side, service, range_of(buckets, of_group))
+        if type_number not in types:  # purged since
+            types |= _looked_up(servers, side, service, "true")
+    return types
 
 
 def _looked_up(
-    databases: Databases, service: ServiceDatabase, side: str, condition: str
-) -> dict[tuple[str, str, int], Sent | Received]:
+    servers: Servers, side: str, service: ServiceDatabase, condition: str
+) -> dict[int, Sent | Received]:
     query, type_ = (_TYPES_SENT, _TYPE_SENT) if side == SENT else (_TYPES_RECEIVED, _TYPE_RECEIVED)
-    rows = databases.rows(
+    rows = servers.rows(
         service,
         query,
         type=type_,
@@ -221,9 +231,15 @@ def _looked_up(
         name=quoted(service.name),
     )
     return {
-        (side, service.name, number): _type_of(service.name, kind, topic, event_type, None, *more)
+        number: _type_of(service.name, kind, topic, event_type, None, *more)
         for number, kind, topic, event_type, *more in rows
     }
+
+
+def _topic_and_type(
+    event_id: str, _kind: str, topic: str, event_type: str, *_: str
+) -> tuple[str, Words]:
+    return event_id, (topic, event_type)
 
 
 def _type_of(

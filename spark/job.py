@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,20 +22,20 @@ from .counts import write_counts
 from .databases import Databases
 from .days import days_of, traffic_of
 from .frames import union_of, windows_frame
+from .inquiry import Inquiry
 from .listing import clean_of, counts_of, first_rows_of, tallies_of
 from .payloads import with_payloads
 
 
-def run(spark: SparkSession, request: ReconcileRequest) -> Findings:
+def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
     """Compare the services each with each and leave the findings in the request's folder."""
-    started, began = datetime.now(UTC), time.monotonic()
+    began, request = time.monotonic(), inquiry.request
     databases = Databases(spark=spark, request=request)
-    # Before any row: what the watermark promises, it promises for reads that come after it.
     _say("asking the databases for their clocks")
-    clocks = databases.clocks()
-    _say("comparing digests" if request.push_down else "looking for types of events")
+    clocks = inquiry.clocks.result()
+    _say("comparing digests" if inquiry.digests else "looking for types of events")
     _expect(spark, many_rows=False)
-    plan = plan_of(databases)
+    plan = plan_of(databases, inquiry.digests.result() if inquiry.digests else None)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     if request.broker is not None:
         _say("reading topics")
@@ -59,7 +58,7 @@ def run(spark: SparkSession, request: ReconcileRequest) -> Findings:
     findings = Findings(
         run_id=request.run_id,
         selection=request.selection,
-        started_at=started,
+        started_at=inquiry.started_at,
         margin=request.margin,
         bounds=tuple(_bounds(stream, window) for stream, window in windows.items()),
         counts=counts,

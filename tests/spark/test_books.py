@@ -30,7 +30,7 @@ def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_loo
         selection=Selection(moved_since={"orders": since, "stock": since}),
     )
     databases = Databases(spark=spark, request=request)
-    books = books_of(databases, plan_of(databases))
+    books = books_of(databases, plan_of(databases, None))
     text = books.pairs._jdf.queryExecution().withCachedData().toString()
     _, *parts = READ.split(text)
     reads = list(zip(parts[::2], parts[1::2], strict=True))

@@ -13,6 +13,7 @@ from shieldtx.states import InboxStatus, OutboxStatus
 from spark import books, digests
 from spark.databases import Databases
 from spark.reads import NOTHING
+from spark.servers import Servers
 
 EVENTS = range(1, 41)
 """The event `number` is the only one in the bucket of this number."""
@@ -31,7 +32,8 @@ def compared(monkeypatch, spark, orders, stock):
     def compare(**changes):
         services = (orders.database(), stock.database(**changes))
         request = ReconcileRequest(services=services, folder=Path("unused"))
-        return books.plan_of(Databases(spark=spark, request=request))
+        found = digests.digests_of(Servers(request=request))
+        return books.plan_of(Databases(spark=spark, request=request), found)
 
     return compare
 
@@ -92,3 +94,15 @@ def test_a_type_without_a_route_has_nothing_that_differs(in_order, compared, ord
     orders.write(event_id=UUID(int=(5 << 120) + 1), event_type="orders.noted", topic="notes")
     (found,) = compared().compared
     assert (found.clean, found.differing) == (len(EVENTS), [])
+
+
+@pytest.mark.parametrize("status", [InboxStatus.PROCESSED, InboxStatus.DEAD])
+def test_what_came_from_somebody_else_is_told_of_and_compared_with_nothing(
+    in_order, compared, orders, stock, status
+):
+    stock.receive(UUID(int=(5 << 120) + 1), status, group="reserve", source="legacy")
+    plan = compared()
+    (found,) = plan.compared
+    assert (found.clean, found.differing) == (len(EVENTS), [])
+    assert all(one is NOTHING for one in (*plan.outboxes.values(), *plan.inboxes.values()))
+    assert any("legacy" in sentence for sentence in plan.expectation.left_out)

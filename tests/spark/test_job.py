@@ -27,10 +27,11 @@ from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.states import InboxStatus, OutboxStatus, TxKind
-from spark import job
-from spark.databases import Databases
+from spark.servers import Servers
+from tests.conftest import wait
 from tests.folders import assert_free_of
 from tests.spark.planting import TOPIC
+from tests.spark.running import reconciled
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
@@ -228,7 +229,7 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
     plant_every_verdict(planted)
     kept = {"retention": timedelta(days=30)}
     folder = OutputFolder(path=tmp_path / "report")
-    findings = job.run(
+    findings = reconciled(
         spark,
         request(
             orders,
@@ -261,23 +262,25 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
 
 def test_a_run_over_sound_services_is_clean(planted, orders, stock, tmp_path, spark, jdbc_jar):
     plant_clean_events(planted)
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     assert findings.outcome is Outcome.CLEAN
     assert found_counts(OutputFolder(path=tmp_path)) == planted.counts
     assert found_rows(OutputFolder(path=tmp_path)) == set()
 
 
 def test_a_run_over_empty_tables_is_clean(orders, stock, tmp_path, spark, jdbc_jar):
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     assert (findings.outcome, findings.counts) == (Outcome.CLEAN, ())
 
 
 def test_a_second_run_replaces_the_first(planted, orders, stock, tmp_path, spark, jdbc_jar):
     lost = planted.event(V.MISSING_DOWNSTREAM)
     planted.received(planted.event(V.MATCHED))
-    assert job.run(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.MISMATCHES
+    assert (
+        reconciled(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.MISMATCHES
+    )
     planted.received(lost)
-    assert job.run(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.CLEAN
+    assert reconciled(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.CLEAN
     assert found_rows(OutputFolder(path=tmp_path)) == set()
 
 
@@ -290,11 +293,11 @@ def test_a_long_transaction_on_either_side_keeps_rows_in_flight(
         with service.engine.connect() as connection:
             began = connection.scalar(text("SELECT now()"))
             lost = planted.event(V.MISSING_DOWNSTREAM, age=0, mail=V.MISSING_DOWNSTREAM)
-            findings = job.run(spark, asked)
+            findings = reconciled(spark, asked)
             assert {b.window.watermark for b in findings.bounds if b.kind is COMMIT} == {began}
             assert findings.totals[V.IN_FLIGHT] == 2
             assert findings.outcome is Outcome.CLEAN
-        findings = job.run(spark, asked)
+        findings = reconciled(spark, asked)
         assert findings.totals[V.MISSING_DOWNSTREAM] == 2
         for group in ("reserve", "mail"):
             planted.received(lost, group=group)
@@ -304,7 +307,7 @@ def test_without_a_group_that_has_received_anything_the_run_does_not_say_clean(
     orders, stock, tmp_path, spark, jdbc_jar
 ):
     orders.write()
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     assert findings.outcome is Outcome.NOT_JUDGED
     assert "name the groups" in findings.problems[0]
 
@@ -315,7 +318,7 @@ def test_a_group_that_is_named_is_missed_before_it_has_received_anything(
     lost = orders.write()
     named = (ExpectedGroup(name="reserve", topics=("orders.placed",)),)
     services = (orders.database(), stock.database(groups=named))
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar, services=services))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar, services=services))
     assert [(row.event_id, row.pair.group, row.verdict) for row in findings.first_rows] == [
         (str(lost), "reserve", V.MISSING_DOWNSTREAM)
     ]
@@ -327,7 +330,7 @@ def test_a_rollback_that_no_group_has_ever_received_is_missing(
     refused = planted.event(V.REFUSED)
     planted.received(refused, I.MAX_RECONSUMED)
     rollback = planted.rollback(V.MISSING_DOWNSTREAM, refused)
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     assert [(row.event_id, row.pair.group, row.verdict) for row in findings.first_rows] == [
         (str(rollback), NOBODY, V.MISSING_DOWNSTREAM)
     ]
@@ -341,6 +344,11 @@ def silent_server():
         yield listener
 
 
+def wait_for_spark(log):
+    """Wait until a job has its Spark, and for a database."""
+    wait(lambda: log.exists() and "for their clocks" in log.read_text(), "Spark starts", within=150)
+
+
 def start_job(orders, stock, silent_server, folder, jdbc_jar):
     """Start the job's process, and return it once it waits for a database that never answers."""
     port = silent_server.getsockname()[1]
@@ -348,17 +356,20 @@ def start_job(orders, stock, silent_server, folder, jdbc_jar):
     services = (orders.database(url=url), stock.database())
     asked = request(orders, stock, folder, jdbc_jar, services=services)
     arguments, environment = launch.command()
-    process = subprocess.Popen(
-        arguments,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-        cwd=folder,
-    )
+    log = OutputFolder(path=folder).log
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            cwd=folder,
+        )
     process.stdin.write(to_json(asked) + b"\n")
     process.stdin.flush()
     connection, _ = silent_server.accept()
+    wait_for_spark(log)
     return process, connection
 
 
@@ -406,6 +417,7 @@ def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
     launcher.stdin.write(to_json(asked) + b"\n")
     launcher.stdin.flush()
     connection, _ = silent_server.accept()
+    wait_for_spark(OutputFolder(path=tmp_path).log)
     family = psutil.Process(launcher.pid).children(recursive=True)
     try:
         assert len(family) > 1
@@ -454,7 +466,7 @@ def test_a_window_judges_the_events_written_in_it_and_looks_up_their_partners(
     window = Selection(
         written_since=now - timedelta(minutes=60), written_until=now - timedelta(minutes=30)
     )
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar, selection=window))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar, selection=window))
     assert [(row.event_id, row.verdict) for row in findings.first_rows] == [
         (str(inside), V.MISSING_DOWNSTREAM)
     ]
@@ -478,7 +490,7 @@ def test_a_later_run_judges_what_has_moved_since_and_what_still_waits(
     lost = planted.event(V.MISSING_DOWNSTREAM, age=90)
     watermark = orders.now() - timedelta(minutes=120)
     moved = Selection(moved_since={"orders": watermark, "stock": watermark})
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar, selection=moved))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar, selection=moved))
     assert {(row.event_id, row.pair.group, row.verdict) for row in findings.first_rows} == {
         (str(lost), "reserve", V.MISSING_DOWNSTREAM),
         *((str(parked), group, V.PARKED) for group in ("reserve", "mail")),
@@ -497,7 +509,7 @@ def test_payloads_are_shown_when_they_are_asked_for(
     planted.received(planted.event(V.MATCHED))
     planted.received(new_event_id(), payload='{"of": "nobody but the downstream"}')
     asked = request(orders, stock, tmp_path, jdbc_jar, show_payloads=True)
-    findings = job.run(spark, asked)
+    findings = reconciled(spark, asked)
     assert {row.verdict: row.payload for row in findings.first_rows} == {
         V.MISSING_DOWNSTREAM: '{"of": "the upstream"}',
         V.UNKNOWN_UPSTREAM: '{"of": "nobody but the downstream"}',
@@ -509,17 +521,17 @@ def test_services_whose_clocks_are_an_hour_apart_are_not_judged(
     orders, stock, tmp_path, spark, jdbc_jar, monkeypatch
 ):
     orders.write()
-    clock = Databases._clock
+    clock = Servers._clock
 
-    def ahead(databases, service):
-        found = clock(databases, service)
+    def ahead(servers, service):
+        found = clock(servers, service)
         hour = timedelta(hours=service.name == "stock")
         return replace(found, now=found.now + hour, ahead=found.ahead + hour)
 
-    monkeypatch.setattr(Databases, "_clock", ahead)
+    monkeypatch.setattr(Servers, "_clock", ahead)
     named = (ExpectedGroup(name="reserve", topics=(TOPIC,)),)
     services = (orders.database(), stock.database(groups=named))
-    findings = job.run(spark, request(orders, stock, tmp_path, jdbc_jar, services=services))
+    findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar, services=services))
     assert findings.outcome is Outcome.NOT_JUDGED
     assert "the clock of stock is 3,6" in findings.problems[0]
     assert findings.totals == {V.IN_FLIGHT: 1}

@@ -10,9 +10,9 @@ from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
 from shieldtx.reconcile.rows import listed_rows
 from shieldtx.store.repairs import SqlRepairs
-from spark import job
 from tests.services import drain
 from tests.spark.planting import SHARDS
+from tests.spark.running import reconciled
 from tests.spark.scenarios import TYPES, plant
 from tests.spark.world import COMPENSATES, GROUPS, World, found_rows, request
 
@@ -84,7 +84,7 @@ def test_a_repair_makes_the_next_run_clean_of_what_it_mends_and_a_third_changes_
 
     def run(folder):
         folder.path.mkdir()
-        job.run(spark, request(world, folder.path, jdbc_jar))
+        reconciled(spark, request(world, folder.path, jdbc_jar))
         return mismatches(folder)
 
     before = run(folders[0])

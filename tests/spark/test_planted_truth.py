@@ -8,7 +8,7 @@ import pytest
 
 from shieldtx.reconcile.findings import Outcome, OutputFolder
 from shieldtx.reconcile.rules import PAIRS
-from spark import job
+from tests.spark.running import reconciled
 from tests.spark.scenarios import plant
 from tests.spark.world import World, found_rows, request
 
@@ -46,7 +46,7 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
         for seed in SEEDS[push_down, declared]:
             plant(world, seed=seed, events=EVENTS)
         world.flush()
-        findings = job.run(spark, request(world, tmp_path, jdbc_jar, push_down=push_down))
+        findings = reconciled(spark, request(world, tmp_path, jdbc_jar, push_down=push_down))
     found, truth = found_rows(OutputFolder(path=tmp_path)), world.listed
     wrong = {key: (found.get(key), truth.get(key)) for key in found.keys() | truth.keys()}
     wrong = {key: pair for key, pair in wrong.items() if pair[0] is not pair[1]}

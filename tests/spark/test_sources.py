@@ -16,7 +16,7 @@ from shieldtx.reconcile.buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.states import InboxStatus, OutboxStatus, TxKind
-from spark import databases, reads, sources
+from spark import reads, servers, sources
 from spark.databases import Databases
 from tests.spark.planting import TOPIC
 
@@ -104,7 +104,7 @@ def test_a_role_that_cannot_see_the_transactions_of_others_says_so(spark, orders
 
 def test_a_replica_cannot_tell_which_transactions_run_on_its_primary(orders):
     answer = Row(is_replica=True, hidden_sessions=0, role="postgres")
-    assert "replica" in databases._obstacle(orders.database(), answer)
+    assert "replica" in servers._obstacle(orders.database(), answer)
 
 
 def test_reading_tables_takes_the_right_to_select_and_nothing_else(spark, orders, stock, reader):

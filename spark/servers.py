@@ -1,0 +1,183 @@
+"""Asks the servers of the services' databases: without the right to write, within a time limit.
+
+What gives few rows, or is so long in the making that Spark had better start meanwhile, is asked by
+this process itself: that takes milliseconds where a job of Spark takes the better part of a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
+from shieldtx.reconcile.window import Clock
+
+# Compiling a statement takes longer than running these. The groups of a digest find room: 25 MB for
+# 100,000 of them. PostgreSQL expects as many groups as rows, and would sort gigabytes to be safe.
+_SESSION = "-c jit=off -c work_mem=128MB -c enable_sort=off"
+_REPLICA_S = 60.0
+_REPLICA_PAUSE_S = 0.5
+
+# Vacuum writes no rows of ours. Of other roles' sessions a role without pg_read_all_stats sees that
+# they are there, but not since when their transactions run.
+_CLOCK = """
+    SELECT clock_timestamp() AS now,
+           (SELECT min(xact_start) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()
+              AND backend_type <> 'autovacuum worker') AS oldest_transaction,
+           (SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND usesysid IS NOT NULL
+              AND NOT pg_has_role(usesysid, 'USAGE')
+              AND NOT pg_has_role('pg_read_all_stats', 'USAGE')) AS hidden_sessions,
+           pg_is_in_recovery() AS is_replica,
+           CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_lsn()::text END AS written,
+           current_user::text AS role"""
+_REPLAYED = """
+    SELECT pg_is_in_recovery() AS is_replica,
+           coalesce(pg_last_wal_replay_lsn() >= CAST(:written AS pg_lsn), false) AS has_it"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Servers:
+    """What a run asks of the databases of its services, with no Spark to take part in it."""
+
+    request: ReconcileRequest
+    _engines: dict[str, Engine] = field(default_factory=dict, init=False, repr=False)
+    _asked: set[Connection] = field(default_factory=set, init=False, repr=False)
+
+    @property
+    def services(self) -> tuple[ServiceDatabase, ...]:
+        """All services of the run."""
+        return self.request.services
+
+    def clocks(self) -> Mapping[str, Clock]:
+        """Ask all databases for their time and their oldest transaction, before any row is read."""
+        return {service.name: self._clock(service) for service in self.services}
+
+    def rows(
+        self, service: ServiceDatabase, query: str, **names: str
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """Return what a query with `{outbox}` and `{inbox}` for the tables, and `names`, gives."""
+        with self._connected(service, service.replica_url or service.url) as connection:
+            # As it stands: colons in it are PostgreSQL's, and so are per cent signs.
+            statement = query.format(**tables_of(service), **names).replace("%", "%%")
+            return connection.exec_driver_sql(statement).all()
+
+    def stream(
+        self, service: ServiceDatabase, query: str, **names: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Give the rows of a query one by one, as the server has them; for `names`, see `rows`.
+
+        A server keeps to one processor for a cursor of its own, and takes several for this.
+        """
+        with self._connected(service, service.replica_url or service.url) as connection:
+            driven = connection.connection.driver_connection
+            assert driven is not None  # noqa: S101  it is connected
+            with driven.cursor() as cursor:
+                yield from cursor.stream(query.format(**tables_of(service), **names))
+
+    def cancel(self) -> None:
+        """Have the servers end what they are asked right now: whoever waits for it gets an error.
+
+        May be called while others ask.
+        """
+        for connection in list(self._asked):
+            driven = connection.connection.driver_connection
+            # It may be over by itself, or be on its way to the server.
+            with suppress(connection.dialect.loaded_dbapi.Error):
+                if driven is not None:
+                    driven.cancel_safe()
+
+    @property
+    def limit(self) -> str:
+        """The settings of each session, in libpq's words."""
+        seconds = round(self.request.statement_timeout.total_seconds())
+        return f"-c statement_timeout={seconds}s {_SESSION}"
+
+    @contextmanager
+    def _connected(self, service: ServiceDatabase, url: str) -> Iterator[Connection]:
+        if url not in self._engines:
+            parsed = make_url(url)
+            options = f"{parsed.query.get('options', '')} {self.limit}"
+            self._engines[url] = create_engine(
+                parsed,
+                isolation_level="AUTOCOMMIT",
+                poolclass=NullPool,
+                hide_parameters=True,
+                connect_args={"options": f"{options} -c default_transaction_read_only=on".strip()},
+            )
+        with told_of(service), self._engines[url].connect() as connection:
+            self._asked.add(connection)
+            try:
+                yield connection
+            finally:
+                self._asked.discard(connection)
+
+    def _clock(self, service: ServiceDatabase) -> Clock:
+        with self._connected(service, service.url) as connection:
+            asked = datetime.now(UTC)
+            row = connection.execute(text(_CLOCK)).one()
+            answered = datetime.now(UTC)
+        return Clock(
+            service=service.name,
+            now=row.now,
+            ahead=row.now - (asked + (answered - asked) / 2),
+            oldest_transaction=row.oldest_transaction,
+            obstacle=_obstacle(service, row) or self._replica_obstacle(service, row.written),
+            retention=service.retention,
+        )
+
+    def _replica_obstacle(self, service: ServiceDatabase, written: str) -> str:
+        """Wait until the replica has what the primary had when its clock was asked."""
+        if service.replica_url is None:
+            return ""
+        ends = time.monotonic() + _REPLICA_S
+        while time.monotonic() < ends:
+            with self._connected(service, service.replica_url) as connection:
+                row = connection.execute(text(_REPLAYED), {"written": written}).one()
+            if not row.is_replica:
+                return f"the replica of {service.name} is none: it takes writes of its own"
+            if row.has_it:
+                return ""
+            time.sleep(_REPLICA_PAUSE_S)
+        return (
+            f"the replica of {service.name} lacks what the primary wrote {_REPLICA_S:.0f} s ago: "
+            "mend the replication, or read from the primary"
+        )
+
+
+@contextmanager
+def told_of(service: ServiceDatabase) -> Iterator[None]:
+    """Let an error say whose database it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the database of service {service.name}")
+        raise
+
+
+def tables_of(service: ServiceDatabase) -> dict[str, str]:
+    """Return what `{outbox}` and `{inbox}` stand for."""
+    prefix = "" if service.schema is None else f'"{service.schema}".'
+    return {name: f'{prefix}"shield_{name}"' for name in ("outbox", "inbox")}
+
+
+def _obstacle(service: ServiceDatabase, row: Row[*tuple[Any, ...]]) -> str:
+    if row.is_replica:
+        return (
+            f"the database of {service.name} is a replica, where the transactions that run on its "
+            "primary cannot be seen: name the primary as its URL, and this one as its replica"
+        )
+    if row.hidden_sessions:
+        return (
+            f"in the database of {service.name}, role {row.role} cannot see since when the "
+            f"transactions of other roles run: GRANT pg_read_all_stats TO {row.role}"
+        )
+    return ""
