@@ -42,3 +42,8 @@ def show(console: Console, figures: Mapping[str, float | str]) -> None:
         f"Spark's start; {figures['machine_cores']} cores, {float(figures['gigabytes']):.1f} GB; "
         f"a bare scan of both tables takes {float(figures['bare_scan_seconds']):.1f} s"
     )
+    console.print(
+        f"With Spark's start {float(figures['seconds_with_start']):.1f} against "
+        f"{float(figures['join_seconds_with_start']):.1f} s; each further row is judged "
+        f"{float(figures['speedup_of_further_rows']):.2f} times as fast as it is joined"
+    )

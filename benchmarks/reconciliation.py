@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -99,48 +99,65 @@ class Stage:
         return {one for one in said if one[1].is_mismatch}
 
 
+@dataclass(kw_only=True, slots=True)
+class Rounds:
+    """What the rounds over the same books took."""
+
+    ours: list[Timed] = field(default_factory=list)
+    theirs: list[Timed] = field(default_factory=list)
+    scans: list[float] = field(default_factory=list)
+
+    @property
+    def start(self) -> float:
+        """What Spark's start and end take by themselves, in the middle."""
+        return statistics.median(run.start for run in self.theirs if run.start is not None)
+
+    @property
+    def seconds(self) -> float:
+        """What the reconciliation takes beside Spark's start, in the middle."""
+        return _wall(self.ours) - self.start
+
+    @property
+    def join_seconds(self) -> float:
+        """What the join takes beside it."""
+        return _wall(self.theirs) - self.start
+
+
 def measure(stage: Stage) -> dict[str, float | str]:
     """Measure everything, and return it by name."""
     sizes = stage.sizes
     small = _small(stage)
     books = stage.open("bench", sizes.rows)
-    ours: list[Timed] = []
-    theirs: list[Timed] = []
-    scans: list[float] = []
-    turns: list[Callable[[str], None]] = [
-        lambda name: scans.append(stage.scan(books, name)),
-        lambda name: ours.append(stage.reconcile(books, name)),
-        lambda name: theirs.append(stage.join(books, name)),
-    ]
-    for number, name in enumerate(sizes.turns(sizes.rows)):
-        for turn in turns[:: -1 if number % 2 else 1]:
-            turn(name)
-            _tell(stage, ours, theirs)
+    rounds = _rounds(stage, books)
     found, truth = stage.found(), books.line.truth(0, sizes.rows)
     night, of_night = _night(stage, books)
-    seconds, join_seconds = _median(ours), _median(theirs)
+    ours, theirs = rounds.ours, rounds.theirs
     return {
-        "speedup_vs_jdbc_join": join_seconds / seconds,
+        "speedup_vs_jdbc_join": rounds.join_seconds / rounds.seconds,
         "rows": sizes.rows,
-        "seconds": seconds,
-        "join_seconds": join_seconds,
+        "seconds": rounds.seconds,
+        "join_seconds": rounds.join_seconds,
         "precision": _part(found & truth, found),
         "recall": _part(found & truth, truth),
-        "incremental_seconds": night.seconds,
+        "incremental_seconds": night.wall - rounds.start,
         "driver_rss_mb": max(run.rss_mb for run in (*ours, night)),
-        "seconds_with_start": statistics.median(run.wall for run in ours),
-        "join_seconds_with_start": statistics.median(run.wall for run in theirs),
+        "spark_start_seconds": rounds.start,
+        "seconds_with_start": _wall(ours),
+        "join_seconds_with_start": _wall(theirs),
+        "seconds_with_start_lowest": min(run.wall for run in ours),
+        "seconds_with_start_highest": max(run.wall for run in ours),
+        "join_seconds_with_start_lowest": min(run.wall for run in theirs),
+        "join_seconds_with_start_highest": max(run.wall for run in theirs),
         "join_driver_rss_mb": max(run.rss_mb for run in theirs),
-        "seconds_lowest": min(run.seconds for run in ours),
-        "seconds_highest": max(run.seconds for run in ours),
-        "join_seconds_lowest": min(run.seconds for run in theirs),
-        "join_seconds_highest": max(run.seconds for run in theirs),
-        "bare_scan_seconds": statistics.median(scans),
+        "bare_scan_seconds": statistics.median(rounds.scans),
         "rounds": sizes.rounds,
         "planted": len(truth),
         "small_rows": sizes.small_rows,
-        "small_seconds": small,
-        "linearity": (seconds / sizes.rows) / (small / sizes.small_rows),
+        "small_seconds": small.seconds,
+        "small_join_seconds": small.join_seconds,
+        "linearity": (rounds.seconds / sizes.rows) / (small.seconds / sizes.small_rows),
+        "speedup_of_further_rows": (rounds.join_seconds - small.join_seconds)
+        / (rounds.seconds - small.seconds),
         "incremental_rows": sizes.incremental_rows,
         "incremental_seconds_with_start": night.wall,
         **of_night,
@@ -150,16 +167,31 @@ def measure(stage: Stage) -> dict[str, float | str]:
     }
 
 
-def _small(stage: Stage) -> float:
+def _rounds(stage: Stage, books: Books) -> Rounds:
+    """Run all by turns."""
+    rounds = Rounds()
+    turns: list[Callable[[str], None]] = [
+        lambda name: rounds.scans.append(stage.scan(books, name)),
+        lambda name: rounds.ours.append(stage.reconcile(books, name)),
+        lambda name: rounds.theirs.append(stage.join(books, name)),
+    ]
+    for number, name in enumerate(stage.sizes.turns(books.rows)):
+        for turn in turns[:: -1 if number % 2 else 1]:
+            turn(name)
+            _tell(stage, rounds)
+    return rounds
+
+
+def _small(stage: Stage) -> Rounds:
     """Measure a part of the rows alone, for what a row costs there."""
     rows = stage.sizes.small_rows
     books = stage.open("small", rows)
     try:
-        runs = [stage.reconcile(books, name) for name in stage.sizes.turns(rows)]
+        rounds = _rounds(stage, books)
         found, truth = stage.found(), books.line.truth(0, rows)
         if found != truth:
             raise BenchmarkFailed(_differences(found, truth))
-        return _median(runs)
+        return rounds
     finally:
         books.drop()
 
@@ -179,18 +211,15 @@ def _night(stage: Stage, books: Books) -> tuple[Timed, dict[str, float | str]]:
     }
 
 
-def _tell(stage: Stage, ours: Sequence[Timed], theirs: Sequence[Timed]) -> None:
-    for what, runs in (("reconciliation", ours), ("plain join", theirs)):
+def _tell(stage: Stage, rounds: Rounds) -> None:
+    for what, runs in (("reconciliation", rounds.ours), ("plain join", rounds.theirs)):
         if runs:
             last = runs[-1]
-            stage.say(
-                f"{what}: {last.seconds:.1f} s, {last.wall:.1f} s with Spark's start, "
-                f"{last.rss_mb:,.0f} MB"
-            )
+            stage.say(f"{what}: {last.wall:.1f} s with Spark's start, {last.rss_mb:,.0f} MB")
 
 
-def _median(runs: Sequence[Timed]) -> float:
-    return statistics.median(run.seconds for run in runs)
+def _wall(runs: Sequence[Timed]) -> float:
+    return statistics.median(run.wall for run in runs)
 
 
 def _part(part: Collection[Said], whole: Collection[Said]) -> float:
