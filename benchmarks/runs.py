@@ -1,7 +1,7 @@
 """Runs of the reconciliation and of the plain join, each in a Spark of its own, with their costs.
 
-All is measured from outside. What Spark's start takes when nothing is done beside it, the join
-tells; the reconciliation asks the databases meanwhile, so that its start says nothing.
+The whole time of a run is measured from outside, how long there was a Spark it says itself. What
+Spark's start takes by itself, the join tells: the reconciliation asks the databases meanwhile.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Timed:
 
     wall: float
     """Seconds, with Spark's start and end."""
+    seconds: float
+    """Of these, those in which there was a Spark; what was done before is not in them."""
     rss_mb: float
     """At the most, of its Python and its Java together."""
-    start: float | None = None
-    """Of these, the seconds in which Spark started and ended and nothing else was done."""
 
 
 class Memory:
@@ -78,7 +78,7 @@ def reconcile(request: ReconcileRequest, *, without: int | None) -> Timed:
     )
     if hindered:
         raise BenchmarkFailed(f"not all of it could be judged: {'; '.join(hindered)}")
-    return Timed(wall=wall, rss_mb=memory.highest_mb)
+    return Timed(wall=wall, seconds=result.findings.seconds, rss_mb=memory.highest_mb)
 
 
 def join(request: ReconcileRequest, *, without: int | None) -> Timed:
@@ -102,7 +102,7 @@ def join(request: ReconcileRequest, *, without: int | None) -> Timed:
     said = json.loads(done.stdout.splitlines()[-1])
     if not (said["missing"] or said["unknown"] or said["differing"]):
         raise BenchmarkFailed(f"the plain join has found nothing of what was planted: {said}")
-    return Timed(wall=wall, start=wall - said["seconds"], rss_mb=memory.highest_mb)
+    return Timed(wall=wall, seconds=said["seconds"], rss_mb=memory.highest_mb)
 
 
 def _memory_mb(without: int | None) -> float:
