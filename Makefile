@@ -43,7 +43,7 @@ format: .venv/.ready ## bring the code into shape
 bench: .venv/.ready kafka ## measure everything beside the peers: 22 minutes (QUICK=1: 3 minutes)
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(ARGS)
 
-bench-reconcile: .venv/.ready ## reconcile 10 million events beside a plain Spark join: 25 minutes (ROWS=...)
+bench-reconcile: .venv/.ready ## reconcile 10 million events beside a plain Spark join: 15 minutes (ROWS=...)
 	@$(BIN)/python -m benchmarks.reconciliation $(if $(ROWS),--rows $(ROWS)) $(ARGS)
 
 faults: .venv/.ready kafka ## break everything on real servers and count: matrix, sweep, mutants, simulation, model

@@ -69,6 +69,7 @@ class Stage:
         books = Books(self.server, name=name, rows=rows)
         began = time.monotonic()
         books.create(self.say)
+        settle()
         self.say(
             f"{rows:,} events on both sides, {books.bytes() / 1e9:.1f} GB, written in "
             f"{time.monotonic() - began:.0f} s"
@@ -121,6 +122,11 @@ class Rounds:
     def join_seconds(self) -> float:
         """What the join takes beside it."""
         return _wall(self.theirs) - self.start
+
+
+def settle() -> None:
+    """Let what was written reach the disk, lest whatever is measured next wait for it."""
+    os.sync()
 
 
 def measure(stage: Stage) -> dict[str, float | str]:
@@ -202,6 +208,7 @@ def _night(stage: Stage, books: Books) -> tuple[Timed, dict[str, float | str]]:
     old, new = books.rows, stage.sizes.incremental_rows
     stage.say(f"writing {new:,} further events")
     books.extend(new)
+    settle()
     since = dict.fromkeys(("orders", "stock"), books.line.written_at(old))
     run = stage.reconcile(books, f"{new:,} new rows", Selection(moved_since=since))
     found = stage.found()
@@ -288,7 +295,7 @@ def _sizes() -> Sizes:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reconciliation")
     parser.add_argument("--rows", type=int, default=10_000_000, help="events on each side")
     parser.add_argument("--incremental-rows", type=int, default=200_000, help="of a further night")
-    parser.add_argument("--rounds", type=int, default=2, help="alternating runs of each")
+    parser.add_argument("--rounds", type=int, default=3, help="alternating runs of each")
     asked = parser.parse_args()
     return Sizes(
         rows=asked.rows,
