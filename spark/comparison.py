@@ -39,8 +39,7 @@ class Compared:
 def compared(digests: Digests, routes: Iterable[Route]) -> list[Compared]:
     """Compare the digests of all routes of events; those that bring rollbacks have none.
 
-    Here and not in Spark: it takes 0.1 s for the groups of ten million events, of which a first job
-    of Spark takes three.
+    Here and not in Spark: the groups of ten million events take 0.02 s, a first job of Spark three.
     """
     return [_compared(digests, r) for r in routes if r.stream.kind is TxKind.COMMIT]
 
