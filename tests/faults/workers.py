@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,7 +23,11 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka"])
 
 ROOT = Path(__file__).parents[2]
+# Python takes the status of a fork's child from a pipe, which holds it once: of two threads that
+# ask, the second is told 255. Whoever starts a child asks for the status of all others.
+_STATUS = threading.Lock()
 READY_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.02
 
 
 class Worker:
@@ -65,7 +70,8 @@ class Worker:
         process = _FORKS.Process(
             target=_become, args=(function, arguments, dict(environment), str(log)), name=name
         )
-        process.start()
+        with _STATUS:
+            process.start()
         return cls(name, log, process)
 
     @property
@@ -76,12 +82,14 @@ class Worker:
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
-        return bool(self._process.is_alive())
+        with _STATUS:
+            return bool(self._process.is_alive())
 
     @property
     def exit_status(self) -> int | None:
         """As of multiprocessing: minus the number of the signal that ended it."""
-        status: int | None = self._process.exitcode
+        with _STATUS:
+            status: int | None = self._process.exitcode
         return status
 
     def await_ready(self) -> Worker:
@@ -92,7 +100,7 @@ class Worker:
                 raise RuntimeError(f"{self.name} ended: {self.exit_status}\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} is not ready\n{self.tail()}")
-            time.sleep(0.02)
+            time.sleep(_LOOK_EVERY_S)
         return self
 
     def is_ready(self) -> bool:
@@ -107,19 +115,23 @@ class Worker:
     def kill(self) -> None:
         """End it as a crash would."""
         self.send(signal.SIGKILL)
-        self._process.join()
+        self.join()
 
     def terminate(self, within: float = 30.0) -> int | None:
         """Ask for a graceful end; kill it when it does not come. Return its exit status."""
         self.send(signal.SIGTERM)
-        self._process.join(within)
+        self.join(within)
         self.kill()
         return self.exit_status
 
     def join(self, within: float | None = None) -> bool:
         """Wait for its end; tell whether it came."""
-        self._process.join(within)
-        return not self.is_running
+        deadline = None if within is None else time.monotonic() + within
+        while self.is_running:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
 
     def finish(self, within: float = 60.0) -> None:
         """Wait for its successful end; raises RuntimeError without one."""
@@ -147,7 +159,6 @@ class Executed:
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
         self.pid = child.pid
-        self.join = child.wait
 
     @classmethod
     def start(cls, words: Sequence[str], environment: Mapping[str, str], log: Path) -> Executed:
