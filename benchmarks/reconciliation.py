@@ -80,7 +80,8 @@ class Stage:
         """Run the reconciliation once."""
         self.say(f"{name}: reconciliation")
         request = books.request(self.folder / "report", jdbc_jar=self.jdbc_jar)
-        return reconcile(replace(request, selection=selection), without=self.server.pid)
+        run = reconcile(replace(request, selection=selection), without=self.server.pid)
+        return self._told(name, "reconciliation", run)
 
     def scan(self, books: Books, name: str) -> float:
         """Read the tables once for nothing: no comparison of them all takes less."""
@@ -91,13 +92,17 @@ class Stage:
         """Run the plain join once, and see that it has found what it can find."""
         self.say(f"{name}: plain join")
         request = books.request(self.folder / "join", jdbc_jar=self.jdbc_jar)
-        return join(request, without=self.server.pid)
+        return self._told(name, "plain join", join(request, without=self.server.pid))
 
     def found(self) -> set[Said]:
         """Return the mismatches of the last reconciliation."""
         rows = pq.read_table(OutputFolder(path=self.folder / "report").rows).to_pylist()
         said = [(row["event_id"], Verdict[row["verdict"]]) for row in rows]
         return {one for one in said if one[1].is_mismatch}
+
+    def _told(self, name: str, what: str, run: Timed) -> Timed:
+        self.say(f"{name}: {what}: {run.wall:.1f} s with Spark's start, {run.rss_mb:,.0f} MB")
+        return run
 
 
 @dataclass(kw_only=True, slots=True)
@@ -185,7 +190,6 @@ def _rounds(stage: Stage, books: Books) -> Rounds:
     for number, name in enumerate(stage.sizes.turns(books.rows)):
         for turn in turns[:: -1 if number % 2 else 1]:
             turn(name)
-            _tell(stage, rounds)
     return rounds
 
 
@@ -217,13 +221,6 @@ def _night(stage: Stage, books: Books) -> tuple[Timed, dict[str, float | str]]:
         "incremental_precision": _part(found & ever, found),
         "incremental_recall": _part(found & truth, truth),
     }
-
-
-def _tell(stage: Stage, rounds: Rounds) -> None:
-    for what, runs in (("reconciliation", rounds.ours), ("plain join", rounds.theirs)):
-        if runs:
-            last = runs[-1]
-            stage.say(f"{what}: {last.wall:.1f} s with Spark's start, {last.rss_mb:,.0f} MB")
 
 
 def _wall(runs: Sequence[Timed]) -> float:

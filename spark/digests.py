@@ -149,7 +149,10 @@ def digests_of(servers: Servers) -> Digests:
         buckets=buckets,
         groups={type_: groups for scan in scans for type_, groups in scan.groups.items()},
         odd_types=frozenset(_type_of(s.service, *words) for s in scans for _, *words in s.odd),
-        odd={(s.side, s.service): [_topic_and_type(*one) for one in s.odd] for s in scans},
+        odd={
+            (s.side, s.service): [(one, (topic, type_)) for one, _, topic, type_, *_ in s.odd]
+            for s in scans
+        },
     )
 
 
@@ -234,12 +237,6 @@ def _looked_up(
         number: _type_of(service.name, kind, topic, event_type, None, *more)
         for number, kind, topic, event_type, *more in rows
     }
-
-
-def _topic_and_type(
-    event_id: str, _kind: str, topic: str, event_type: str, *_: str
-) -> tuple[str, Words]:
-    return event_id, (topic, event_type)
 
 
 def _type_of(

@@ -18,7 +18,6 @@ from shieldtx.reconcile.window import Window
 
 TEXT: Final = pa.string()
 NUMBER: Final = pa.int32()
-BIG: Final = pa.int64()
 TRUTH: Final = pa.bool_()
 TIME: Final = pa.timestamp("us", tz="UTC")
 

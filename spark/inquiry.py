@@ -49,11 +49,12 @@ def inquiry(request: ReconcileRequest) -> Iterator[Inquiry]:
         try:
             yield asked
         finally:
+            asking.shutdown(wait=False, cancel_futures=True)
             _give_up(servers, [each for each in (asked.clocks, asked.digests) if each is not None])
 
 
 def _give_up(servers: Servers, answers: Collection[Future[Any]]) -> None:
     """Cancel until nobody asks any more: a statement may just be on its way to its server."""
-    while wait(answers, timeout=0).not_done:
+    while open_ := [each for each in answers if not each.done()]:
         servers.cancel()
-        wait(answers, timeout=_CANCEL_EVERY_S)
+        wait(open_, timeout=_CANCEL_EVERY_S)

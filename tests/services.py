@@ -26,9 +26,9 @@ from shieldtx.relay import Relay
 
 SHARDS = 8
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
+"""Three attempts without any waiting."""
 SECONDS_LATE = 10
 """On a busy machine; polls are ten minutes or more away where this is asked."""
-"""Three attempts without any waiting."""
 
 
 class Service:

@@ -344,17 +344,24 @@ def silent_server():
         yield listener
 
 
-def wait_for_spark(log):
-    """Wait until a job has its Spark, and for a database."""
+def request_to(silent_server, orders, stock, folder, jdbc_jar):
+    """Ask for a run whose upstream's database never answers."""
+    port = silent_server.getsockname()[1]
+    url = make_url(orders.url).set(port=port).render_as_string(hide_password=False)
+    services = (orders.database(url=url), stock.database())
+    return request(orders, stock, folder, jdbc_jar, services=services)
+
+
+def wait_for_job(silent_server, log):
+    """Wait until a job has its Spark, and for that database; return its connection to it."""
+    connection, _ = silent_server.accept()
     wait(lambda: log.exists() and "for their clocks" in log.read_text(), "Spark starts", within=150)
+    return connection
 
 
 def start_job(orders, stock, silent_server, folder, jdbc_jar):
     """Start the job's process, and return it once it waits for a database that never answers."""
-    port = silent_server.getsockname()[1]
-    url = make_url(orders.url).set(port=port).render_as_string(hide_password=False)
-    services = (orders.database(url=url), stock.database())
-    asked = request(orders, stock, folder, jdbc_jar, services=services)
+    asked = request_to(silent_server, orders, stock, folder, jdbc_jar)
     arguments, environment = launch.command()
     log = OutputFolder(path=folder).log
     with log.open("wb") as said:
@@ -368,9 +375,7 @@ def start_job(orders, stock, silent_server, folder, jdbc_jar):
         )
     process.stdin.write(to_json(asked) + b"\n")
     process.stdin.flush()
-    connection, _ = silent_server.accept()
-    wait_for_spark(log)
-    return process, connection
+    return process, wait_for_job(silent_server, log)
 
 
 def test_the_job_and_its_java_end_with_the_process_that_started_them(
@@ -400,10 +405,7 @@ def test_the_job_and_its_java_end_with_the_process_that_started_them(
 def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
     orders, stock, silent_server, tmp_path, jdbc_jar
 ):
-    port = silent_server.getsockname()[1]
-    url = make_url(orders.url).set(port=port).render_as_string(hide_password=False)
-    services = (orders.database(url=url), stock.database())
-    asked = request(orders, stock, tmp_path, jdbc_jar, services=services)
+    asked = request_to(silent_server, orders, stock, tmp_path, jdbc_jar)
     program = (
         "import sys; from shieldtx.reconcile import launch, request\n"
         "launch.run(request.from_json(sys.stdin.readline()))"
@@ -416,8 +418,7 @@ def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
     )
     launcher.stdin.write(to_json(asked) + b"\n")
     launcher.stdin.flush()
-    connection, _ = silent_server.accept()
-    wait_for_spark(OutputFolder(path=tmp_path).log)
+    connection = wait_for_job(silent_server, OutputFolder(path=tmp_path).log)
     family = psutil.Process(launcher.pid).children(recursive=True)
     try:
         assert len(family) > 1
