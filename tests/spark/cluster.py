@@ -96,12 +96,21 @@ class SparkCluster:
         }
 
     def _is_whole(self) -> bool:
-        try:
-            with urlopen(f"http://{HOST}:{self._page}/json/", timeout=2) as answer:
-                state: dict[str, Any] = json.load(answer)
-        except OSError:
-            return False
-        return bool(state["aliveworkers"] == self._workers)
+        return alive_workers(self._page) == self._workers
+
+
+def alive_workers(page: int) -> int:
+    """Ask the master's page at this port; 0 while it cannot tell.
+
+    A starting master listens before it knows its pages and then learns them one by one: for a
+    moment it answers 404, and for another the page for people in place of the one for programs.
+    """
+    try:
+        with urlopen(f"http://{HOST}:{page}/json/", timeout=2) as answer:
+            state: dict[str, Any] = json.load(answer)
+    except (OSError, json.JSONDecodeError):
+        return 0
+    return int(state["aliveworkers"])
 
 
 def bare_python(folder: Path) -> Path:
