@@ -27,7 +27,9 @@ from benchmarks.experiments import (
     due,
     effect,
     half,
+    held_keys,
     hot_key,
+    large_events,
     memory,
     publish,
     purge,
@@ -52,9 +54,11 @@ EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "backlog": backlog,
     "delayed": delayed,
     "due": due,
+    "held_keys": held_keys,
     "half": half,
     "hot_key": hot_key,
     "memory": memory,
+    "large_events": large_events,
     "purge": purge,
 }
 

@@ -39,6 +39,16 @@ SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(t
 FROM (SELECT 'waiting-' || i / 4 AS key, i %% 2 = 0 AS retried, i
       FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
 """  # noqa: S608
+# The first row of each key waits for its retry, and holds back all others.
+_BEHIND: Final = f"""
+INSERT INTO shield_outbox ({_COLUMNS}, last_error)
+SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
+       'INSERT', key, '{{"n":0,"key":"' || key || '","note":"' || %(note)s || '"}}', 'INIT',
+       retried::int, retried, retried, now() + retried::int * interval '1 hour', false, now(),
+       CASE WHEN retried THEN 'the topic is missing' END
+FROM (SELECT 'held-' || i %% %(keys)s AS key, i < %(keys)s AS retried
+      FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
+"""  # noqa: S608
 # Due one after the other from an hour to 30 days from now, whatever their number.
 _DELAYED: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS})
@@ -68,14 +78,27 @@ FROM (SELECT 'old-' || i %% %(keys)s AS key
 """  # noqa: S608
 
 
-def fill(connection: Connection, *, begin: int, end: int, keys: int) -> None:
+def fill(
+    connection: Connection,
+    *,
+    begin: int,
+    end: int,
+    keys: int,
+    note: str = NOTE,
+    chunk: int = CHUNK,
+) -> None:
     """Write the events from one place of the line to another."""
-    _insert(connection, _FRESH, begin=begin, end=end, keys=keys)
+    _insert(connection, _FRESH, begin=begin, end=end, keys=keys, note=note, chunk=chunk)
 
 
 def fill_waiting(connection: Connection, rows: int) -> None:
     """Write rows of other keys that are due in an hour: in retry back-off, or delayed by choice."""
     _insert(connection, _WAITING, begin=0, end=rows, keys=1)
+
+
+def fill_behind(connection: Connection, rows: int, *, keys: int) -> None:
+    """Write rows of other keys, each of which is held by a row that is retried in an hour."""
+    _insert(connection, _BEHIND, begin=0, end=keys + rows, keys=keys)
 
 
 def fill_delayed(connection: Connection, rows: int) -> None:
@@ -93,17 +116,26 @@ def fill_terminal(connection: Connection, rows: int, *, keys: int) -> None:
     _insert(connection, _TERMINAL, begin=0, end=rows, keys=keys)
 
 
-def _insert(connection: Connection, statement: str, *, begin: int, end: int, keys: int) -> None:
-    for start in range(begin, end, CHUNK):
+def _insert(
+    connection: Connection,
+    statement: str,
+    *,
+    begin: int,
+    end: int,
+    keys: int,
+    note: str = NOTE,
+    chunk: int = CHUNK,
+) -> None:
+    for start in range(begin, end, chunk):
         connection.execute(
             statement,
             {
                 "source": SOURCE,
                 "type": EVENT_TYPE,
-                "note": NOTE,
+                "note": note,
                 "keys": keys,
                 "begin": start,
-                "end": min(start + CHUNK, end),
+                "end": min(start + chunk, end),
             },
         )
 

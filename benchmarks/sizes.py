@@ -31,8 +31,15 @@ class Sizes:
     delayed_rows: int
     due_seconds: float
     """For how long events become due beside them."""
+    held_keys: int
+    rows_behind: int
+    """In all, behind the rows that hold these keys."""
+    held_warm_seconds: float
+    """Until the claims of a relay start after them."""
+    held_seconds: float
     half_messages: int
     memory_events: int
+    large_events: int
     purged_rows: int
 
 
@@ -49,8 +56,13 @@ FULL = Sizes(
     window=40_000,
     delayed_rows=1_000_000,
     due_seconds=30.0,
+    held_keys=5_000,
+    rows_behind=1_000_000,
+    held_warm_seconds=15.0,
+    held_seconds=30.0,
     half_messages=10_000,
     memory_events=1_000_000,
+    large_events=3_000,
     purged_rows=1_000_000,
 )
 QUICK = Sizes(
@@ -65,7 +77,12 @@ QUICK = Sizes(
     window=20_000,
     delayed_rows=50_000,
     due_seconds=5.0,
+    held_keys=500,
+    rows_behind=50_000,
+    held_warm_seconds=3.0,
+    held_seconds=5.0,
     half_messages=1_000,
     memory_events=40_000,
+    large_events=100,
     purged_rows=60_000,
 )

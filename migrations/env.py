@@ -1,6 +1,6 @@
 """Alembic's environment for those who write the next migration; all others use `shieldtx db`.
 
-alembic -x url=postgresql+psycopg://... revision --autogenerate --rev-id 0003 -m "what changes"
+alembic -x url=postgresql+psycopg://... revision --autogenerate --rev-id 0099 -m "what changes"
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from alembic.util import CommandError
 from sqlalchemy import create_engine
 from sqlalchemy.schema import SchemaItem
 
-from shieldtx.store.schema import DEFAULT_SHARDS, OWN_TABLES, VERSION_TABLE, Migrations, schema_name
+from shieldtx.store.migrations import OWN_TABLES, VERSION_TABLE, Migrations, schema_name
+from shieldtx.store.schema import DEFAULT_SHARDS
 from shieldtx.store.tables import tables
 
 
@@ -44,6 +45,7 @@ def migrate() -> None:
             version_table_schema=schema,
             include_schemas=schema is not None,
             include_object=is_ours,
+            on_version_apply=lambda step, **_: migrations.complete(step),
         )
         context.run_migrations(
             op=Operations(context.get_context()), schema=schema, shards=DEFAULT_SHARDS

@@ -15,6 +15,8 @@ branch_labels = ${repr(branch_labels)}
 depends_on = ${repr(depends_on)}
 
 
+# `upgrade` is one transaction, which waits for each lock for a fraction of a second: indexes of the
+# outbox and the inbox, and checks of their rows, go into `ONLINE = (...)` (shieldtx/store/online.py).
 # Autogenerate writes no CHECK constraints, index predicates or storage parameters, and no `schema=schema`:
 # add them by hand. tests/migrations compares the result with shieldtx/store/tables.py.
 

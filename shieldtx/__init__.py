@@ -1,17 +1,21 @@
 """shieldtx: the transactional outbox for Python."""
 
-from shieldtx.app import ShieldTx
-from shieldtx.config import Settings
-from shieldtx.delayed import Delayed
-from shieldtx.delays import LEVELS
-from shieldtx.errors import EventRefused, Refused, ShieldTxError
-from shieldtx.events import Event, new_event_id
-from shieldtx.handlers import ConsumerGroup
-from shieldtx.hooks import ConsumeContext, SendContext
-from shieldtx.outbox import Outbox
-from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
-from shieldtx.retry import RetryPolicy
-from shieldtx.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shieldtx.app import ShieldTx
+    from shieldtx.config import Settings
+    from shieldtx.delayed import Delayed
+    from shieldtx.delays import LEVELS
+    from shieldtx.errors import EventRefused, Refused, ShieldTxError
+    from shieldtx.events import Event, new_event_id
+    from shieldtx.handlers import ConsumerGroup
+    from shieldtx.hooks import ConsumeContext, SendContext
+    from shieldtx.outbox import Outbox
+    from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
+    from shieldtx.retry import RetryPolicy
+    from shieldtx.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
 
 __all__ = [
     "ShieldTx",
@@ -38,3 +42,47 @@ __all__ = [
     "Refused",
     "new_event_id",
 ]
+
+_HOMES = {
+    "ShieldTx": "app",
+    "Settings": "config",
+    "Delayed": "delayed",
+    "LEVELS": "delays",
+    "EventRefused": "errors",
+    "Refused": "errors",
+    "ShieldTxError": "errors",
+    "Event": "events",
+    "new_event_id": "events",
+    "ConsumerGroup": "handlers",
+    "ConsumeContext": "hooks",
+    "SendContext": "hooks",
+    "Outbox": "outbox",
+    "BizKey": "ports",
+    "Change": "ports",
+    "DelayedEvent": "ports",
+    "Verdict": "ports",
+    "RetryPolicy": "retry",
+    "InboxStatus": "states",
+    "LocalOutcome": "states",
+    "Operation": "states",
+    "OutboxStatus": "states",
+    "TxKind": "states",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used.
+
+    The command line has to heed signals before it imports anything that takes long.
+    """
+    if name in _HOMES.values():
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import Self
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine
 
 from shieldtx.brokers import signature
+from shieldtx.callables import check_callable
 from shieldtx.config import Settings
 from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.declarations import Declarations
@@ -24,10 +26,11 @@ from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.outbox import Outbox
 from shieldtx.ports import Broker
-from shieldtx.relay import Relay, RelaySettings
+from shieldtx.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
+from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.delayed_store import SqlDelayedStore
-from shieldtx.store.dialects import dialect_of
+from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
@@ -40,6 +43,8 @@ from shieldtx.store.tables import Tables, tables
 from shieldtx.store.trace_store import SqlTraceStore
 from shieldtx.store.wakeup import Listener, Notifier
 from shieldtx.tracing import Tracer
+
+log = logging.getLogger(__name__)
 
 
 class ShieldTx(Declarations):
@@ -57,6 +62,7 @@ class ShieldTx(Declarations):
         broker: Broker | None = None,
         traceparent: Callable[[], str | None] = lambda: None,
     ) -> None:
+        check_callable(traceparent, what="ShieldTx(traceparent=...)", call="traceparent()")
         super().__init__(settings)
         self.hooks = Hooks()
         """Where an application registers what is called around each send and each attempt."""
@@ -74,6 +80,7 @@ class ShieldTx(Declarations):
             settings,
             catalog=self.catalog,
             engine=lambda: self.engine,
+            checks_engine=lambda: self.checks_engine,
             seal=self.outbox.seal,
             after_commit=self._hint,
         )
@@ -100,19 +107,28 @@ class ShieldTx(Declarations):
     def engine(self) -> Engine:
         """The connections of relay and consumers; services write through sessions of their own."""
         if self._engine is not None:
-            return self._engine
-        url = self.settings.url
+            return patient_engine(self._engine)
+        return self._open_engine()
+
+    @cached_property
+    def checks_engine(self) -> Engine:
+        """The connections of a relay's checks of half messages, which wait for other transactions.
+
+        A pool of their own: whatever they wait for, events go out meanwhile. An engine that was
+        given to this object serves them too.
+        """
+        if self._engine is not None or not self._has_server:
+            return self.engine
+        return self._open_engine(most=MOST_CONNECTIONS + self.settings.half_check_threads)
+
+    def _open_engine(self, *, most: int = MOST_CONNECTIONS) -> Engine:
         longest = max(
             [h.lease for group in self.groups.values() for h in group.handlers()],
             default=timedelta(minutes=1),
         )
-        idle = max(longest, self.settings.relay_lease)
-        return create_engine(
-            url,
-            connect_args=dialect_of(url.get_dialect()()).connect_args(url, idle),
-            # Errors of handlers' statements go into logs and tables, what they were given does not.
-            hide_parameters=True,
-        )
+        s = self.settings
+        idle = max(longest, s.relay_lease)
+        return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)
 
     @cached_property
     def broker(self) -> Broker:
@@ -134,8 +150,13 @@ class ShieldTx(Declarations):
         """Build a relay; a `name` of its own, among restarts too, is made up by default."""
         s = self.settings
         return Relay(
-            store=SqlOutboxStore(self.engine, self.tables),
-            leases=SqlLeaseStore(self.engine, self.tables),
+            store=SqlOutboxStore(
+                self.engine,
+                self.tables,
+                source=s.source,
+                batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
+            ),
+            leases=SqlLeaseStore(self.engine, self.tables, shards=s.shards),
             publisher=self.broker.publisher(),
             encode=partial(signature.encode, prefix=s.topic_prefix, keys=s.signing_keys),
             settings=RelaySettings(
@@ -146,6 +167,7 @@ class ShieldTx(Declarations):
             ),
             retry_of=self._retry_of,
             local_rollbacks=self._local_rollbacks,
+            knows=self._knows,
             hooks=self.hooks,
         )
 
@@ -156,21 +178,28 @@ class ShieldTx(Declarations):
         declared = self._declared(group)
         intake = DirectIntake(
             group=declared,
-            subscriber=self.broker.subscriber(group, self.topics_of(group)),
+            subscriber=self.broker.subscriber(self.group_id(group), self.topics_of(group)),
             decode=partial(
                 signature.decode,
                 prefix=self.settings.topic_prefix,
                 keys=self.settings.signing_keys,
             ),
         )
-        store = SqlInboxStore(self.engine, self.tables)
+        store = self.inbox_store()
         return Consumer(
             group=declared,
             intake=ReadAheadIntake(intake),
             store=store,
-            inbox=Inbox(group=declared, store=store, outbox=self.outbox, hooks=self.hooks),
+            inbox=Inbox(
+                group=declared,
+                store=store,
+                outbox=self.outbox,
+                hooks=self.hooks,
+                kept_for=self.settings.retention_inbox,
+            ),
             settings=ConsumerSettings(
                 batch_size=self.settings.consumer_batch_size,
+                batch_bytes=self.settings.consumer_batch_bytes,
                 pending_limit=self.settings.consumer_pending_limit,
                 topic_prefix=self.settings.topic_prefix,
             ),
@@ -188,6 +217,8 @@ class ShieldTx(Declarations):
                 outbox=s.retention_outbox,
                 inbox=s.retention_inbox,
                 barrier=s.retention_barrier,
+                parked=s.retention_parked or None,
+                audit=s.retention_audit or None,
                 trace=s.retention_trace,
                 trace_rows=s.trace_rows,
             ),
@@ -201,6 +232,11 @@ class ShieldTx(Declarations):
         """Build the reader of how this service stands."""
         return SqlOverview(self.engine, self.tables)
 
+    def inbox_store(self) -> SqlInboxStore:
+        """Build the consumer's side of the inbox table."""
+        most = self.settings.consumer_batch_bytes
+        return SqlInboxStore(self.engine, self.tables, batch_bytes=most)
+
     def limits(self) -> SqlLimits:
         """Build the reader of what is at its limit."""
         return SqlLimits(self.engine, self.tables)
@@ -213,13 +249,28 @@ class ShieldTx(Declarations):
         """Build what finds and replays the events of this service that wait for a person."""
         return SqlDeadLetters(self.engine, self.tables)
 
+    def discards(self) -> SqlDiscards:
+        """Build what discards the rows of this service that will never be handled."""
+        return SqlDiscards(self.engine, self.tables)
+
     def half_desk(self) -> SqlHalfDesk:
         """Build what shows half messages to a person, and ends them in the person's name."""
-        return SqlHalfDesk(self.engine, self.tables)
+        return SqlHalfDesk(
+            self.engine,
+            self.tables,
+            barrier_of=self.halves.barrier_to_ask,
+            barrier_retention=self.settings.retention_barrier,
+        )
 
     def listener(self, wake: Callable[[], None]) -> Listener | None:
-        """Build the listener for wake-up hints; None where there are none."""
+        """Build the listener for wake-up hints; None where there are none.
+
+        A pooler of transactions keeps no session that could listen: a relay behind it only polls.
+        """
         if not self._hints:
+            return None
+        if self.settings.database_pooler is Pooler.TRANSACTION:
+            log.info("no wake-up hints behind a pooler of transactions, polling instead")
             return None
         return Listener(self.engine, self.settings.database_schema, wake)
 
@@ -231,10 +282,16 @@ class ShieldTx(Declarations):
             self._notifier.close()
         if "engine" in opened and self._engine is None:
             self.engine.dispose()
+        if "checks_engine" in opened and self._engine is None:
+            self.checks_engine.dispose()
+
+    @cached_property
+    def _has_server(self) -> bool:
+        return self.settings.url.get_backend_name() == "postgresql"
 
     @cached_property
     def _hints(self) -> bool:
-        return self.settings.relay_wakeup and self.settings.url.get_backend_name() == "postgresql"
+        return self.settings.relay_wakeup and self._has_server
 
     @cached_property
     def _notifier(self) -> Notifier:

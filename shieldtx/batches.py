@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -16,6 +18,7 @@ from shieldtx.events import Envelope, Event
 from shieldtx.handlers import ConsumerGroup, Handler
 from shieldtx.inbox import Inbox, Verdict, opened
 from shieldtx.ports import Attempt, InboxStore
+from shieldtx.reasons import reason_of
 from shieldtx.states import TxKind
 
 log = logging.getLogger(__name__)
@@ -84,7 +87,9 @@ class Batches:
         return run.verdicts
 
     def _work(self, attempts: Sequence[Attempt], run: _Run) -> None:
-        agenda = [_Task(attempts=attempts)]
+        # Those of a batch that was received in parts have a token for each part.
+        runs = [_Task(attempts=list(part)) for _, part in groupby(attempts, attrgetter("token"))]
+        agenda = runs[::-1]
         while agenda:
             task = agenda.pop()
             attempts = self._free(task.attempts, run)
@@ -123,9 +128,15 @@ class Batches:
             middle = (first + end) // 2
             halves = [_Task(attempts=part[first:middle]), _Task(attempts=part[middle:end])]
             return [before, *halves, behind]
+        except _Interruption as interruption:
+            self._inbox.note_end(part[interruption.first : interruption.end], interruption.error)
+            raise interruption.error from None
         except Exception as error:  # noqa: BLE001  what is no single event's fault
             log.warning(
-                "group %s works %d events one by one: %s", self._group.name, len(part), error
+                "group %s works %d events one by one: %s",
+                self._group.name,
+                len(part),
+                reason_of(error),
             )
             self._part(part, run)
         else:
@@ -160,6 +171,8 @@ class Batches:
             raise
         except Exception as error:
             raise _Culprit(first, end, error) from error
+        except BaseException as error:
+            raise _Interruption(first, end, error) from error
 
     def _calls(self, part: Sequence[Attempt]) -> Iterator[tuple[int, int, Handler]]:
         """Yield from where to where each call of a handler goes: lists as long as they can be."""
@@ -219,6 +232,16 @@ class _Culprit(Exception):
 
     def __init__(self, first: int, end: int, error: Exception) -> None:
         super().__init__(str(error))
+        self.first = first
+        self.end = end
+        self.error = error
+
+
+class _Interruption(BaseException):
+    """The call for a part of a batch, from `first` up to `end`, ends the process."""
+
+    def __init__(self, first: int, end: int, error: BaseException) -> None:
+        super().__init__(repr(error))
         self.first = first
         self.end = end
         self.error = error

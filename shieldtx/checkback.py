@@ -14,6 +14,7 @@ from uuid import UUID
 from shieldtx.asking import Asking
 from shieldtx.events import Envelope
 from shieldtx.ports.half import Answer, DueCheck, HalfStore
+from shieldtx.reasons import loggable, reason_of
 from shieldtx.states import LocalOutcome
 
 log = logging.getLogger(__name__)
@@ -148,8 +149,9 @@ class CheckBack:
     def _ask(self, check: DueCheck) -> Answer:
         try:
             outcome = self._checker(check.envelope)
-        except BaseException as error:  # noqa: BLE001  whatever it is, nobody knows more than before
-            return Answer(check, LocalOutcome.UNKNOWN, f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            log.debug("the checker raised", exc_info=loggable(error))
+            return Answer(check, LocalOutcome.UNKNOWN, reason_of(error))
         if not isinstance(outcome, LocalOutcome):
             told = f"the checker returned {outcome!r}, which is no LocalOutcome"
             return Answer(check, LocalOutcome.UNKNOWN, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -17,12 +18,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from shieldtx import variables
 from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
 from shieldtx.brokers.signature import MIN_KEY_BYTES
 from shieldtx.catalog import MOST_BACKLOG, OnBacklog, checked_name
 from shieldtx.errors import ConfigurationError
+from shieldtx.ports import BATCH_BYTES
+from shieldtx.store.connections import Pooler
 from shieldtx.store.dialects import dialect_named
-from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS, schema_name
+from shieldtx.store.migrations import schema_name
+from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS
 
 _LONGEST = timedelta(days=36_525)
 """What locks, databases and calendars can still count."""
@@ -45,6 +50,16 @@ def _duration(value: Any) -> Any:
 def _in_range(value: timedelta) -> timedelta:
     if value <= timedelta(0):
         raise ValueError("must be longer than 0 seconds")
+    return _countable(value)
+
+
+def _none_or_in_range(value: timedelta) -> timedelta:
+    if value < timedelta(0):
+        raise ValueError("must not be below 0 seconds")
+    return _countable(value)
+
+
+def _countable(value: timedelta) -> timedelta:
     if value > _LONGEST:
         raise ValueError(f"must not be longer than a century ({_LONGEST.days} days)")
     return value
@@ -52,6 +67,9 @@ def _in_range(value: timedelta) -> timedelta:
 
 Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_range)]
 """A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
+
+SecondsOrNever = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_none_or_in_range)]
+"""A duration, or 0."""
 
 
 def _name(value: str) -> str:
@@ -125,11 +143,16 @@ class Settings(BaseSettings):
     database_schema: Annotated[str | None, AfterValidator(_schema)] = Field(
         default=None, description="schema of shieldtx's tables; the connection's own by default"
     )
-    shards: int = Field(
-        default=DEFAULT_SHARDS,
+    database_pooler: Pooler = Field(
+        default=Pooler.NONE,
+        description="transaction: the URL leads to PgBouncer in transaction mode",
+    )
+    shards: int | None = Field(
+        default=None,
         ge=1,
         le=MOST_SHARDS,
-        description="fixed for a database once migrated",
+        description=f"number of shards of new tables (unset: {DEFAULT_SHARDS}); "
+        "existing tables have their own number, and another one here is an error",
     )
 
     kafka_bootstrap: str = Field(default="127.0.0.1:9092", description="host:port, ...")
@@ -155,6 +178,11 @@ class Settings(BaseSettings):
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
         default="", description="in front of every topic's name"
     )
+    kafka_group_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
+        default="",
+        description="in front of every consumer group's id at Kafka, where several environments "
+        "share a cluster; a change lets groups begin with the oldest record",
+    )
     topic_partitions: int = Field(
         default=8, ge=1, le=10_000, description="of topics that shieldtx creates"
     )
@@ -176,6 +204,11 @@ class Settings(BaseSettings):
     relay_batch_size: int = Field(
         default=1000, ge=1, le=10_000, description="events that a relay claims at a time"
     )
+    relay_batch_bytes: int = Field(
+        default=BATCH_BYTES,
+        ge=1,
+        description="of payloads that a relay holds, those claimed ahead too; at least one event",
+    )
     relay_poll_interval: Seconds = Field(
         default=timedelta(seconds=1), description="between two looks at the outbox without a hint"
     )
@@ -190,6 +223,11 @@ class Settings(BaseSettings):
     )
     consumer_batch_size: int = Field(
         default=500, ge=1, le=10_000, description="records that a consumer reads at a time"
+    )
+    consumer_batch_bytes: int = Field(
+        default=BATCH_BYTES,
+        ge=1,
+        description="of records, or of due rows, that a consumer reads at a time; at least one",
     )
     consumer_pending_limit: int = Field(
         default=5000,
@@ -228,7 +266,14 @@ class Settings(BaseSettings):
         default=timedelta(seconds=20), description="for a graceful stop after SIGTERM"
     )
     watchdog: Seconds = Field(
-        default=timedelta(minutes=5), description="a pass longer than this ends the process"
+        default=timedelta(minutes=5),
+        description="a pass longer than this ends the process; a consumer's is never below its "
+        "handlers' longest lease",
+    )
+    failure_limit: SecondsOrNever = Field(
+        default=timedelta(minutes=10),
+        description="a worker without one good pass for this long ends with exit status 75; 0 for "
+        "never. An unreachable broker does not count",
     )
 
     retention_outbox: Seconds = Field(
@@ -241,6 +286,14 @@ class Settings(BaseSettings):
     retention_barrier: Seconds = Field(
         default=timedelta(days=7),
         description="of the barrier's rows; above the age and the length of local transactions",
+    )
+    retention_parked: SecondsOrNever = Field(
+        default=timedelta(0),
+        description="of parked records that wait for an operator; 0 for ever. Discarded ones stay "
+        "for SHIELDTX_RETENTION_INBOX",
+    )
+    retention_audit: SecondsOrNever = Field(
+        default=timedelta(days=365), description="of the audit of operators' actions; 0 for ever"
     )
     trace: bool = Field(
         default=False,
@@ -256,7 +309,8 @@ class Settings(BaseSettings):
         default=1_000_000,
         ge=1,
         le=MAX_PAYLOAD_BYTES,
-        description="of a payload as JSON; larger ones are refused",
+        description="of a payload as JSON; larger ones are refused. Above the default, raise "
+        "`max.message.bytes` of the topics too",
     )
 
     @model_validator(mode="after")
@@ -289,15 +343,18 @@ class Settings(BaseSettings):
     @classmethod
     def from_env(cls) -> Self:
         """Read the settings; raises ConfigurationError that names every variable at fault."""
+        problems = variables.unknown(os.environ, cls.model_fields)
         try:
-            return cls()  # filled from the environment
+            settings = cls()  # filled from the environment
         except ValidationError as error:
-            problems = []
             for problem in error.errors():
                 name = "_".join(str(part) for part in problem["loc"]).upper()
                 message = problem["msg"].removeprefix("Value error, ")
                 problems.append(f"SHIELDTX_{name}: {message}" if name else message)
             raise ConfigurationError("; ".join(problems)) from None
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+        return settings
 
     @property
     def signing_keys(self) -> tuple[SecretStr, ...]:

@@ -14,7 +14,8 @@ from shieldtx.handlers import ConsumerGroup
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Intake
 from shieldtx.pending import PendingEvents
-from shieldtx.ports import InboxStore, Place
+from shieldtx.ports import BATCH_BYTES, InboxStore, Place, Receipt, ReceivedInPart
+from shieldtx.unhandled import UnhandledEvents
 
 LONGEST_PASS = 60.0
 """Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.
@@ -28,6 +29,8 @@ class ConsumerSettings:
     """How a consumer works."""
 
     batch_size: int = 500
+    batch_bytes: int = BATCH_BYTES
+    """A batch ends with the record that brings it to so many bytes, however large that one is."""
     poll_timeout: timedelta = timedelta(milliseconds=200)
     """How long a pass waits for records; due retries wait no longer than this."""
     pending_limit: int = 5000
@@ -88,6 +91,7 @@ class Consumer:
         self._pending = PendingEvents(
             limit=settings.pending_limit, count=self._count_pending, clock=clock
         )
+        self._unhandled = UnhandledEvents(group=group, store=store, clock=clock)
         self._held: frozenset[Place] = frozenset()
         self._may_skip_a_look = False
         self._next_look = clock()
@@ -105,28 +109,33 @@ class Consumer:
         busy = sum(due.values()) > due[Verdict.HELD]
         timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
         self._pending.look()
+        self._unhandled.look()
         if self._pending.held != self._held:
             self._intake.hold(self._pending.held)
             self._held = self._pending.held
-        batch = self._intake.take(timeout=timeout, limit=limit)
+        most = self._settings.batch_bytes
+        batch = self._intake.take(timeout=timeout, limit=limit, limit_bytes=most)
         self._may_skip_a_look = False
         if not batch.records:
             return ConsumerPass(paused=len(self._held), verdicts=due)
         try:
             receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
-        except Exception:
+        except ReceivedInPart as part:
+            # Read again, what is received of it is a duplicate.
+            self._intake.put_back(batch)
+            self._apply(part.receipt)
+            raise part.error from None
+        except BaseException:
             self._intake.put_back(batch)
             raise
         self._pending.received(batch.records)
         # The rows are committed, so the partitions can go on whatever becomes of the handlers.
         self._intake.done(batch)
-        due.update(self._batches.work(receipt.started))
-        if len(receipt.started) < len(receipt.fresh):
-            started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
-            due.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
+        due.update(self._apply(receipt))
         # Nobody has to wait then but for a time, and the one after the next pass is soon enough.
         read, fresh = len(batch.records), len(receipt.fresh)
-        self._may_skip_a_look = read == limit or due[Verdict.APPLIED] == due.total() == fresh
+        is_full = read == limit or batch.size >= most
+        self._may_skip_a_look = is_full or due[Verdict.APPLIED] == due.total() == fresh
         return ConsumerPass(
             records=read,
             fresh=fresh,
@@ -136,6 +145,14 @@ class Consumer:
             paused=len(self._held),
             verdicts=due,
         )
+
+    def _apply(self, receipt: Receipt) -> Counter[Verdict]:
+        """Work what is received: what is started together first."""
+        verdicts = self._batches.work(receipt.started)
+        if len(receipt.started) < len(receipt.fresh):
+            started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
+            verdicts.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
+        return verdicts
 
     def has_caught_up(self) -> bool:
         """Whether the passes have received all that is on the topics, for this member of the group.
@@ -154,7 +171,9 @@ class Consumer:
         now = self._clock()
         if self._may_skip_a_look and now < self._next_look:
             return Counter()
-        verdicts = self._work(self._store.due(self._group.name, limit=limit))
+        verdicts = self._work(
+            self._store.due(self._group.name, handled=self._group.handled(), limit=limit)
+        )
         self._next_look = now
         if not verdicts:
             self._next_look += self._settings.poll_timeout.total_seconds()
@@ -162,9 +181,10 @@ class Consumer:
 
     def _count_pending(self) -> Mapping[Place, int]:
         prefix = self._settings.topic_prefix
+        pending = self._store.pending(self._group.name, handled=self._group.handled())
         return {
             (physical_topic(prefix, topic, kind), partition): count
-            for (topic, kind, partition), count in self._store.pending(self._group.name).items()
+            for (topic, kind, partition), count in pending.items()
         }
 
     def _is_time_up(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
+from shieldtx.callables import check_callable, run
 from shieldtx.catalog import Catalog, EventType, Limits, OnBacklog
 from shieldtx.config import Settings
 from shieldtx.errors import ConfigurationError
@@ -84,14 +86,6 @@ class Declarations:
         """
 
         def decorate(function: F) -> F:
-            if self.catalog.find(event_type) is None:
-                kind = payload if payload is not None else payload_type_of(function)
-                self.declare(event_type, payload=kind, topic=topic, retry=retry)
-            elif any(given is not None for given in (payload, topic, retry)):
-                raise ConfigurationError(
-                    f"event type {event_type!r} is declared already: give its payload, topic and "
-                    "retry once, to shield.declare, and leave them out here"
-                )
             publication = Publication(
                 event_type=event_type,
                 key=key,
@@ -102,7 +96,16 @@ class Declarations:
                 at=at,
                 level=level,
             )
-            return publishing(self.outbox, publication)(function)
+            decorated = publishing(self.outbox, publication)(function)
+            if self.catalog.find(event_type) is None:
+                kind = payload if payload is not None else payload_type_of(function)
+                self.declare(event_type, payload=kind, topic=topic, retry=retry)
+            elif any(given is not None for given in (payload, topic, retry)):
+                raise ConfigurationError(
+                    f"event type {event_type!r} is declared already: give its payload, topic and "
+                    "retry once, to shield.declare, and leave them out here"
+                )
+            return decorated
 
         return decorate
 
@@ -115,6 +118,8 @@ class Declarations:
         def decorate(function: H) -> H:
             if event_type in self._local_rollbacks:
                 raise ConfigurationError(f"event type {event_type!r} has two local rollbacks")
+            what = f"local rollback of event type {event_type!r}"
+            check_callable(function, what=what, call="local_rollback(session, event)")
             self._local_rollbacks[event_type] = partial(self._roll_back_locally, function)
             return function
 
@@ -140,6 +145,15 @@ class Declarations:
         subscriptions = self._declared(group).subscriptions()
         return [physical_topic(self.settings.topic_prefix, t, kind) for t, kind in subscriptions]
 
+    def group_id(self, group: str) -> str:
+        """Return the broker's name of a consumer group."""
+        return f"{self.settings.kafka_group_prefix}{group}"
+
+    def handled_by(self, group: str) -> AbstractSet[tuple[str, TxKind]]:
+        """Return the event types and kinds that a group has handlers for in this application."""
+        declared = self.groups.get(group)
+        return frozenset() if declared is None else declared.handled()
+
     def _declared(self, group: str) -> ConsumerGroup:
         declared = self.groups.get(group)
         if declared is None or not declared.subscriptions():
@@ -154,8 +168,13 @@ class Declarations:
         declared = self.catalog.find(event_type)
         return RetryPolicy() if declared is None else declared.retry
 
+    def _knows(self, envelope: Envelope) -> bool:
+        """Whether this release can tell if an event has a local rollback."""
+        known = self.catalog.find(envelope.type) is not None
+        return known or envelope.kind is TxKind.ROLLBACK
+
     def _roll_back_locally(
         self, function: HandlerFunction, session: Session, envelope: Envelope
     ) -> None:
         payload = decode_payload(self.catalog.get(envelope.type).payload, envelope.payload)
-        function(session, envelope.opened(payload))
+        run(function, session, envelope.opened(payload))

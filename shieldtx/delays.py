@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from shieldtx.errors import EventRefused
 
@@ -13,6 +14,10 @@ LEVELS = (
     *(timedelta(hours=hours) for hours in (1, 2)),
 )
 """The delays of levels 1 to 18: `messageDelayLevel` as RocketMQ comes (MessageStoreConfig.java)."""
+
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+"""A day from each end of Python's calendar: a database may return a time in any time zone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +63,11 @@ def _check_delay(delay: object) -> None:
     if delay < timedelta(0):
         raise EventRefused("delay", f"{delay} is in the past")
     try:
-        _ = datetime.now(UTC) + delay
+        when = datetime.now(UTC) + delay
     except OverflowError:
-        raise EventRefused("delay", f"{delay} is too far in the future") from None
+        when = datetime.max.replace(tzinfo=UTC)
+    if when > LATEST:
+        raise EventRefused("delay", f"{delay} is too far in the future: {_ENDS}")
 
 
 def _check_time(at: object) -> None:
@@ -69,6 +76,11 @@ def _check_time(at: object) -> None:
     if at.utcoffset() is None:
         raise EventRefused("at", f"{at} has no time zone; use an aware datetime")
     try:
-        at.astimezone(UTC)
+        is_shown_anywhere = EARLIEST <= at.astimezone(UTC) <= LATEST
     except OverflowError:
-        raise EventRefused("at", f"{at} is too far in the future") from None
+        is_shown_anywhere = False
+    if not is_shown_anywhere:
+        raise EventRefused("at", f"{at} is too near to an end of the calendar: {_ENDS}")
+
+
+_ENDS: Final = f"due times are from {EARLIEST:%Y-%m-%d} to {LATEST:%Y-%m-%d}"

@@ -1,21 +1,51 @@
-"""The entry of a local transaction into the barrier: at once, or with the commit of a session."""
+"""The entry of a local transaction into a barrier: at once, or with the commit of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.half import Barrier
 
-_ENTRIES = "shieldtx.entries"
+_WAITING = "shieldtx.entries"
+_ENTERED = "shieldtx.entered"
 
 
-def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequence[UUID]) -> None:
+class _End(Enum):
+    """How a local transaction has ended, as far as its connection shows."""
+
+    NONE = auto()
+    TRIED_TO_COMMIT = auto()
+    """The barrier alone knows whether it did: COMMIT of an aborted transaction rolls back."""
+    ROLLED_BACK = auto()
+
+
+class Entry:
+    """One local transaction that has entered a barrier, or will with its commit."""
+
+    def __init__(self, caller: Session | Connection, event_ids: Sequence[UUID]) -> None:
+        self.caller = caller
+        self.event_ids = frozenset(event_ids)
+        self._end = _End.NONE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the local transaction may still commit or roll back."""
+        return self._end is _End.NONE and self.caller.in_transaction()
+
+    def end(self, how: _End) -> None:
+        """Note how the local transaction ended."""
+        self._end = how
+
+
+def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequence[UUID]) -> Entry:
     """Enter the open transaction, which is begun where there is none.
 
     Raises TransactionRefused inside of a savepoint: it could be rolled back alone, and the barrier
@@ -26,26 +56,67 @@ def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequenc
             "the barrier would be in a savepoint, and be gone when that alone is rolled back: "
             "guard the transaction before its first savepoint"
         )
-    barrier.enter(caller.connection() if isinstance(caller, Session) else caller, event_ids)
+    entry = Entry(caller, event_ids)
+    _enter(caller.connection() if isinstance(caller, Session) else caller, barrier, entry)
+    return entry
 
 
-def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> None:
-    """Enter the transaction of a session that cannot reach its database here, with its commit."""
-    if not session.in_transaction():
+def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> Entry:
+    """Enter the transaction of a session that cannot reach its database here, with its commit.
+
+    Raises TransactionRefused when the transaction is ending.
+    """
+    root = session.get_transaction()
+    if root is None:
         session.begin()
-    session.info.setdefault(_ENTRIES, []).append((barrier, list(event_ids)))
+    elif not root.is_active:
+        raise TransactionRefused(
+            "the session's transaction has ended or failed: guard it before its commit"
+        )
+    entry = Entry(session, event_ids)
+    session.info.setdefault(_WAITING, []).append((barrier, entry))
+    return entry
+
+
+def _enter(connection: Connection, barrier: Barrier, entry: Entry) -> None:
+    barrier.enter(connection, sorted(entry.event_ids))
+    entered: list[Entry] | None = connection.get_execution_options().get(_ENTERED)
+    if entered is None:
+        entered = []
+        connection.execution_options(**{_ENTERED: entered})
+    entered.append(entry)
 
 
 @sqlalchemy_event.listens_for(Session, "before_commit")
 def _on_before_commit(session: Session) -> None:
     # A savepoint's release is no commit.
-    if _ENTRIES not in session.info or session.in_nested_transaction():
+    if _WAITING not in session.info or session.in_nested_transaction():
         return
-    for barrier, event_ids in session.info.pop(_ENTRIES):
-        barrier.enter(session.connection(), event_ids)
+    for barrier, entry in session.info.pop(_WAITING):
+        _enter(session.connection(), barrier, entry)
 
 
 @sqlalchemy_event.listens_for(Session, "after_transaction_end")
 def _on_end(session: Session, ended: SessionTransaction) -> None:
     if ended.parent is None:
-        session.info.pop(_ENTRIES, None)
+        for _, entry in session.info.pop(_WAITING, ()):
+            entry.end(_End.ROLLED_BACK)
+
+
+@sqlalchemy_event.listens_for(Engine, "commit")
+@sqlalchemy_event.listens_for(Engine, "commit_twophase")
+def _on_commit(connection: Connection, *_: Any) -> None:
+    _end(connection, _End.TRIED_TO_COMMIT)
+
+
+@sqlalchemy_event.listens_for(Engine, "rollback")
+@sqlalchemy_event.listens_for(Engine, "rollback_twophase")
+def _on_rollback(connection: Connection, *_: Any) -> None:
+    _end(connection, _End.ROLLED_BACK)
+
+
+def _end(connection: Connection, how: _End) -> None:
+    entered: list[Entry] = connection.get_execution_options().get(_ENTERED, [])
+    for entry in entered:
+        entry.end(how)
+    entered.clear()

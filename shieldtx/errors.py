@@ -12,10 +12,11 @@
     │   ├── PayloadRefused
     │   └── TooLarge
     ├── BacklogExceeded             too many events of the topic wait to be sent; try again later
-    ├── TransactionRefused          no transaction of the caller to write into
+    ├── TransactionRefused          no transaction of the caller that takes the event for certain
     │   └── LateTransaction         its half message has been given up meanwhile
     ├── IllegalTransition           a status change that the lifecycle does not list
     ├── LeaseLost                   somebody else owns the row or the shard by now
+    ├── UpgradeBlocked              other transactions kept the tables locked for too long
     ├── AlreadyRunning              another run of the same reconciliation is at work
     ├── BrokerError
     │   └── BrokerUnavailable       an outage: pause, burn no attempt
@@ -88,7 +89,7 @@ class BacklogExceeded(ShieldTxError):
 
 
 class TransactionRefused(ShieldTxError):
-    """The caller's connection would commit by itself, so the event could outlive its data."""
+    """A transaction that cannot take the event for certain; the message says what to do."""
 
 
 class LateTransaction(TransactionRefused):
@@ -101,6 +102,10 @@ class IllegalTransition(ShieldTxError):
 
 class LeaseLost(ShieldTxError):
     """Another process has taken over what this one was working on."""
+
+
+class UpgradeBlocked(ShieldTxError):
+    """Other transactions kept the tables locked for as long as an upgrade waits for them."""
 
 
 class AlreadyRunning(ShieldTxError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -28,6 +28,13 @@ def new_event_id() -> UUID:
 def first_id_of(moment: float) -> UUID:
     """Return the smallest id made then, in Unix time in seconds: 48 bits of milliseconds lead."""
     return UUID(int=max(0, int(moment * 1000)) << 80)
+
+
+def age_of(event_id: UUID, now: float) -> timedelta | None:
+    """Return how long before `now` (Unix time in seconds) an id was made; None: no UUIDv7."""
+    if event_id.version != 7:  # noqa: PLR2004  the version is its name
+        return None
+    return timedelta(seconds=now - (event_id.int >> 80) / 1000)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, TypeVar, Unpack
@@ -10,11 +10,13 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
+from shieldtx.callables import check_callable, check_result
 from shieldtx.catalog import Catalog
 from shieldtx.checkback import CheckBack, Checker, Parking
 from shieldtx.config import Settings
 from shieldtx.errors import ConfigurationError
 from shieldtx.events import NO_HEADERS, Envelope, Event
+from shieldtx.half_messages import HalfMessages, Parts
 from shieldtx.outbox import CallersTransaction
 from shieldtx.payloads import decode_payload
 from shieldtx.ports.half import CheckPlan
@@ -22,9 +24,10 @@ from shieldtx.preparing import Argument, Transaction, transactional
 from shieldtx.publishing import Part, payload_type_of
 from shieldtx.states import LocalOutcome, Operation
 from shieldtx.store.barrier import SqlBarrier
+from shieldtx.store.connections import renew_after_fork
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.tables import tables
-from shieldtx.transactional import Half, HalfMessages, Parts
+from shieldtx.transactional import Half, guard_open
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
@@ -43,19 +46,25 @@ class Halves:
         *,
         catalog: Catalog,
         engine: Callable[[], Engine],
+        checks_engine: Callable[[], Engine],
         seal: Callable[[Event], Envelope],
         after_commit: Callable[[], None],
     ) -> None:
-        """Connect to nothing yet; `engine` opens the service's own database."""
+        """Connect to nothing yet.
+
+        `engine` opens the service's own database, `checks_engine` does so for a relay's checks.
+        """
         self._settings = settings
         self._catalog = catalog
         self._engine = engine
+        self._checks_engine = checks_engine
         self._seal = seal
         self._after_commit = after_commit
         self._checkers: dict[str, Checker] = {}
         self._barriers: dict[str, _Place] = {}
         """By event type: where its barrier is."""
-        self._barrier_at = cache(self._open_barrier)
+        self._barrier_at = cache(partial(self._open_barrier, engine))
+        self._checked_barrier_at = cache(partial(self._open_barrier, checks_engine))
 
     # --- what a service calls ---------------------------------------------------------------------
 
@@ -79,16 +88,28 @@ class Halves:
         return self.messages.prepare(event_type, payload, **parts)
 
     def commit(self, *event_ids: UUID) -> None:
-        """Send half messages whose local transaction committed; see HalfMessages.end."""
-        self.messages.end(event_ids, LocalOutcome.COMMIT)
+        """Send half messages whose local transaction committed; see HalfMessages.commit."""
+        if self._barriers:
+            self.messages.commit(event_ids)
+        else:
+            self.messages.end(event_ids, LocalOutcome.COMMIT)
 
     def rollback(self, *event_ids: UUID) -> None:
-        """Discard half messages whose local transaction rolled back; see HalfMessages.end."""
-        self.messages.end(event_ids, LocalOutcome.ROLLBACK)
+        """Discard half messages whose local transaction rolled back; see HalfMessages.rollback."""
+        if self._barriers:
+            self.messages.rollback(event_ids)
+        else:
+            self.messages.end(event_ids, LocalOutcome.ROLLBACK)
 
-    def guard(self, transaction: CallersTransaction) -> None:
-        """Guard a local transaction with the half messages of the blocks around; see Half.guard."""
-        self.messages.guard(transaction)
+    def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
+        """Guard a local transaction with the half messages of the blocks around; see Half.guard.
+
+        Outside of blocks with those that `half_prepare` returned the ids of.
+        """
+        if event_ids:
+            self.messages.guard(transaction, event_ids)
+        else:
+            guard_open(transaction)
 
     # --- what a service declares ------------------------------------------------------------------
 
@@ -115,16 +136,6 @@ class Halves:
         """
 
         def decorate(function: F) -> F:
-            if self._catalog.find(event_type) is None:
-                kind = payload_type
-                if kind is None and isinstance(payload, str):
-                    kind = payload_type_of(function, payload)
-                self._catalog.declare(event_type, payload=kind, topic=topic)
-            elif any(given is not None for given in (payload_type, topic)):
-                raise ConfigurationError(
-                    f"event type {event_type!r} is declared already: give its payload and topic "
-                    "once, to shield.declare, and leave them out here"
-                )
             transaction = Transaction(
                 event_type=event_type,
                 payload=payload,
@@ -136,7 +147,18 @@ class Halves:
                 immunity=immunity,
                 rollback_on=rollback_on,
             )
-            return transactional(lambda: self.messages, transaction)(function)
+            decorated = transactional(lambda: self.messages, transaction)(function)
+            if self._catalog.find(event_type) is None:
+                kind = payload_type
+                if kind is None and isinstance(payload, str):
+                    kind = payload_type_of(function, payload)
+                self._catalog.declare(event_type, payload=kind, topic=topic)
+            elif any(given is not None for given in (payload_type, topic)):
+                raise ConfigurationError(
+                    f"event type {event_type!r} is declared already: give its payload and topic "
+                    "once, to shield.declare, and leave them out here"
+                )
+            return decorated
 
         return decorate
 
@@ -147,6 +169,8 @@ class Halves:
         """
 
         def decorate(function: C) -> C:
+            what = f"check of event type {event_type!r}"
+            check_callable(function, what=what, call="checker(event)")
             self._add(event_type, partial(self._call, function))
             return function
 
@@ -161,9 +185,11 @@ class Halves:
         made the tables in its `schema`. Each local transaction of these types calls `guard`.
         """
         place = (engine, schema if engine is not None else self._settings.database_schema)
+        if engine is not None:
+            renew_after_fork(engine)
         for event_type in event_types:
             self._barriers[event_type] = place
-            self._add(event_type, lambda envelope: self._barrier_at(place).ask(envelope.id))
+            self._add(event_type, lambda envelope: self._checked_barrier_at(place).ask(envelope.id))
 
     # --- what runs it -----------------------------------------------------------------------------
 
@@ -175,6 +201,7 @@ class Halves:
             barrier_of=self._barrier_of,
             seal=self._seal,
             after_commit=self._after_commit,
+            barrier_retention=self._settings.retention_barrier,
         )
 
     def check_backs(self, *, stopping: Callable[[], bool] = lambda: False) -> Sequence[CheckBack]:
@@ -186,7 +213,7 @@ class Halves:
         return [
             CheckBack(
                 event_type=event_type,
-                store=self._store,
+                store=self._check_store,
                 checker=checker,
                 timeout=timeout,
                 budget=budget,
@@ -197,9 +224,13 @@ class Halves:
             for event_type, checker in sorted(self._checkers.items())
         ]
 
+    def checks_due(self) -> Collection[str]:
+        """Return the event types with a checker that have a half message due for a check."""
+        return self._check_store.types_due(sorted(self._checkers))
+
     def parking(self) -> Parking:
         """Build what leaves half messages to a person."""
-        return Parking(store=self._store)
+        return Parking(store=self._check_store)
 
     def other_barriers(self) -> Sequence[tuple[Engine, str | None]]:
         """Return the databases and schemas of barriers that are not in the service's own."""
@@ -208,9 +239,16 @@ class Halves:
 
     @cached_property
     def _store(self) -> SqlHalfStore:
+        return self._open_store(self._engine())
+
+    @cached_property
+    def _check_store(self) -> SqlHalfStore:
+        return self._open_store(self._checks_engine())
+
+    def _open_store(self, engine: Engine) -> SqlHalfStore:
         s = self._settings
         return SqlHalfStore(
-            self._engine(),
+            engine,
             tables(s.database_schema),
             shards=s.shards,
             plan=CheckPlan(
@@ -223,10 +261,10 @@ class Halves:
             ),
         )
 
-    def _open_barrier(self, place: _Place) -> SqlBarrier:
+    def _open_barrier(self, own: Callable[[], Engine], place: _Place) -> SqlBarrier:
         engine, schema = place
         return SqlBarrier(
-            engine if engine is not None else self._engine(),
+            engine if engine is not None else own(),
             tables(schema),
             patience=self._settings.barrier_patience,
         )
@@ -234,6 +272,16 @@ class Halves:
     def _barrier_of(self, event_type: str) -> SqlBarrier | None:
         place = self._barriers.get(event_type)
         return None if place is None else self._barrier_at(place)
+
+    def barrier_to_ask(self, event_type: str, outcome: LocalOutcome) -> SqlBarrier | None:
+        """Return the barrier that is asked before an operator's decision about a half message.
+
+        Of an event type that this application knows nothing about (the command line without
+        `--app`) a rollback shuts out at least local transactions in the service's own database.
+        """
+        if event_type not in self._checkers and outcome is LocalOutcome.ROLLBACK:
+            return self._barrier_at((None, self._settings.database_schema))
+        return self._barrier_of(event_type)
 
     def _add(self, event_type: str, checker: Checker) -> None:
         if event_type in self._checkers:
@@ -245,4 +293,6 @@ class Halves:
 
     def _call(self, function: Callable[[Event], LocalOutcome], envelope: Envelope) -> LocalOutcome:
         declared = self._catalog.get(envelope.type)
-        return function(envelope.opened(decode_payload(declared.payload, envelope.payload)))
+        outcome = function(envelope.opened(decode_payload(declared.payload, envelope.payload)))
+        check_result(outcome, function)
+        return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
+from shieldtx.callables import check_callable
 from shieldtx.catalog import Catalog, checked_name
 from shieldtx.errors import ConfigurationError, HandlerConflict, NotAuthorised
 from shieldtx.events import Envelope, Event
@@ -17,10 +19,12 @@ from shieldtx.payloads import payload_type
 from shieldtx.retry import RetryPolicy
 from shieldtx.states import TxKind
 
-HandlerFunction: TypeAlias = Callable[[Session, Event], Any]
-ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], Any]
+HandlerFunction: TypeAlias = Callable[[Session, Event], None]
+ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], None]
 Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
-"""Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`."""
+"""Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`.
+
+One that returns without a call of `proceed` fails the attempt: the handler has not run."""
 
 F = TypeVar("F", bound=HandlerFunction)
 L = TypeVar("L", bound=ListHandlerFunction)
@@ -138,6 +142,8 @@ class ConsumerGroup:
         for (event_type, _), handler in self._handlers.items():
             if handler.takes_list:
                 raise ConfigurationError(_EXCLUDED.format(group=self.name, type=event_type))
+        what = f"consumer group {self.name!r}, interceptor"
+        check_callable(function, what=what, call="interceptor(session, event, proceed)")
         self.interceptors.append(function)
         return function
 
@@ -153,6 +159,10 @@ class ConsumerGroup:
         for key in list(self._completed_by_type):
             self._complete(key)
         return self._handlers.values()
+
+    def handled(self) -> AbstractSet[tuple[str, TxKind]]:
+        """Return the event types and kinds that the group has handlers for."""
+        return self._handlers.keys()
 
     def declared(self) -> Iterable[tuple[tuple[str, TxKind], Handler]]:
         """Return all handlers of the group with the event type and the kind of their events."""
@@ -198,6 +208,11 @@ class ConsumerGroup:
                     f"consumer group {self.name!r} has two handlers for {kind} of {event_type!r}; "
                     "put one of them into a group of its own"
                 )
+            check_callable(
+                function,
+                what=f"consumer group {self.name!r}, handler for {kind} of {event_type!r}",
+                call=_LIST_CALL if complete.get("takes_list") else _CALL,
+            )
             self._handlers[key] = Handler(function=function, **complete)
             if left_out:
                 self._completed_by_type[key] = left_out
@@ -213,6 +228,9 @@ class ConsumerGroup:
             taken_over = {name: getattr(declared, name) for name in left_out}
             self._handlers[key] = replace(self._handlers[key], **taken_over)
 
+
+_CALL = "handler(session, event)"
+_LIST_CALL = "handler(session, events)"
 
 _EXCLUDED = (
     "consumer group {group!r}: the handler of {type!r} takes a list of events, and an interceptor "

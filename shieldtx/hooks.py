@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -11,8 +10,9 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 from uuid import UUID
 
-from shieldtx.errors import ConfigurationError
+from shieldtx.callables import check_callable, run
 from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
+from shieldtx.reasons import WITH_TRACEBACK, loggable
 from shieldtx.states import TxKind
 
 log = logging.getLogger(__name__)
@@ -70,17 +70,18 @@ class ConsumeContext:
     (another worker took the event over) did not."""
     error: str = ""
     exception: BaseException | None = None
-    """What the handler raised; None where its process had died over the last attempt."""
+    """What the handler raised, unreduced: a database error's text may contain values of rows. None
+    where its process had died over the last attempt."""
     took: float | None = None
     """Seconds from before its handler to the commit that it shared, or to the failure."""
 
 
-SendHook: TypeAlias = Callable[[SendContext], object]
-ConsumeHook: TypeAlias = Callable[[ConsumeContext], object]
+SendHook: TypeAlias = Callable[[SendContext], None]
+ConsumeHook: TypeAlias = Callable[[ConsumeContext], None]
 
 S = TypeVar("S", bound=SendHook)
 C = TypeVar("C", bound=ConsumeHook)
-H = TypeVar("H", bound=Callable[..., object])
+H = TypeVar("H", bound=Callable[..., None])
 Context = TypeVar("Context", SendContext, ConsumeContext)
 
 
@@ -226,10 +227,10 @@ class Hooks:
             )
             self._call(self._on_consume_error, context)
 
-    def _call(self, hooks: Sequence[Callable[[Context], object]], context: Context) -> None:
+    def _call(self, hooks: Sequence[Callable[[Context], None]], context: Context) -> None:
         for hook in hooks:
             try:
-                hook(context)
+                run(hook, context)
             except Exception as error:
                 if self._is_to_be_logged(hook, error):
                     log.exception(
@@ -238,6 +239,8 @@ class Hooks:
                         getattr(hook, "__qualname__", hook),
                         context.event_id,
                         LOGGED_EVERY,
+                        exc_info=loggable(error),
+                        extra=WITH_TRACEBACK,
                     )
 
     def _is_to_be_logged(self, hook: object, error: Exception) -> bool:
@@ -250,13 +253,8 @@ class Hooks:
 
 
 def _plain(hook: H) -> H:
-    """Return a hook that can be called; a coroutine function would do nothing, unnoticed."""
-    given: object = hook
-    if not callable(given) or inspect.iscoroutinefunction(given):
-        raise ConfigurationError(
-            f"a hook must be a plain function of one context, not {hook!r}: what has to wait "
-            "belongs into a thread or an event loop of your own"
-        )
+    """Return a hook that can be called as a plain function of one context."""
+    check_callable(hook, what="hook", call="hook(context)")
     return hook
 
 

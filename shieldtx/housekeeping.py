@@ -37,6 +37,19 @@ class PurgeStore(Protocol):
         """Of the next `limit` rows, remove the purgeable ones settled before `older_than`."""
         ...
 
+    def purge_parked(
+        self, *, older_than: timedelta, waiting: timedelta | None, limit: int
+    ) -> Purged:
+        """Remove up to `limit` parked records that were discarded before `older_than`.
+
+        Those that still wait for an operator too, where they were parked before `waiting`.
+        """
+        ...
+
+    def purge_audit(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Of the `limit` oldest audit entries, remove those made before `older_than`."""
+        ...
+
     def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:
         """Of the `limit` oldest entries, remove those too old or not among the latest `keep`."""
         ...
@@ -61,6 +74,10 @@ class Retention:
     inbox: timedelta
     barrier: timedelta = timedelta(days=7)
     """Above the age up to which half messages are checked."""
+    parked: timedelta | None = None
+    """Of parked records that wait for an operator; None: for ever. Discarded ones: as the inbox."""
+    audit: timedelta | None = None
+    """None: for ever."""
     trace: timedelta | None = None
     """None: the trace is somebody else's business."""
     trace_rows: int = 1_000_000
@@ -100,8 +117,11 @@ class Housekeeping:
         done = [
             self._purge(self._store.purge_outbox, r.outbox),
             self._purge(self._store.purge_inbox, r.inbox),
+            self._purge(partial(self._store.purge_parked, waiting=r.parked), r.inbox),
             *(self._purge(store.purge_barrier, r.barrier) for store in self._barriers),
         ]
+        if r.audit is not None:
+            done.append(self._purge(self._store.purge_audit, r.audit))
         if r.trace is not None:
             purge = partial(self._store.purge_trace, keep=r.trace_rows)
             done.append(self._purge(purge, r.trace))

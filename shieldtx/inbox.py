@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
 
 from sqlalchemy.orm import Session
 
-from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused
+from shieldtx.callables import run
+from shieldtx.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused, Refused
 from shieldtx.events import Envelope, Event, storable
-from shieldtx.handlers import ConsumerGroup, Handler
+from shieldtx.handlers import ConsumerGroup, Handler, Interceptor
 from shieldtx.hooks import Hooks
 from shieldtx.outbox import Outbox, flush_events, handling
 from shieldtx.payloads import decode_payload
 from shieldtx.ports import Attempt, InboxStore
-from shieldtx.states import InboxStatus, TxKind
+from shieldtx.reasons import WITH_TRACEBACK, loggable, reason_of
+from shieldtx.states import TxKind
 from shieldtx.watch import Watch
 
 log = logging.getLogger(__name__)
 
 _HOPELESS = (PayloadRefused, NothingToCompensate)
 """Errors that no further attempt would change."""
+
+_EXPECTED = (Refused, *_HOPELESS)
+"""Errors that say all in their message: a traceback would add nothing."""
 
 
 class Verdict(Enum):
@@ -41,7 +48,7 @@ class Verdict(Enum):
     DEAD = auto()
     """A compensation that failed for good waits for a person."""
     HELD = auto()
-    """Not its turn: its key waits, or another worker has it."""
+    """Not its turn: its key or its event waits, or another worker has it."""
     LOST = auto()
     """Another worker took it over in the middle."""
 
@@ -56,10 +63,18 @@ class Inbox:
         store: InboxStore,
         outbox: Outbox,
         hooks: Hooks | None = None,
+        kept_for: timedelta | None = None,
     ) -> None:
+        """Run them by way of the ports.
+
+        Settled rows are purged from the inbox after `kept_for` at the earliest; None: never.
+        """
         self._group = group
         self._store = store
         self._outbox = outbox
+        self._compensation = Compensation(
+            group=group, store=store, outbox=outbox, call=self.call, kept_for=kept_for
+        )
         self.watch = Watch(hooks or Hooks())
         """Is told of each attempt, here and by whoever applies several together."""
 
@@ -86,30 +101,59 @@ class Inbox:
             verdict = self._give_up(attempt, reason)
             self.watch.fail(attempt, verdict.name, reason)
             return verdict
-        run = self._apply if envelope.kind is TxKind.COMMIT else self._compensate
+        turn = self._apply if envelope.kind is TxKind.COMMIT else self._compensate
         self.watch.begin([attempt])
         try:
-            verdict = run(attempt, handler)
-        except LeaseLost as lost:
-            log.warning("%s", lost)
-            self.watch.fail(attempt, Verdict.LOST.name, lost)
-            return Verdict.LOST
+            verdict = turn(attempt, handler)
+        except (LeaseLost, EventUnfinished) as reason:
+            return self._leave(attempt, reason)
         except Exception as error:  # noqa: BLE001  whatever a handler raises ends its attempt
             return self.fail(attempt, handler, error)
+        except BaseException as error:
+            self.note_end([attempt], error)
+            raise
         self.watch.end([attempt], verdict.name)
+        return verdict
+
+    def _leave(self, attempt: Attempt, reason: LeaseLost | EventUnfinished) -> Verdict:
+        """Leave a row to the worker that took it over, or until its event is settled."""
+        if isinstance(reason, LeaseLost):
+            log.warning("%s", reason)
+            verdict = Verdict.LOST
+        else:
+            log.info("%s", reason)
+            self._store.release([attempt])
+            verdict = Verdict.HELD
+        self.watch.fail(attempt, verdict.name, reason)
         return verdict
 
     def fail(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
         """Write down that an attempt failed: it waits for its next one, or is given up."""
-        verdict = self._ended_by(attempt, handler, error)
+        try:
+            verdict = self._ended_by(attempt, handler, error)
+        except EventUnfinished as reason:
+            return self._leave(attempt, reason)
         self.watch.fail(attempt, verdict.name, error)
         return verdict
 
+    def note_end(self, attempts: Sequence[Attempt], error: BaseException) -> None:
+        """Write down what ends the process in the middle of attempts that were started together.
+
+        They stay counted: another worker goes on when their lease runs out.
+        """
+        reason = reason_of(error)
+        log.critical("the process ends in the middle of %d attempts: %s", len(attempts), reason)
+        try:
+            self._store.note(attempts, reason=storable(f"ended its process: {reason}"))
+        except Exception as failure:
+            told = loggable(failure)
+            log.exception("why the process ends could not be written down", exc_info=told)
+
     def _ended_by(self, attempt: Attempt, handler: Handler, error: Exception) -> Verdict:
-        reason = storable(f"{type(error).__name__}: {error}")
+        reason = storable(reason_of(error))
         delay = handler.retry.delay_after(attempt.number, error)
         if delay is None or isinstance(error, _HOPELESS):
-            return self._give_up(attempt, reason)
+            return self._give_up(attempt, reason, error)
         log.info(
             "attempt %d at %s %s failed, next in %.1f s: %s",
             attempt.number,
@@ -117,6 +161,7 @@ class Inbox:
             attempt.envelope.id,
             delay.total_seconds(),
             reason,
+            exc_info=loggable(error) if log.isEnabledFor(logging.DEBUG) else None,
         )
         kept = self._store.postpone(attempt, delay=delay, reason=reason)
         return Verdict.RETRIED if kept else Verdict.LOST
@@ -138,10 +183,11 @@ class Inbox:
         if handler.takes_list:
             self.call_with_list(session, handler, [event])
             return
-        handling(session, event if cause is None else cause.opened(None))
+        # Without its payload: a closed session is a circle, which the garbage collector finds late.
+        handling(session, (cause or envelope).opened(None))
         call: Callable[[], None] = partial(_run, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
-            call = partial(interceptor, session, event, call)
+            call = partial(_intercept, interceptor, session, event, call)
         call()
         self._store.clear(session)
 
@@ -157,47 +203,27 @@ class Inbox:
         return Verdict.APPLIED
 
     def _compensate(self, attempt: Attempt, handler: Handler) -> Verdict:
-        """Take back what the rollback names: from this service's own tables, and once only."""
-        with self._store.effect(attempt) as session:
-            own = attempt.envelope.causation_source in {self._outbox.source, None}
-            original = self._store.original(session, attempt, own=own)
-            if original is None:
-                return self._without_original(session, attempt, own=own)
-            if original.compensated or original.status in _NOT_APPLIED:
-                return Verdict.MOOT
-            self.call(session, handler, original.envelope, cause=attempt.envelope)
-            self._store.mark_compensated(session, attempt)
-            if own:
-                self._pass_on(session, original.envelope, attempt)
-        return Verdict.COMPENSATED
+        done = self._compensation.run(attempt, handler)
+        return Verdict.COMPENSATED if done else Verdict.MOOT
 
-    def _without_original(self, session: Session, attempt: Attempt, *, own: bool) -> Verdict:
-        """Nothing is compensated that never happened here."""
-        envelope = attempt.envelope
-        if own:
-            raise NothingToCompensate(
-                f"the rollback {envelope.id} names event {envelope.causation_id}, which is not in "
-                "this service's outbox: purged, or never written"
-            )
-        if not self._store.fence(session, attempt):
-            raise HandlerError(
-                "the event of this rollback has just come; the rollback waits for it"
-            )
-        return Verdict.MOOT
-
-    def _pass_on(self, session: Session, undone: Envelope, attempt: Attempt) -> None:
-        """Take back the event whose handler wrote the undone one: a chain goes back in order."""
-        cause = self._store.cause(session, undone)
-        if cause is not None:
-            reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
-            self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
-
-    def _give_up(self, attempt: Attempt, reason: str) -> Verdict:
+    def _give_up(self, attempt: Attempt, reason: str, error: Exception | None = None) -> Verdict:
         """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
         envelope = attempt.envelope
+        traceback = None
+        if error is not None and not isinstance(error, _EXPECTED):
+            traceback = loggable(error)
         if envelope.kind is TxKind.ROLLBACK:
-            log.error("compensation of %s %s is dead: %s", envelope.type, envelope.id, reason)
-            kept = self._store.give_up(attempt, reason=reason, also=None)
+            log.error(
+                "compensation of %s %s is dead: %s",
+                envelope.type,
+                envelope.id,
+                reason,
+                exc_info=traceback,
+                extra=WITH_TRACEBACK,
+            )
+            close = partial(self._compensation.close, attempt=attempt)
+            also = close if isinstance(error, CameTooLate) else None
+            kept = self._store.give_up(attempt, reason=reason, also=also)
             return Verdict.DEAD if kept else Verdict.LOST
         log.warning(
             "group %s gives up %s %s at attempt %d: %s",
@@ -206,6 +232,8 @@ class Inbox:
             envelope.id,
             attempt.number,
             reason,
+            exc_info=traceback,
+            extra=WITH_TRACEBACK,
         )
         rollback = self._outbox.rollback_of(envelope, reason=reason)
         kept = self._store.give_up(
@@ -216,15 +244,32 @@ class Inbox:
         return Verdict.REFUSED if kept else Verdict.LOST
 
 
-_NOT_APPLIED = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED}
-
-
 def opened(handler: Handler, envelope: Envelope) -> Event:
     """Return the event as its handler receives it; raises PayloadRefused."""
     return envelope.opened(decode_payload(handler.payload, envelope.payload))
 
 
+def _intercept(
+    interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
+) -> None:
+    """Run an interceptor; raises HandlerError when it keeps the handler from being called."""
+    calls = 0
+
+    def proceed() -> None:
+        nonlocal calls
+        calls += 1
+        call()
+
+    run(interceptor, session, event, proceed)
+    if not calls:
+        name = getattr(interceptor, "__qualname__", repr(interceptor))
+        raise HandlerError(
+            f"the interceptor {name} returned without calling proceed(), so the handler has not "
+            "run. Call it, or raise shieldtx.Refused for an event that is not to be handled"
+        )
+
+
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:
-    handler.function(session, given)
+    run(handler.function, session, given)
     session.flush()
     flush_events(session)

@@ -6,14 +6,15 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import NamedTuple, Protocol
 
 from shieldtx.batches import shares_batches
 from shieldtx.errors import BrokerError, UndecodableRecord
 from shieldtx.events import Envelope
+from shieldtx.executors import SingleThread
 from shieldtx.handlers import ConsumerGroup
-from shieldtx.ports import Arrival, Parked, Place, ReceivedRecord, Subscriber
+from shieldtx.ports import BATCH_BYTES, Arrival, Parked, Place, ReceivedRecord, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +31,20 @@ class Batch(NamedTuple):
     ignored: int = 0
     """Events of types that the group has no handler for."""
 
+    @property
+    def size(self) -> int:
+        """The bytes of its records."""
+        return sum(record.size for record in self.records)
+
 
 class Intake(Protocol):
     """Where a consumer has its records from; used by one thread at a time."""
 
-    def take(self, *, timeout: float, limit: int) -> Batch:
-        """Return up to `limit` records, waiting up to `timeout` seconds; raises BrokerError."""
+    def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
+        """Return up to `limit` records, waiting up to `timeout` seconds; raises BrokerError.
+
+        The record that brings their sizes to `limit_bytes` is the last one.
+        """
         ...
 
     def done(self, batch: Batch) -> None:
@@ -73,9 +82,18 @@ class DirectIntake:
         self._subscriber = subscriber
         self._decode = decode
 
-    def take(self, *, timeout: float, limit: int) -> Batch:
-        """See Intake."""
-        records = tuple(self._subscriber.poll(timeout=timeout, limit=limit))
+    def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
+        """Return up to `limit` records; any error while they are decoded rewinds all of them."""
+        polled = self._subscriber.poll(timeout=timeout, limit=limit, limit_bytes=limit_bytes)
+        records = tuple(polled)
+        try:
+            return self._sorted(records)
+        except BaseException:
+            # The client's position is after these records: the next commit would skip them.
+            self._subscriber.rewind(records)
+            raise
+
+    def _sorted(self, records: tuple[ReceivedRecord, ...]) -> Batch:
         arrivals: list[Arrival] = []
         parked: list[Parked] = []
         for record in records:
@@ -142,7 +160,7 @@ class ReadAheadIntake:
         It makes one call at a time, in their order.
         """
         self._intake = intake
-        self._beside = beside or ThreadPoolExecutor(1, thread_name_prefix="shieldtx-intake")
+        self._beside = beside or SingleThread("shieldtx-intake")
         self._clock = clock
         self._ahead: Future[Batch] | None = None
         self._done: dict[tuple[str, int], ReceivedRecord] = {}
@@ -152,18 +170,24 @@ class ReadAheadIntake:
         self._next_commit = clock()
         self._is_closed = False
 
-    def take(self, *, timeout: float, limit: int) -> Batch:
+    def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
         """See Intake; raises what a commit of offsets meanwhile has met, too."""
         self._end_commit()
         batch = self._read_ahead()
         if not batch.records:
-            reading = self._beside.submit(self._intake.take, timeout=timeout, limit=limit)
-            batch = reading.result()
-        if len(batch.records) == limit:
-            self._ahead = self._beside.submit(self._intake.take, timeout=0.0, limit=limit)
+            self._begin_reading(timeout, limit, limit_bytes)
+            batch = self._read_ahead()
+        # Both together are no more than one may be.
+        if len(batch.records) == limit and (room := limit_bytes - batch.size) > 0:
+            self._begin_reading(0.0, limit, room)
         if not batch.records:
             self._begin_commit()
         return batch
+
+    def _begin_reading(self, timeout: float, limit: int, limit_bytes: int) -> None:
+        self._ahead = self._beside.submit(
+            self._intake.take, timeout=timeout, limit=limit, limit_bytes=limit_bytes
+        )
 
     def done(self, batch: Batch) -> None:
         """See Intake; whether the broker has taken the offsets is known later."""
@@ -173,11 +197,14 @@ class ReadAheadIntake:
 
     def put_back(self, batch: Batch) -> None:
         """See Intake; what was read ahead goes back too, so that the order stays."""
-        try:
-            records = batch.records + self._read_ahead().records
-        except BrokerError as error:
-            log.warning("nothing was read ahead: %s", error)
-            records = batch.records
+        records = batch.records
+        failure = None if self._ahead is None else self._ahead.exception()
+        if failure is None:
+            records += self._read_ahead().records
+        else:
+            # The failed read has rewound its own records.
+            self._ahead = None
+            log.warning("nothing was read ahead: %s", failure)
         self._beside.submit(self._intake.put_back, Batch(records)).result()
 
     def hold(self, places: AbstractSet[Place]) -> None:
@@ -209,8 +236,12 @@ class ReadAheadIntake:
             self._beside.shutdown()
 
     def _read_ahead(self) -> Batch:
+        if self._ahead is None:
+            return Batch()
+        # This waits. Whatever interrupts it, the next call finds the records.
+        self._ahead.exception()
         ahead, self._ahead = self._ahead, None
-        return Batch() if ahead is None else ahead.result()
+        return ahead.result()
 
     def _begin_commit(self) -> None:
         if self._done and self._commit is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import NoReturn
@@ -15,6 +15,7 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from shieldtx.errors import ConfigurationError
+from shieldtx.reasons import loggable
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +56,16 @@ def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
     try:
         for number in before:
             signal.signal(number, on_signal)
-        scheduler.start()
+        with _signals_wait(set(before)):
+            # A scheduler that was interrupted between its start and its thread's cannot be stopped.
+            scheduler.start()
         while True:
             due.get()
             try:
                 run()
-            except Exception:
-                log.exception("it failed, and is tried again at the next time")
+            except Exception as error:
+                told = loggable(error)
+                log.exception("it failed, and is tried again at the next time", exc_info=told)
             with suppress(Empty):
                 # Times that came meanwhile.
                 while True:
@@ -74,3 +78,13 @@ def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
                 signal.signal(number, handler)
         if scheduler.running:
             scheduler.shutdown(wait=False)
+
+
+@contextmanager
+def _signals_wait(numbers: Collection[int]) -> Iterator[None]:
+    """Have signals that come inside the block handled at its end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -26,6 +26,9 @@ CallersTransaction: TypeAlias = (
     Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]
 )
 
+LONGEST_ON_THE_WIRE = 500
+"""How many characters of the reason a rollback event carries to the service upstream."""
+
 _HANDLING = "shieldtx.handling"
 
 
@@ -52,6 +55,14 @@ class Outbox:
         self._gate = BacklogGate(writer)
         self._traceparent = traceparent
         self._after_commit = after_commit
+
+    def owns(self, envelope: Envelope) -> bool:
+        """Whether an event of the outbox table is this service's.
+
+        The service may have had another name then, and still declares the type. Another service
+        with the same tables declares types of its own.
+        """
+        return envelope.source == self.source or self._catalog.find(envelope.type) is not None
 
     def add(
         self,
@@ -132,8 +143,9 @@ class Outbox:
                 f"use `await session.run_sync({way_out})`"
             )
         if isinstance(caller, Session):
-            self._admit_session(caller).flush()
-            return caller.connection()
+            buffer = self._admit_session(caller)
+            buffer.flush()
+            return buffer.connection()
         self._admit_connection(caller)
         return caller
 
@@ -156,7 +168,7 @@ class Outbox:
         if isinstance(caller, Connection):
             self._admit_connection(caller)
         else:
-            self._admit_session(caller)
+            self._admit_session(caller, lazily=True)
         if event_type is not None and _handled_in(caller) is None:
             self._refuse_backlog(caller, [event_type])
         begun = _open_transaction(caller)
@@ -206,11 +218,11 @@ class Outbox:
             return
         connection = caller if isinstance(caller, Connection) else None
         if isinstance(caller, Session):
-            connection = caller.connection()
+            connection = buffers_of(caller)[self].connection()
         for event_type in event_types:
             self._gate.admit(self._catalog.get(event_type), connection)
 
-    def _admit_session(self, caller: Session | AsyncSession) -> Buffer:
+    def _admit_session(self, caller: Session | AsyncSession, *, lazily: bool = False) -> Buffer:
         """Return the session's buffer, once its transaction is known to take events."""
         session = caller.sync_session if isinstance(caller, AsyncSession) else caller
         buffers = buffers_of(session)
@@ -218,14 +230,14 @@ class Outbox:
             buffers[self] = Buffer(
                 session, self._writer, self._after_commit, self._gate.look_for_others
             )
-        buffers[self].admit(asynchronous=isinstance(caller, AsyncSession))
+        buffers[self].admit(asynchronous=isinstance(caller, AsyncSession), lazily=lazily)
         return buffers[self]
 
     def _admit_connection(self, connection: Connection) -> None:
         # As its first statement would do.
         if not connection.in_transaction():
             connection.begin()
-        self._writer.refuse_autocommit(connection)
+        self._writer.examine(connection)
 
 
 def rollback_of(
@@ -237,7 +249,7 @@ def rollback_of(
         type=original.type,
         source=source,
         topic=original.topic,
-        payload=json.dumps({"reason": storable(reason)}, ensure_ascii=False),
+        payload=json.dumps({"reason": storable(reason, LONGEST_ON_THE_WIRE)}, ensure_ascii=False),
         # Replaced by the database's time in the row.
         time=datetime.now(UTC),
         kind=TxKind.ROLLBACK,

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
+from shieldtx.callables import check_callable, uncalled
+from shieldtx.errors import ConfigurationError
 from shieldtx.events import NO_HEADERS
+from shieldtx.half_messages import HalfMessages
 from shieldtx.outbox import caller_of
 from shieldtx.publishing import Part, part_of, transactions_among
 from shieldtx.states import LocalOutcome, Operation
-from shieldtx.transactional import Half, HalfMessages
+from shieldtx.transactional import Half
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,14 @@ class Transaction:
         )
 
 
+def _check(transaction: Transaction, function: Callable[..., Any]) -> None:
+    """Refuse what could not be called, or would not do its work when it is."""
+    what = f"local transaction of event type {transaction.event_type!r}"
+    check_callable(function, what=what, call="", accepts_async=True)
+    if callable(transaction.payload):
+        check_callable(transaction.payload, what=f"{what}: payload", call="payload(arguments)")
+
+
 def transactional(
     messages: Callable[[], HalfMessages], transaction: Transaction
 ) -> Callable[[F], F]:
@@ -65,6 +76,7 @@ def transactional(
     """
 
     def decorate(function: F) -> F:
+        _check(transaction, function)
         signature = inspect.signature(function)
 
         def half_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Half:
@@ -73,6 +85,12 @@ def transactional(
             return transaction.half_of(messages(), bound.arguments)
 
         def hear(half: Half, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            if problem := uncalled(result):
+                # The block hears of an error, and leaves the end to a check.
+                raise ConfigurationError(
+                    f"{function.__qualname__} returned {problem}: put `transactional` right above "
+                    "its `async def`, below decorators that hide it"
+                )
             if isinstance(result, LocalOutcome):
                 half.say(result)
             elif any(caller_of(t).in_transaction() for t in transactions_among(args, kwargs)):

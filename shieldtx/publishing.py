@@ -15,10 +15,11 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from shieldtx.callables import check_callable, uncalled
 from shieldtx.delays import Due, due
-from shieldtx.errors import ConfigurationError, EventRefused, TransactionRefused
+from shieldtx.errors import ConfigurationError, EventRefused, PayloadRefused, TransactionRefused
 from shieldtx.events import NO_HEADERS, Event
-from shieldtx.outbox import CallersTransaction, Outbox
+from shieldtx.outbox import CallersTransaction, Outbox, caller_of
 from shieldtx.states import Operation
 
 Part: TypeAlias = str | Callable[[Any], object] | None
@@ -54,6 +55,12 @@ class Publication:
 
     def __post_init__(self) -> None:
         """Refuse what no payload could make right."""
+        for name in ("key", "biz_key", *_DUE):
+            part = getattr(self, name)
+            # A class such as `str` makes the value.
+            if callable(part) and not inspect.isclass(part):
+                what = f"event type {self.event_type!r}: {name}"
+                check_callable(part, what=what, call=f"{name}(payload)")
         given = [name for name in _DUE if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigurationError(
@@ -94,6 +101,8 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
+        what = f"publisher of event type {publication.event_type!r}"
+        check_callable(function, what=what, call="", accepts_async=True)
         stay = functools.partial(
             outbox.staying_in,
             whose=function.__qualname__,
@@ -127,6 +136,12 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
 def _publish(
     outbox: Outbox, transaction: CallersTransaction, publication: Publication, result: Any
 ) -> None:
+    if problem := uncalled(result):
+        raise PayloadRefused(
+            "payload",
+            f"the method returned {problem}: put `publishes` right above its `async def`, below "
+            "decorators that hide it",
+        )
     when = publication.due_of(result)
     outbox.add(transaction, publication.event_of(result), delay=when.delay, at=when.at)
 
@@ -166,11 +181,31 @@ def _transaction_among(
     """Find the caller's transaction among the arguments, before the function runs."""
     found = transactions_among(args, kwargs)
     if found:
-        return found[0]
+        homes = [set(map(id, _homes_of(each))) for each in found]
+        if all(homes[0] & other for other in homes):
+            return found[0]
+        kinds = ", ".join(type(each).__name__ for each in found)
+        raise TransactionRefused(
+            f"{function.__qualname__} was called with several transactions ({kinds}), and which of "
+            "them its event should go into is unknown: pass only one, and keep the others in the "
+            "object that has the method"
+        )
     raise TransactionRefused(
         f"{function.__qualname__} was called without a Session, AsyncSession or Connection, so its "
         "event has no transaction to go into; pass one as an argument"
     )
+
+
+def _homes_of(transaction: CallersTransaction) -> list[object]:
+    """Return the objects by which two arguments are known as one transaction."""
+    caller = caller_of(transaction)
+    if isinstance(caller, Connection):
+        return [caller]
+    session = caller.sync_session if isinstance(caller, AsyncSession) else caller
+    root = session.get_transaction()
+    # An engine is no transaction: two sessions on it have two.
+    bound = [session.bind] if isinstance(session.bind, Connection) else []
+    return [session, *bound, *(root.connections if root is not None else ())]
 
 
 def part_of(name: str, part: Part, payload: Any) -> str | None:
@@ -197,6 +232,8 @@ def _value_of(name: str, part: str | Callable[[Any], object], payload: Any) -> o
         value = getattr(payload, part, None)
     else:
         value = None
+    if problem := uncalled(value):
+        raise EventRefused(name, f"{part!r} gave {problem}")
     if value is None:
         raise EventRefused(name, f"the payload {type(payload).__name__} has no value for {part!r}")
     return value

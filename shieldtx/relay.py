@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.events import Envelope
+from shieldtx.executors import SingleThread
 from shieldtx.hooks import Hooks
 from shieldtx.pace import Pace
 from shieldtx.passes import RelayPass
@@ -32,6 +34,7 @@ from shieldtx.ports import (
     Retry,
     Settlement,
 )
+from shieldtx.reasons import WITH_TRACEBACK, loggable
 from shieldtx.retry import RetryPolicy
 from shieldtx.sending import Batch, Outage, Sender
 from shieldtx.settlement import ending_of
@@ -43,6 +46,9 @@ LocalRollback: TypeAlias = Callable[[Session, Envelope], None]
 
 PART_OF_A_SHARD = 1 / 4
 """The part of a batch that one shard may fill; from there on a claim tells of a backlog."""
+
+CLAIMS_AT_A_TIME = 2
+"""Of a backlog, one batch is sent while the next is claimed."""
 
 OUTAGE_PAUSE = RetryPolicy(first=timedelta(seconds=0.2), longest=timedelta(seconds=10))
 """How long a relay leaves a broker alone that does not answer; the attempts are without end."""
@@ -79,11 +85,15 @@ class Relay:
         settings: RelaySettings,
         retry_of: Callable[[str], RetryPolicy],
         local_rollbacks: Mapping[str, LocalRollback],
+        knows: Callable[[Envelope], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
         beside: Executor | None = None,
         hooks: Hooks | None = None,
     ) -> None:
         """Begin nothing yet.
+
+        An event that this release does not know (`knows`) never fails for good here: only a release
+        that declares its type can tell whether it has a local rollback.
 
         `beside` runs the publishing of a batch while the database is at work on its neighbours; a
         thread of the relay's own by default.
@@ -103,8 +113,9 @@ class Relay:
         self._settings = settings
         self._retry_of = retry_of
         self._local_rollbacks = local_rollbacks
+        self._knows = knows
         self._clock = clock
-        self._beside = beside or ThreadPoolExecutor(1, thread_name_prefix="shieldtx-publish")
+        self._beside = beside or SingleThread("shieldtx-publish")
         self._name = settings.name
         self._renamed = 0
         self._holding = Holding(shards=frozenset(), relays=0, surplus=frozenset())
@@ -151,7 +162,7 @@ class Relay:
         Errors of the database are raised; what had been sent by then is settled by the next pass
         before it claims anything.
         """
-        with self._passing:
+        with self._passing, self._claims_kept():
             batch, self._ahead = self._ahead, None
             done, self._unreported = self._unreported, RelayPass()
             if batch is None:
@@ -166,6 +177,21 @@ class Relay:
             if not batch.claim.events:
                 return done
             return done.plus(self._pass(batch))
+
+    @contextmanager
+    def _claims_kept(self) -> Iterator[None]:
+        """Withdraw, before anything else is claimed, what an interrupted pass may have claimed.
+
+        An interruption is what no `except Exception` stops: SystemExit from a hook or a local
+        rollback, KeyboardInterrupt, a panic of an extension.
+        """
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._in_doubt = True
+            raise
 
     def until_due(self, *, within: timedelta) -> timedelta | None:
         """Return how long until the next event is due that waits for its time; None: none is soon.
@@ -187,23 +213,25 @@ class Relay:
 
     def _pass(self, batch: Batch) -> RelayPass:
         """Publish a batch; beside that, settle the one before and claim the next of a backlog."""
-        backlog = len(batch.claim.events) >= self._pace.size * PART_OF_A_SHARD
+        claim = batch.claim
+        backlog = claim.cut or len(claim.events) >= self._pace.size * PART_OF_A_SHARD
         if not self._owed and (not backlog or self._pace.is_throttled):
             # A single event was claimed to find out whether the broker is back; or others of its
             # key have waited behind one that is retried.
             others = self._outage.is_on or any(c.attempts > 1 for c in batch.claim.events)
-            self._end(batch, self._sender.send(batch))
+            self._end(batch, self._answers(batch, partial(self._sender.send, batch)))
             done = self._write_down()
             return done.plus(RelayPass(backlog=backlog or others or done.released > 0))
         sending = self._beside.submit(self._sender.send, batch)
-        done, ahead, failure = RelayPass(), None, None
+        done, ahead = RelayPass(), None
+        failure: BaseException | None = None
         try:
             done = self._write_down()
             if backlog and not self._holding.surplus and not self._pace.is_throttled:
                 ahead = self._claim(self._pace.size)
-        except Exception as error:  # noqa: BLE001  raised again when the batch's end is known
+        except BaseException as error:  # noqa: BLE001  raised again when the batch's end is known
             failure = error
-        clean = self._end(batch, sending.result())
+        clean = self._end(batch, self._answers(batch, sending.result))
         if failure is not None:
             raise failure
         if ahead is not None and not clean:
@@ -217,6 +245,17 @@ class Relay:
             return done.plus(self._write_down()).plus(RelayPass(backlog=True))
         self._ahead = ahead
         return done.plus(RelayPass(ahead=len(ahead.claim.events), backlog=True))
+
+    def _answers(self, batch: Batch, send: Callable[[], Sequence[Delivery]]) -> Sequence[Delivery]:
+        """Return how a batch was delivered; when that is interrupted, the broker may have it."""
+        try:
+            return send()
+        except BaseException as interruption:
+            ids = [claimed.envelope.id for claimed in batch.claim.events]
+            reason = f"interrupted while it was sent: {interruption!r}"
+            back = Settlement(unconfirmed=ids, reason=reason)
+            self._owed.append(partial(self._settle, batch.claim.token, back, ""))
+            raise
 
     def _claim(self, limit: int) -> Batch:
         since = self._looked_at = self._clock()
@@ -289,6 +328,8 @@ class Relay:
     def _fail(self, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
         """Fail an event for good; when its local rollback goes wrong, let it wait and try again."""
         envelope = claimed.envelope
+        if not self._knows(envelope):
+            return self._leave(token, envelope, reason)
         undo = self._local_rollbacks.get(envelope.type)
         if claimed.unconfirmed:
             # Somebody downstream may have it: undoing it here alone would tear the two apart.
@@ -305,7 +346,13 @@ class Relay:
                 local_rollback=None if undo is None else lambda session: undo(session, envelope),
             )
         except LocalRollbackFailed as error:
-            log.exception("the local rollback of %s %s failed", envelope.type, envelope.id)
+            log.exception(
+                "the local rollback of %s %s failed",
+                envelope.type,
+                envelope.id,
+                exc_info=loggable(error),
+                extra=WITH_TRACEBACK,
+            )
             retry = Retry(
                 event_id=envelope.id,
                 delay=self._retry_of(envelope.type).longest,
@@ -314,3 +361,11 @@ class Relay:
             return self._settle(token, Settlement(retries=[retry]), "")
         log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
         return RelayPass(claimed=1, failed=int(kept), lost=int(not kept))
+
+    def _leave(self, token: UUID, envelope: Envelope, reason: str) -> RelayPass:
+        """Let an event of an unknown type wait for a release that declares it."""
+        why = f"this release does not declare the event type {envelope.type!r}, so it cannot fail"
+        log.warning("event %s %s waits: %s: %s", envelope.type, envelope.id, why, reason)
+        delay = self._retry_of(envelope.type).longest
+        retry = Retry(event_id=envelope.id, delay=delay, reason=f"{reason}; {why}")
+        return self._settle(token, Settlement(retries=[retry]), "")

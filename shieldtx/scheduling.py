@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -18,20 +17,31 @@ from typing import NoReturn
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from shieldtx.garbage import few_collections
+from shieldtx.health import NEVER, Health
+from shieldtx.reasons import loggable
+
 log = logging.getLogger(__name__)
 
 EXIT_STOPPED = 0
 EXIT_NOT_GRACEFUL = 1
 EXIT_HUNG = 70
 """EX_SOFTWARE of sysexits.h: the watchdog ended the process."""
+EXIT_FAILING = 75
+"""EX_TEMPFAIL of sysexits.h: no pass succeeded for too long; a fresh process may do better."""
 
-_OBJECTS_BETWEEN_COLLECTIONS = 200_000
+_UNPLANNED = timedelta(days=365)
+"""Between two runs of a tick that is only woken."""
+
+_LARGEST_STATUS = 255
 
 _NEAR = timedelta(milliseconds=100)
 _SOONEST = timedelta(milliseconds=5)
 """A pass that finds nothing, and is asked for again, shall not take a processor to itself."""
 
 _CLOCK_LOOK_S = 1.0
+_HOST_LOOK_S = 0.1
+"""How often a worker in a thread of its host looks whether the host's main thread has returned."""
 _CLOCK_STEP_S = 0.1
 """Below this a clock is being slewed, not set, and a tick hardly later for it."""
 
@@ -45,18 +55,24 @@ class Tick:
 
     name: str
     run: Callable[[], bool | timedelta]
-    every: timedelta
+    every: timedelta | None
+    """None: only when it is woken."""
     linger: timedelta = timedelta(0)
     """How long after its last pass it can be woken without the scheduler, which takes a while."""
     until_next: Callable[[], timedelta | None] = lambda: None
     """Asked when there is nothing more to do: when to run before its next time; None: not."""
+    vital: bool = False
+    """A worker is of no use while this one fails."""
 
 
 class Worker:
-    """Runs ticks until SIGTERM or SIGINT; a second signal ends the process on the spot.
+    """Runs ticks until SIGTERM, SIGINT or SIGHUP; a second signal ends the process on the spot.
 
     No tick runs twice at a time. An error in a tick is logged and the tick runs again at its next
-    time: whatever was in its hands is safe in the tables.
+    time: whatever was in its hands is safe in the tables. What is not an `Exception` (SystemExit,
+    KeyboardInterrupt, a panic of an extension) ends the process gracefully, with a status above 0.
+    So does a vital tick without one good pass for `failure_limit`. An outage of the broker does not
+    count: a restart is no remedy.
     """
 
     def __init__(
@@ -67,19 +83,19 @@ class Worker:
         close: Callable[[], None],
         stop_timeout: timedelta,
         watchdog: timedelta,
+        failure_limit: timedelta = NEVER,
     ) -> None:
         self._name = name
         self._ticks = {tick.name: tick for tick in ticks}
         self._close = close
         self._stop_timeout = stop_timeout
-        self._watchdog = watchdog
+        self._health = Health(watchdog=watchdog, failure_limit=failure_limit)
         self._stopping = False
         self._exit_status = EXIT_STOPPED
         # Of all that a thread can wait for, this alone may be touched by a signal's handler.
         self._ending: SimpleQueue[None] = SimpleQueue()
         self._woken = {name: threading.Event() for name in self._ticks}
         self._running = {name: threading.Lock() for name in self._ticks}
-        self._pass_began: dict[str, float] = {}
         self._scheduler = BackgroundScheduler(
             # A late tick is better than none; several late ones are one.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
@@ -106,18 +122,35 @@ class Worker:
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Run until a signal or `stop`; return the exit status, 0 for a graceful end.
 
-        `ready` is called once, when the ticks run and signals lead to a graceful end.
+        `ready` is called once, when the ticks run and signals lead to a graceful end. In a thread
+        other than the main one, signals are left to the host, which calls `stop`; the worker ends
+        by itself when the main thread returns. A pass that hangs still ends the whole process: its
+        thread cannot be ended otherwise.
         """
-        before = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        if threading.current_thread() is not threading.main_thread():
+            return self._live(ready)
+        with self._heeding_signals(), few_collections():
+            return self._live(ready)
+
+    def _live(self, ready: Callable[[], None]) -> int:
         try:
-            with few_collections():
-                self._start()
-                ready()
-                self._await_end()
-                return self._end()
+            self._start()
+            ready()
+        except BaseException:
+            # What the first passes have leased is freed.
+            self._end()
+            raise
+        self._await_end()
+        return self._end()
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        heeded = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            heeded.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._on_signal) for number in heeded}
+        try:
+            yield
         finally:
             for number, handler in before.items():
                 if handler is not None:  # else it is not Python's
@@ -132,8 +165,8 @@ class Worker:
                 "interval",
                 args=[tick],
                 id=tick.name,
-                seconds=tick.every.total_seconds(),
-                next_run_time=now,
+                seconds=(tick.every or _UNPLANNED).total_seconds(),
+                next_run_time=now if tick.every else None,
             )
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
@@ -142,14 +175,19 @@ class Worker:
     def _await_end(self) -> None:
         """Wait until the end is asked for, and run all ticks at once when the clock is set back.
 
-        The scheduler plans by the wall clock, so that each would wait for the clock to catch up.
+        The scheduler plans by the wall clock, so that each would wait for the clock to catch up. In
+        a host's thread the end of the main thread is the end too: the interpreter waits for both.
         """
+        in_host = threading.current_thread() is not threading.main_thread()
         lead = _wall_clock_lead()
         while True:
             try:
-                return self._ending.get(timeout=_CLOCK_LOOK_S)
+                return self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
             except Empty:
                 before, lead = lead, _wall_clock_lead()
+            if in_host and _main_thread_has_returned():
+                log.info("%s: the main thread has returned, the worker ends with it", self._name)
+                return None
             if lead < before - _CLOCK_STEP_S:
                 log.warning("%s: the clock was set back by %.1f s", self._name, before - lead)
                 for job in self._scheduler.get_jobs():
@@ -171,27 +209,36 @@ class Worker:
         try:
             while not self.stopping:
                 woken.clear()
-                with self._watched(tick):
+                with self._health.watching(tick.name):
                     more = tick.run()
+                self._health.succeeded(tick.name)
                 if isinstance(more, timedelta):
                     woken.wait(more.total_seconds())
                     continue
                 if more or woken.wait(tick.linger.total_seconds()):
                     continue
-                with self._watched(tick):
+                with self._health.watching(tick.name):
                     pause = tick.until_next()
                 if not self._goes_on(tick, pause):
                     return
-        except Exception:
-            log.exception("%s: %s failed, it runs again later", self._name, tick.name)
-
-    @contextmanager
-    def _watched(self, tick: Tick) -> Iterator[None]:
-        self._pass_began[tick.name] = time.monotonic()
-        try:
-            yield
-        finally:
-            self._pass_began.pop(tick.name, None)
+        except Exception as error:
+            told = loggable(error)
+            log.exception(
+                "%s: %s failed, it runs again later", self._name, tick.name, exc_info=told
+            )
+            if tick.vital:
+                self._health.failed(tick.name, error)
+        except BaseException as error:
+            self._exit_status = status_of(error)
+            log.critical(
+                "%s: %s raised %s, the process ends with status %d",
+                self._name,
+                tick.name,
+                type(error).__name__,
+                self._exit_status,
+                exc_info=loggable(error),
+            )
+            self.stop()
 
     def _goes_on(self, tick: Tick, pause: timedelta | None) -> bool:
         """Return whether a tick runs on, having waited for its next pass if that is near."""
@@ -200,7 +247,7 @@ class Worker:
             # The scheduler would not start a second run beside this one, which is about to end.
             woken.wait(max(pause, _SOONEST).total_seconds())
             return True
-        if pause is not None and pause < tick.every:
+        if pause is not None and pause < (tick.every or _UNPLANNED):
             self._run_early(tick, datetime.now(UTC) + pause)
         # It may have been woken while it asked.
         return woken.is_set()
@@ -211,30 +258,44 @@ class Worker:
             job.modify(next_run_time=at)
 
     def _watch(self) -> None:
-        """End a process in which a pass hangs: its leases run out, and others go on."""
-        now = time.monotonic()
-        for name, began in list(self._pass_began.items()):
-            if now - began > self._watchdog.total_seconds():
-                log.critical(
-                    "%s: %s has hung for %.0f s, the process ends so that others can take over",
-                    self._name,
-                    name,
-                    now - began,
-                )
-                _leave(EXIT_HUNG)
+        """End a process in which a pass hangs, or in which each one fails: others go on."""
+        if (hung := self._health.hung()) is not None:
+            log.critical(
+                "%s: %s has hung for %.0f s, the process ends so that others can take over",
+                self._name,
+                hung.tick,
+                hung.seconds,
+            )
+            _leave(EXIT_HUNG)
+        if not self.stopping and (failing := self._health.failing()) is not None:
+            log.critical(
+                "%s: %s has failed for %.0f s without one good pass, the process ends with exit "
+                "status %d. Repair what the errors above name (password, permissions, address of "
+                "the primary), and start it again if no supervisor does. The limit is "
+                "SHIELDTX_FAILURE_LIMIT",
+                self._name,
+                failing.tick,
+                failing.seconds,
+                EXIT_FAILING,
+            )
+            self._exit_status = EXIT_FAILING
+            self.stop()
 
     def _end(self) -> int:
         """Let the passes end, then close, all within the stop's deadline."""
         log.info("%s is stopping", self._name)
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
-        self._scheduler.pause()
+        self._stopping = True
+        if self._scheduler.running:
+            self._scheduler.pause()
         for woken in self._woken.values():
             woken.set()
         for name, running in self._running.items():
             if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 log.error("%s: %s did not end in time; its leases will run out", self._name, name)
                 _leave(EXIT_NOT_GRACEFUL)
-        self._scheduler.shutdown(wait=False)
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
         closing = threading.Thread(target=self._let_go, daemon=True)
         closing.start()
         closing.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -246,9 +307,14 @@ class Worker:
     def _let_go(self) -> None:
         try:
             self._close()
-        except Exception:
-            log.exception("%s could not let go of everything; its leases will run out", self._name)
-            self._exit_status = EXIT_NOT_GRACEFUL
+        except BaseException as error:
+            told = loggable(error)
+            log.exception(
+                "%s could not let go of everything; its leases will run out",
+                self._name,
+                exc_info=told,
+            )
+            self._exit_status = self._exit_status or EXIT_NOT_GRACEFUL
         else:
             log.info("%s has stopped", self._name)
 
@@ -258,23 +324,19 @@ class Worker:
         self.stop()
 
 
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Let the garbage collector look seldom, and at nothing that was there before.
+def status_of(error: BaseException) -> int:
+    """Return the exit status of a process that `error` ends: its own code, or 1; never 0."""
+    code = error.code if isinstance(error, SystemExit) else None
+    return code if isinstance(code, int) and 0 < code <= _LARGEST_STATUS else EXIT_NOT_GRACEFUL
 
-    A batch is some ten thousands of objects, none of them in a circle, which come and go together:
-    to look for circles among them, and among all that was imported, takes a good part of a relay's
-    time.
+
+def _main_thread_has_returned() -> bool:
+    """Return whether the interpreter waits for the threads that are left.
+
+    It waits first for those of pools, where the passes run, while the main thread is still alive.
+    Only a private flag tells so; without it, a pass that never ends by itself would not be ended.
     """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+    return not threading.main_thread().is_alive() or getattr(threading, "_SHUTTING_DOWN", False)
 
 
 def _wall_clock_lead() -> float:

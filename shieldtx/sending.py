@@ -12,6 +12,7 @@ from shieldtx.errors import ShieldTxError
 from shieldtx.events import Envelope
 from shieldtx.hooks import Hooks
 from shieldtx.ports import Claim, Delivery, Outcome, Pressure, Publisher, Record
+from shieldtx.reasons import loggable, reason_of
 from shieldtx.retry import RetryPolicy
 from shieldtx.settlement import Ending
 
@@ -74,8 +75,9 @@ class Sender:
         try:
             return self._send(batch, placed=placed)
         except Exception as error:
-            log.exception("publishing failed")
-            unclear = Delivery(outcome=Outcome.UNCONFIRMED, reason=f"publishing failed: {error!r}")
+            log.exception("publishing failed", exc_info=loggable(error))
+            reason = f"publishing failed: {reason_of(error)}"
+            unclear = Delivery(outcome=Outcome.UNCONFIRMED, reason=reason)
             return [unclear] * len(batch.claim.events)
 
     def _send(self, batch: Batch, *, placed: bool) -> Sequence[Delivery]:

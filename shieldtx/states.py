@@ -65,11 +65,11 @@ class OutboxStatus(StrEnum):
 
     FAILED = "FAILED"
     """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the
-    same transaction. Kept until a person replays it."""
+    same transaction. Kept until a person replays or discards it."""
 
     DISCARDED = "DISCARDED"
-    """Never to be sent, and rightly so: its local transaction rolled back, or it was cancelled
-    before it was due. Purged when its retention is over."""
+    """Never to be sent: its local transaction rolled back, it was cancelled before it was due, or
+    it had FAILED and a person discarded it. Purged when its retention is over."""
 
     UNRESOLVED = "UNRESOLVED"
     """A half message whose end nobody could tell; kept until a person decides."""
@@ -93,7 +93,11 @@ class InboxStatus(StrEnum):
     its retention."""
 
     DEAD = "DEAD"
-    """A compensation that failed for good. Kept until a person replays it."""
+    """A compensation that failed for good. Kept until a person replays or discards it."""
+
+    DISCARDED = "DISCARDED"
+    """A DEAD compensation that a person discarded: the effect of its event stays. Purged after its
+    retention."""
 
     FENCED = "FENCED"
     """A tombstone: the rollback came before its event, which is refused when it comes. Purged after
@@ -178,6 +182,7 @@ OUTBOX: Lifecycle[OutboxStatus] = Lifecycle(
         (_O.PROCESSING, _O.PROCESSING, "lease ran out, taken over"),
         (_O.PROCESSING, _O.FAILED, "rejected for ever, or attempts used up"),
         (_O.FAILED, _O.INIT, "a person replays"),
+        (_O.FAILED, _O.DISCARDED, "a person discards"),
         (_O.PROCESSED, _O.INIT, "a repair publishes it again"),
         (_O.INIT, _O.DISCARDED, "cancelled before it is due"),
     ),
@@ -197,8 +202,9 @@ INBOX: Lifecycle[InboxStatus] = Lifecycle(
         (_I.PROCESSING, _I.MAX_RECONSUMED, "gave up, ROLLBACK event written"),
         (_I.PROCESSING, _I.DEAD, "compensation gave up"),
         (_I.DEAD, _I.PROCESSING, "a person replays"),
+        (_I.DEAD, _I.DISCARDED, "a person discards"),
         (None, _I.FENCED, "its rollback came first"),
     ),
-    settled=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.DEAD, _I.FENCED}),
-    purgeable=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.FENCED}),
+    settled=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.DEAD, _I.DISCARDED, _I.FENCED}),
+    purgeable=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.DISCARDED, _I.FENCED}),
 )

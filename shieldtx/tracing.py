@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.hooks import ConsumeContext, Hooks, SendContext
+from shieldtx.reasons import reason_of
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class Tracer:
         except Exception as error:  # noqa: BLE001  whatever it is, no event may suffer
             self._lost += len(batch)
             if self._clock() >= self._complain_at:
-                log.warning("the trace cannot be written, which harms nothing else: %s", error)
+                reason = reason_of(error)
+                log.warning("the trace cannot be written, which harms nothing else: %s", reason)
             return False
         return True

@@ -1,146 +1,44 @@
-"""Half messages: prepared before a local transaction, and sent or discarded as that one ends.
-
-For local transactions that are not in the outbox's own database; where they are, an event that is
-added to them needs none of this.
-"""
+"""The block around one local transaction, whose half messages end as the block does."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
-from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
-from shieldtx.delays import due
-from shieldtx.entries import enter_at_commit, enter_now
+from shieldtx.entries import Entry
 from shieldtx.errors import (
     ConfigurationError,
-    EventRefused,
     IllegalTransition,
     TransactionRefused,
 )
-from shieldtx.events import NO_HEADERS, Envelope, Event
-from shieldtx.outbox import CallersTransaction, caller_of
-from shieldtx.ports.half import Barrier, HalfStore, Preparation
-from shieldtx.states import LocalOutcome, Operation, OutboxStatus
+from shieldtx.half_messages import (
+    OPPOSITES,
+    HalfMessages,
+    Parts,
+    contradiction,
+    enter,
+    session_of,
+)
+from shieldtx.outbox import CallersTransaction
+from shieldtx.ports.half import Barrier
+from shieldtx.reasons import loggable
+from shieldtx.states import LocalOutcome
+from shieldtx.verdicts import joint, outcomes
 
 log = logging.getLogger(__name__)
-
-_ENDS = {
-    LocalOutcome.COMMIT: {
-        OutboxStatus.INIT,
-        OutboxStatus.PROCESSING,
-        OutboxStatus.PROCESSED,
-        OutboxStatus.FAILED,
-    },
-    LocalOutcome.ROLLBACK: {OutboxStatus.DISCARDED},
-}
-"""Where a message may be found that has ended so before."""
-
-
-class Parts(TypedDict, total=False):
-    """What a half message may be made of, besides its type and its payload."""
-
-    key: str | None
-    """It keeps order, by the commit."""
-    biz_key: str | None
-    operation: Operation
-    headers: Mapping[str, str]
-    delay: timedelta | None
-    """When it is due: from the commit on."""
-    at: datetime | None
-    """When it is due, as an aware datetime: then or with the commit, whichever is later."""
-    immunity: timedelta | None
-    """How long it is not asked about; None: as configured."""
-
-
-class HalfMessages:
-    """Prepares half messages and ends them by the word of their application.
-
-    Each call is a transaction of its own in the outbox's database. A word that is lost on its way
-    is no harm: whoever declares that he can tell is asked, see checkback.py.
-    """
-
-    def __init__(
-        self,
-        *,
-        store: HalfStore,
-        barrier_of: Callable[[str], Barrier | None],
-        seal: Callable[[Event], Envelope],
-        after_commit: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self.barrier_of = barrier_of
-        """By event type; None where another one tells the end of its local transactions."""
-        self._seal = seal
-        self._after_commit = after_commit
-
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[Parts]) -> UUID:
-        """Store a half message and return its id.
-
-        Raises EventRefused naming the field, UnknownEventType, and what the database raises: then
-        the local transaction is not to be run.
-        """
-        when, immunity = due(parts.get("delay"), parts.get("at")), parts.get("immunity")
-        if immunity is not None and immunity < timedelta(0):
-            raise EventRefused("immunity", f"{immunity} is in the past")
-        event = Event(
-            type=event_type,
-            payload=payload,
-            key=parts.get("key"),
-            biz_key=parts.get("biz_key"),
-            operation=parts.get("operation", Operation.INSERT),
-            headers=parts.get("headers", NO_HEADERS),
-        )
-        message = Preparation(
-            envelope=self._seal(event), delay=when.delay, at=when.at, immunity=immunity
-        )
-        self._store.prepare([message])
-        return event.id
-
-    def end(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> None:
-        """Commit or roll back half messages: all in one transaction, in this order.
-
-        Again is no error. Raises IllegalTransition, having ended the others, for those that ended
-        otherwise before, that wait for a person, or that are not there.
-        """
-        before = self._store.resolve(event_ids, outcome)
-        if outcome is LocalOutcome.COMMIT and OutboxStatus.HALF in before.values():
-            self._after_commit()
-        problems = [
-            problem
-            for event_id in event_ids
-            if (problem := _problem(event_id, before.get(event_id), outcome))
-        ]
-        if problems:
-            raise IllegalTransition("; ".join(problems))
-
-    def guard(self, transaction: CallersTransaction) -> None:
-        """Guard the transaction with every half message of the blocks around this call.
-
-        Raises TransactionRefused where there is none.
-        """
-        blocks = _OPEN.get()
-        if not blocks:
-            raise TransactionRefused(
-                "there is no half message around this call: guard a local transaction inside of "
-                "`with shield.half(...)` or of a method with @shield.transactional"
-            )
-        for block in blocks:
-            block.guard(transaction)
 
 
 class Half:
     """The block around one local transaction, with one half message or several.
 
-    At its end the messages are committed. An exception that leaves it says nothing about the local
+    At its end the messages are committed. Barriers that were entered are asked before a commit or a
+    rollback is passed on, and prevail. An exception that leaves it says nothing about the local
     transaction, which may have committed before: its end is UNKNOWN, and is found out by check-back
     unless the exception is one of `rollback_on`, or `commit` or `rollback` was called before.
     """
@@ -159,7 +57,7 @@ class Half:
         self._rollback_on = rollback_on
         self._said: LocalOutcome | None = None
         self._barriers: dict[UUID, Barrier] = {}
-        self._is_guarded = False
+        self._entries: list[Entry] = []
         self.ids: list[UUID] = []
         """Of the messages, in the order in which they will be in line."""
 
@@ -175,7 +73,6 @@ class Half:
         barrier = self._messages.barrier_of(event_type)
         if barrier is not None:
             self._barriers[event_id] = barrier
-            self._is_guarded = False
         return event_id
 
     def guard(self, transaction: CallersTransaction) -> None:
@@ -184,20 +81,20 @@ class Half:
         To be called in each local transaction, after the messages are prepared and before it does
         anything: then a check waits for its end. On an AsyncSession it takes place with the commit.
         Raises LateTransaction when a check has given a message up, TransactionRefused for a
-        transaction that cannot hold a barrier, ConfigurationError where none is declared.
+        transaction that cannot hold a barrier and for a second one beside one that is still open,
+        ConfigurationError where no barrier is declared.
         """
         if not self._barriers:
             raise ConfigurationError(
                 f"{self} has no barrier: declare `shield.barrier(...)` for its event type"
             )
-        caller = caller_of(transaction)
-        for barrier in dict.fromkeys(self._barriers.values()):
-            ids = [event_id for event_id, its in self._barriers.items() if its is barrier]
-            if isinstance(caller, AsyncSession):
-                enter_at_commit(caller.sync_session, barrier, ids)
-            else:
-                enter_now(caller, barrier, ids)
-        self._is_guarded = True
+        caller = session_of(transaction)
+        if any(entry.is_open and entry.caller is not caller for entry in self._entries):
+            raise TransactionRefused(
+                f"{self} guards another local transaction that is still open, and has one: end "
+                "that first, or open a block for each"
+            )
+        self._entries += enter(transaction, self._barriers)
 
     def commit(self) -> None:
         """Say that the local transaction committed; the block's end passes it on."""
@@ -246,25 +143,73 @@ class Half:
     def _answer(self, error: BaseException | None) -> None:
         """Pass on how the local transaction ended; a word that is lost is not an error of his."""
         outcome = self._outcome(error)
-        if outcome is LocalOutcome.UNKNOWN:
+        asked = self._asked_about(outcome)
+        told = self._confirmed(asked) if asked else dict.fromkeys(self.ids, outcome)
+        if LocalOutcome.UNKNOWN in told.values():
             log.warning("the end of %s is unknown for now: it will be checked", self)
-            return
         try:
-            self._messages.end(self.ids, outcome)
+            self._messages.end_each(told)
         except IllegalTransition as conflict:
             log.error("%s said %s too late: %s", self, outcome, conflict)  # noqa: TRY400  it is raised
             if error is None:
                 raise
-        except Exception:
+        except Exception as lost:
             log.warning(
-                "the word %s of %s was lost: it will be checked", outcome, self, exc_info=True
+                "the word %s of %s was lost: it will be checked",
+                outcome,
+                self,
+                exc_info=loggable(lost),
             )
-        needs_guard = self._barriers and not self._is_guarded
-        if outcome is LocalOutcome.COMMIT and needs_guard and error is None:
-            raise TransactionRefused(
-                f"{self} committed without its barrier, so that a check would have found it rolled "
-                "back: call guard(session) in the local transaction, before anything else"
-            )
+        problem = self._contradiction(outcome, told)
+        if problem and error is None:
+            raise TransactionRefused(problem)
+        if problem:
+            log.error("%s", problem)
+
+    def _contradiction(self, outcome: LocalOutcome, told: Mapping[UUID, LocalOutcome]) -> str:
+        """Say where the barriers contradict the outcome that was said, or have not been entered."""
+        opposite = OPPOSITES.get(outcome)
+        wrong = [i for i, its in told.items() if its is opposite]
+        if wrong:
+            return "; ".join(contradiction(i, said=outcome, found=told[i]) for i in wrong)
+        missing = [i for i in self._barriers if i not in self._entered]
+        if outcome is not LocalOutcome.COMMIT or not missing:
+            return ""
+        was = "" if told[missing[0]] is LocalOutcome.UNKNOWN else "committed "
+        return (
+            f"half message {', '.join(map(str, missing))} {was}without its barrier, so that a "
+            "check finds it rolled back: call guard(session) in the local transaction, after "
+            "the messages are prepared and before anything else"
+        )
+
+    @property
+    def _entered(self) -> set[UUID]:
+        """The messages whose barrier a local transaction has entered, however that one ended."""
+        return set().union(*(entry.event_ids for entry in self._entries))
+
+    def _asked_about(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
+        """Return the barriers that are asked before the outcome is passed on.
+
+        Those that were entered; where none was, a ROLLBACK asks all, and so shuts out what may
+        still come.
+        """
+        entered = self._entered
+        if outcome is LocalOutcome.UNKNOWN:
+            return {}
+        if outcome is LocalOutcome.ROLLBACK and not entered:
+            return self._barriers
+        return {i: barrier for i, barrier in self._barriers.items() if i in entered}
+
+    def _confirmed(self, asked: Mapping[UUID, Barrier]) -> dict[UUID, LocalOutcome]:
+        """Return how each message ends, by the barriers.
+
+        Those about which none is asked end as the local transaction that they share did.
+        """
+        if any(entry.is_open for entry in self._entries):
+            # Its end would be waited for in vain: it comes after that of the block.
+            return dict.fromkeys(self.ids, LocalOutcome.UNKNOWN)
+        found = outcomes(asked)
+        return dict.fromkeys(self.ids, joint(found)) | found
 
     def _outcome(self, error: BaseException | None) -> LocalOutcome:
         if self._said is not None:
@@ -291,12 +236,17 @@ def _close(half: Half) -> None:
     _OPEN.set(tuple(other for other in _OPEN.get() if other is not half))
 
 
-def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome) -> str | None:
-    """Say why a message could not be ended so; None where it was, now or before."""
-    if before is None:
-        return f"there is no half message {event_id}"
-    if before is OutboxStatus.UNRESOLVED:
-        return f"half message {event_id} waits for a person: `shieldtx half show {event_id}`"
-    if before is OutboxStatus.HALF or before in _ENDS[outcome]:
-        return None
-    return f"half message {event_id} cannot {outcome}: it is {before} by an earlier word or check"
+def guard_open(transaction: CallersTransaction) -> None:
+    """Guard the transaction with every half message of the blocks around this call.
+
+    Raises TransactionRefused where there is none.
+    """
+    blocks = _OPEN.get()
+    if not blocks:
+        raise TransactionRefused(
+            "there is no half message around this call: guard a local transaction inside of "
+            "`with shield.half(...)` or of a method with @shield.transactional, or name the ids of "
+            "those that were prepared by hand"
+        )
+    for block in blocks:
+        block.guard(transaction)

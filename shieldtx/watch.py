@@ -8,6 +8,7 @@ from uuid import UUID
 
 from shieldtx.hooks import Hooks
 from shieldtx.ports import Attempt
+from shieldtx.reasons import reason_of
 
 
 class Watch:
@@ -44,11 +45,11 @@ class Watch:
         """Note that one has failed with `error`, and that this is written down."""
         if not self.is_on:
             return
-        exception = None if isinstance(error, str) else error
+        exception, reason = (None, error) if isinstance(error, str) else (error, reason_of(error))
         self._hooks.failed(
             attempt,
             verdict,
-            error=str(error) if exception is None else f"{type(error).__name__}: {error}",
+            error=reason,
             exception=exception,
             took=self._took(attempt, self._clock()),
         )

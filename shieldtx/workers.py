@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
 from shieldtx.app import ShieldTx
 from shieldtx.checkback import CheckBack
+from shieldtx.consumer import LONGEST_PASS
 from shieldtx.scheduling import Tick, Worker
+from shieldtx.store.limits import one_schema_two_sources
+
+log = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 4
 HOUSEKEEPING = timedelta(minutes=1)
@@ -31,6 +36,9 @@ def relay_worker(app: ShieldTx) -> Worker:
             worker.wake("poll")
         return False
 
+    def wake(tick: str) -> None:
+        worker.wake(tick)
+
     def poll() -> bool | timedelta:
         done = relay.run_once()
         if done.slowed and not done.outage:
@@ -38,6 +46,7 @@ def relay_worker(app: ShieldTx) -> Worker:
         return done.backlog and not done.outage
 
     def keep_house() -> bool:
+        _warn_of_other_sources(app)
         return housekeeping.run_once().more
 
     def close() -> None:
@@ -49,20 +58,22 @@ def relay_worker(app: ShieldTx) -> Worker:
     worker = Worker(
         name="relay",
         ticks=[
-            Tick(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE),
+            Tick(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
             Tick(
                 name="poll",
                 run=poll,
                 every=poll_interval,
                 linger=LINGER,
                 until_next=partial(relay.until_due, within=poll_interval),
+                vital=True,
             ),
             Tick(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
-            *_half_message_ticks(app, stopping=lambda: worker.stopping),
+            *_half_message_ticks(app, stopping=lambda: worker.stopping, wake=wake),
         ],
         close=close,
         stop_timeout=app.settings.stop_timeout,
         watchdog=app.settings.watchdog,
+        failure_limit=app.settings.failure_limit,
     )
     listener = app.listener(lambda: worker.wake("poll"))
     if listener is not None:
@@ -70,8 +81,23 @@ def relay_worker(app: ShieldTx) -> Worker:
     return worker
 
 
-def _half_message_ticks(app: ShieldTx, *, stopping: Callable[[], bool]) -> list[Tick]:
-    """Check the half messages of each type by a tick of its own: none waits for a slow checker."""
+def _warn_of_other_sources(app: ShieldTx) -> None:
+    for source, count in app.limits().other_sources(app.settings.source).items():
+        log.warning("%s", one_schema_two_sources(count, source, app.settings.source))
+
+
+def _half_message_ticks(
+    app: ShieldTx, *, stopping: Callable[[], bool], wake: Callable[[str], None]
+) -> list[Tick]:
+    """Check the half messages of each type by a tick of its own: none waits for a slow checker.
+
+    Only a type with a check due is woken, by one look at all types.
+    """
+
+    def look() -> bool:
+        for event_type in app.halves.checks_due():
+            wake(_checks_of(event_type))
+        return False
 
     def check(check_back: CheckBack) -> bool:
         return check_back.run_once().more
@@ -82,10 +108,15 @@ def _half_message_ticks(app: ShieldTx, *, stopping: Callable[[], bool]) -> list[
     parking = app.halves.parking()
     check_backs = app.halves.check_backs(stopping=stopping)
     checks = [
-        Tick(name=f"checks of {each.event_type}", run=partial(check, each), every=CHECKS)
+        Tick(name=_checks_of(each.event_type), run=partial(check, each), every=None)
         for each in check_backs
     ]
-    return [*checks, Tick(name="parking", run=park, every=PARKING)]
+    looks = [Tick(name="checks", run=look, every=CHECKS)] if checks else []
+    return [*looks, *checks, Tick(name="parking", run=park, every=PARKING)]
+
+
+def _checks_of(event_type: str) -> str:
+    return f"checks of {event_type}"
 
 
 def consumer_worker(app: ShieldTx, group: str) -> Worker:
@@ -103,9 +134,16 @@ def consumer_worker(app: ShieldTx, group: str) -> Worker:
     worker = Worker(
         name=f"consumer {group}",
         # The interval is the pause after a failed pass.
-        ticks=[Tick(name="poll", run=consume, every=timedelta(seconds=1))],
+        ticks=[Tick(name="poll", run=consume, every=timedelta(seconds=1), vital=True)],
         close=close,
         stop_timeout=app.settings.stop_timeout,
-        watchdog=app.settings.watchdog,
+        watchdog=max(app.settings.watchdog, _longest_pass(app, group)),
+        failure_limit=app.settings.failure_limit,
     )
     return worker
+
+
+def _longest_pass(app: ShieldTx, group: str) -> timedelta:
+    """Return how long a pass may take: a handler that uses its whole lease does not hang."""
+    leases = [handler.lease for handler in app.groups[group].handlers()]
+    return max(leases, default=timedelta(0)) + 2 * timedelta(seconds=LONGEST_PASS)

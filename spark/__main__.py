@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import Outcome
-from shieldtx.reconcile.jdbc import PACKAGE
 from shieldtx.reconcile.request import ReconcileRequest, from_json
 
 from . import job
@@ -72,11 +72,7 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
         .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
         .config("spark.sql.warehouse.dir", scratch)
         .config("spark.local.dir", scratch)
-    )
-    builder = (
-        builder.config("spark.jars", str(request.jdbc_jar))
-        if request.jdbc_jar
-        else builder.config("spark.jars.packages", PACKAGE)
+        .config("spark.jars", str(driver_jar(request)))
     )
     spark = builder.getOrCreate()
     try:
@@ -86,6 +82,14 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
         raise RuntimeError(root_cause(error)) from error
     finally:
         spark.stop()
+
+
+def driver_jar(request: ReconcileRequest) -> Path:
+    """Return the JDBC driver of the request; without one, the pinned one, fetched and verified.
+
+    Raises DownloadFailed.
+    """
+    return request.jdbc_jar or fetch_jdbc_driver(progress=job.report_progress)
 
 
 def root_cause(error: Exception) -> str:

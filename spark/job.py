@@ -31,23 +31,23 @@ def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
     """Compare the services each with each and leave the findings in the request's folder."""
     began, request = time.monotonic(), inquiry.request
     databases = Databases(spark=spark, request=request)
-    _say("asking the databases for their clocks")
+    report_progress("asking the databases for their clocks")
     clocks = inquiry.clocks.result()
-    _say("comparing digests" if inquiry.digests else "looking for types of events")
+    report_progress("comparing digests" if inquiry.digests else "looking for types of events")
     _expect(spark, many_rows=False)
     plan = plan_of(databases, inquiry.digests.result() if inquiry.digests else None)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     if request.broker is not None:
-        _say("reading topics")
+        report_progress("reading topics")
     beside = _beside_topics(databases, plan, clocks)
     with ThreadPoolExecutor(1) as aside:
         # The databases count while Spark judges: neither waits for the other.
         traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
-        _say("reading rows")
+        report_progress("reading rows")
         books = books_of(databases, plan)
         windows = _windows(books.expectation, clocks, request)
         rows = union_of([_judged(databases, books, windows), *beside.rows]).persist()
-        _say("judging, and writing the rows that are not in order")
+        report_progress("judging, and writing the rows that are not in order")
         judged = tallies_of(rows)
         days = days_of(traffic.result(), judged)
     folder = OutputFolder(path=request.folder)
@@ -145,6 +145,6 @@ def _expect(spark: SparkSession, *, many_rows: bool) -> None:
         spark.conf.set(setting, many_rows)
 
 
-def _say(what: str) -> None:
-    """Say it in the log, where whoever waits looks for it."""
+def report_progress(what: str) -> None:
+    """Write a line of progress into the log, which the process that waits for the job reads."""
     print(f"{PROGRESS}{what}", flush=True)

@@ -12,20 +12,26 @@ from .reads import EVERYTHING, Read
 # In the words of the indexes, one for each of these: what is open, what waits for a person (and
 # stays in the report until somebody has seen to it), what has settled since.
 _OPEN_IN_OUTBOX = (
-    "(o.settled_at IS NULL AND NOT o.waiting)",
+    "(o.settled_at IS NULL AND NOT o.waiting AND NOT o.holds_key)",
+    "(o.settled_at IS NULL AND o.holds_key)",
     "(o.settled_at IS NULL AND o.waiting)",
 )
 _OPEN_IN_INBOX = ("i.settled_at IS NULL",)
-_WITH_A_PERSON = (
-    "({row}.settled_at IS NOT NULL AND {row}.last_error IS NOT NULL"
-    " AND {row}.status IN ('FAILED', 'UNRESOLVED', 'DEAD'))"
+_OF_OPERATORS_IN_OUTBOX = (
+    "(o.settled_at IS NOT NULL AND o.last_error IS NOT NULL"
+    " AND o.status IN ('FAILED', 'UNRESOLVED'))"
+)
+_OF_OPERATORS_IN_INBOX = (
+    "(i.settled_at IS NOT NULL AND i.last_error IS NOT NULL"
+    " AND i.tx_kind = 'ROLLBACK' AND i.status = 'DEAD')"
 )
 _MOVED = "{row}.settled_at >= {since}"
 
 
 def read_of_outbox(selection: Selection, service: str) -> Read:
     """Return the rows of a service's outbox that a selection covers."""
-    return _read(selection, service, row="o", written="created_at", open_=_OPEN_IN_OUTBOX)
+    any_of = (*_OPEN_IN_OUTBOX, _OF_OPERATORS_IN_OUTBOX)
+    return _read(selection, service, row="o", written="created_at", any_of=any_of)
 
 
 def read_of_inbox(selection: Selection, service: str) -> Read:
@@ -33,17 +39,18 @@ def read_of_inbox(selection: Selection, service: str) -> Read:
 
     An event's own time is when it was written upstream.
     """
-    return _read(selection, service, row="i", written="event_time", open_=_OPEN_IN_INBOX)
+    any_of = (*_OPEN_IN_INBOX, _OF_OPERATORS_IN_INBOX)
+    return _read(selection, service, row="i", written="event_time", any_of=any_of)
 
 
 def _read(
-    selection: Selection, service: str, *, row: str, written: str, open_: Sequence[str]
+    selection: Selection, service: str, *, row: str, written: str, any_of: Sequence[str]
 ) -> Read:
     conditions = []
     moved = selection.moved_since.get(service)
     if moved is not None:
-        any_of = (*open_, _WITH_A_PERSON, _MOVED)
-        whatever = " OR ".join(any_of).format(row=row, since=_literal(moved))
+        moved_since = _MOVED.format(row=row, since=_literal(moved))
+        whatever = " OR ".join((*any_of, moved_since))
         conditions.append(f"({whatever})")
     if selection.written_since is not None:
         conditions.append(f"{row}.{written} >= {_literal(selection.written_since)}")

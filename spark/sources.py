@@ -26,7 +26,10 @@ IS_ODD_DOWNSTREAM = """(
     i.tx_kind = 'ROLLBACK' OR i.status <> 'PROCESSED' OR (i.source, i.event_id) IN (
         SELECT r.causation_source, r.causation_id FROM {outbox} r
         WHERE r.tx_kind = 'ROLLBACK' AND r.causation_source IS NOT NULL
-          AND r.causation_id IS NOT NULL))"""
+          AND r.causation_id IS NOT NULL)
+    OR (i.consumer_group, i.event_id) IN (
+        SELECT r.consumer_group, r.compensated_id FROM {inbox} r
+        WHERE r.compensated_id IS NOT NULL))"""
 """Whether an inbox row can be anything but an effect that was never taken back."""
 
 # An open row lives for as long as the row that holds it back: the first one of its key. Both
@@ -39,9 +42,10 @@ _OUTBOX = """
            {bucket} AS bucket, {odd} AS upstream_odd,
            CASE WHEN o.settled_at IS NULL
                 THEN greatest(o.created_at, o.due_at, o.lease_until, (
-                    SELECT max(greatest(h.due_at, h.lease_until)) FROM {outbox} h
-                    WHERE h.settled_at IS NULL AND h.waiting AND h.holds_key
-                      AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq))
+                    SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
+                    WHERE h.settled_at IS NULL AND h.holds_key
+                      AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
+                    ORDER BY h.seq LIMIT 1))
                 ELSE greatest(o.created_at, o.settled_at)
            END AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""

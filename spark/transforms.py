@@ -93,10 +93,11 @@ def alone(pairs: DataFrame) -> DataFrame:
 
 
 def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFrame) -> DataFrame:
-    """Add `answered`, `entitled` and `answered_at`.
+    """Add `answered`, `entitled`, `answered_at` and `undone_first`.
 
     A COMMIT is answered by a rollback of it, from the service that received it. A ROLLBACK is
-    answered by the compensation of its event, in the group that received it.
+    answered by the compensation of its event, in the group that received it. A COMMIT is undone
+    first when that compensation was settled before the group's effect.
     """
     answers = (
         rollbacks.withColumns(
@@ -128,11 +129,23 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
         }
     )
     keys = ["kind", "asked_of", "downstream", "answered_id", "answering_group"]
+    undone = compensations.select(
+        F.lit(TxKind.COMMIT.value).alias("kind"),
+        "downstream",
+        "consumer_group",
+        F.col("causation_id").alias("event_id"),
+        F.col("answered_at").alias("undone_at"),
+    )
     return (
         asking.join(answers.withColumnRenamed("upstream", "asked_of"), on=keys, how="left")
+        .join(undone, on=["kind", "downstream", "consumer_group", "event_id"], how="left")
+        .withColumn(
+            "undone_first",
+            _unless_unknown(F.col("undone_at") < F.col("settled_at"), otherwise=False),
+        )
         .withColumn("answered", F.col("answered_at").isNotNull())
         .withColumn("entitled", F.coalesce("entitled", F.lit(col=False)))
-        .drop("asked_of", "answered_id", "answering_group")
+        .drop("asked_of", "answered_id", "answering_group", "undone_at")
     )
 
 

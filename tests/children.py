@@ -16,4 +16,11 @@ from shieldtx.embedded.processes import die_with_parent
 
 def start(command: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:
     """Start a process as subprocess.Popen does; it dies with the thread that asked for it."""
-    return subprocess.Popen(command, preexec_fn=die_with_parent(signal.SIGKILL), **settings)  # noqa: PLW1509 - see there
+    die = die_with_parent(signal.SIGKILL)
+
+    def prepare() -> None:
+        die()
+        # Tests that run under nohup ignore it, and what they start would too.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    return subprocess.Popen(command, preexec_fn=prepare, **settings)  # noqa: PLW1509 - see there

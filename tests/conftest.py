@@ -73,7 +73,11 @@ def kafka_threads() -> set[threading.Thread]:
 def postgres() -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL for the whole run; it survives its own crashes, not the machine's."""
     # A small log is written over and over, and takes no memory for ever new files.
-    settings = {"max_connections": "200", "max_wal_size": "256MB"}
+    settings = {
+        "max_connections": "200",
+        "max_wal_size": "256MB",
+        "max_prepared_transactions": "20",
+    }
     server = EmbeddedPostgres(fsync=False, settings=settings)
     start_in_memory(server)
     yield server

@@ -18,6 +18,7 @@ from shieldtx.ports import (
     Outcome,
     Pressure,
     Publisher,
+    ReceivedRecord,
     Record,
     Subscriber,
     TopicAdmin,
@@ -29,6 +30,18 @@ QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), ji
 """Three attempts without any waiting."""
 SECONDS_LATE = 10
 """On a busy machine; polls are ten minutes or more away where this is asked."""
+
+
+def as_received(record: Record) -> ReceivedRecord:
+    """Return a record as a consumer would receive it, from the beginning of a partition."""
+    return ReceivedRecord(
+        topic=record.topic,
+        partition=0,
+        offset=0,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+    )
 
 
 class Service:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +39,8 @@ class Delays:
     """Events per second that the writer was to write."""
     load: float
     """Events per second that it managed to write."""
+    warm_longest_ms: float = 0.0
+    """Of the events that do not count."""
 
     def outcome(self, name: str, title: str) -> Outcome:
         """Return the two percentiles as figures, and all of it for the plots."""
@@ -71,14 +73,26 @@ class Delays:
         )
 
 
-def to_record(bench: Bench, *, rate: int, seconds: float, hot: bool = False) -> Delays:
-    """Measure from the commit to the moment at which a waiting consumer has the record."""
-    events = int(rate * (seconds + WARM_S))
+def to_record(
+    bench: Bench,
+    *,
+    rate: int,
+    seconds: float,
+    hot: bool = False,
+    warm: float = WARM_S,
+    prepare: Callable[[Place], None] = lambda _: None,
+) -> Delays:
+    """Measure from the commit to the moment at which a waiting consumer has the record.
+
+    The events of the first `warm` seconds do not count. `prepare` fills the outbox before.
+    """
+    events = int(rate * (seconds + warm))
     with bench.servers.place() as place, ExitStack() as running:
+        prepare(place)
         relay = psutil.Process(running.enter_context(worker(place, "relay")).pid)
         arrivals = running.enter_context(Arrivals(place))
         used = _cpu(relay)
-        writer = _writer(running, bench, place, rate=rate, seconds=seconds + WARM_S, hot=hot)
+        writer = _writer(running, bench, place, rate=rate, seconds=seconds + warm, hot=hot)
         wal = place.wal()
         writer.begin()
         found = arrivals.read(events)
@@ -87,12 +101,15 @@ def to_record(bench: Bench, *, rate: int, seconds: float, hot: bool = False) -> 
         writer.hear()
         committed = _committed(place, "bench_order")
     check(found, committed).require_whole("the records that were waited for")
+    every = _delays(committed, found, warm=0.0)
+    counted = _delays(committed, found, warm=warm)
     return Delays(
-        milliseconds=_delays(committed, found),
+        milliseconds=counted,
         cpu_us=cpu,
         wal_per_event=wal_per_event,
         rate=rate,
         load=_load(committed),
+        warm_longest_ms=max(each for mark, each in every.items() if mark not in counted),
     )
 
 
@@ -145,8 +162,10 @@ def _committed(place: Place, table: str) -> dict[Mark, float]:
     return {Mark(key=key, number=number): at for key, number, at in rows}
 
 
-def _delays(begun: Mapping[Mark, float], ended: Mapping[Mark, float]) -> dict[Mark, float]:
-    first = min(begun.values()) + WARM_S
+def _delays(
+    begun: Mapping[Mark, float], ended: Mapping[Mark, float], *, warm: float = WARM_S
+) -> dict[Mark, float]:
+    first = min(begun.values()) + warm
     return {mark: (ended[mark] - at) * 1e3 for mark, at in begun.items() if at >= first}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.subjects.application import application, handle
 from benchmarks.subjects.telling import Telling
+from shieldtx.garbage import few_collections
 from shieldtx.inbox import Verdict
-from shieldtx.scheduling import few_collections
 
 
 @few_collections()

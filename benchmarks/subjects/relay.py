@@ -10,8 +10,9 @@ import psutil
 from benchmarks.subjects.application import application
 from benchmarks.subjects.telling import Telling
 from shieldtx import ShieldTx
+from shieldtx.garbage import few_collections
 from shieldtx.relay import Relay
-from shieldtx.scheduling import few_collections
+from shieldtx.store.schema import DEFAULT_SHARDS
 
 RENEWAL_S = 5.0
 IDLE_S = 0.002
@@ -26,7 +27,7 @@ def main() -> None:
         url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
     )
     relay = app.relay()
-    share = app.settings.shards // job.get("relays", 1)
+    share = DEFAULT_SHARDS // job.get("relays", 1)
     deadline = time.monotonic() + 60
     while len(relay.shards) != share:
         relay.renew()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic.operations import Operations
 
+from shieldtx.store.online import refuse_rows
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -21,6 +23,24 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
         "shield_inbox",
         sa.Column("together", sa.Boolean(), nullable=False, server_default=sa.false()),
         schema=schema,
+    )
+
+
+def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
+    """Refuse to forget whose attempt was one of a batch: the older release counts it once more."""
+    inbox = sa.table(
+        "shield_inbox",
+        sa.column("event_id", sa.Uuid()),
+        sa.column("consumer_group"),
+        sa.column("together", sa.Boolean()),
+        schema=schema,
+    )
+    refuse_rows(
+        connection,
+        sa.select(inbox.c.event_id, inbox.c.consumer_group).where(inbox.c.together),
+        what="inbox rows whose attempt was one of a batch",
+        loss="for which an attempt would be counted twice afterwards",
+        remedy="Run the consumers of these groups until the rows are settled, and stop them first",
     )
 
 

@@ -1,6 +1,6 @@
 """The runs of the reconciliation, and where the few rollbacks are among all events.
 
-The indexes are built in one scan of each table, during which nobody writes to it.
+The indexes are built beside the writers of both tables.
 
 Revision ID: 0003
 Revises: 0002
@@ -11,18 +11,29 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic.operations import Operations
 
+from shieldtx.store.online import LargeIndex, refuse_rows
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
 
 TIMESTAMP = sa.DateTime(timezone=True)
-ROLLBACKS = sa.text("tx_kind = 'ROLLBACK'")
 RUNNING = sa.text("outcome IS NULL")
+
+ONLINE = tuple(
+    LargeIndex(
+        name=f"{table}_rollback_idx",
+        table=table,
+        columns=("causation_id",),
+        where="tx_kind = 'ROLLBACK'",
+    )
+    for table in ("shield_outbox", "shield_inbox")
+)
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Make the table of the runs, and the indexes."""
+    """Make the table of the runs."""
     op.create_table(
         "shield_reconcile_run",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -50,19 +61,25 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
         postgresql_where=RUNNING,
         sqlite_where=RUNNING,
     )
-    for table in ("outbox", "inbox"):
-        op.create_index(
-            f"shield_{table}_rollback_idx",
-            f"shield_{table}",
-            ["causation_id"],
-            schema=schema,
-            postgresql_where=ROLLBACKS,
-            sqlite_where=ROLLBACKS,
-        )
+
+
+def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
+    """Refuse to drop stored runs."""
+    run = sa.table("shield_reconcile_run", sa.column("run_id"), schema=schema)
+    refuse_rows(
+        connection,
+        sa.select(run.c.run_id).order_by(run.c.run_id),
+        what="stored runs of the reconciliation",
+        loss="which would be lost",
+        remedy="`shieldtx reconcile runs` lists them: keep a copy, and delete the rows of "
+        "shield_reconcile_run first",
+    )
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
     """Drop them, and with them up to when all was in order: the next run looks at everything."""
     for table in ("outbox", "inbox"):
-        op.drop_index(f"shield_{table}_rollback_idx", f"shield_{table}", schema=schema)
+        op.drop_index(
+            f"shield_{table}_rollback_idx", f"shield_{table}", schema=schema, if_exists=True
+        )
     op.drop_table("shield_reconcile_run", schema=schema)

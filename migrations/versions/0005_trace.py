@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic.operations import Operations
 
+from shieldtx.store.online import refuse_rows
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
@@ -41,6 +43,18 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
         schema=schema,
     )
     op.create_index("shield_trace_event_idx", "shield_trace", ["event_id"], schema=schema)
+
+
+def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
+    """Refuse to drop stored attempts."""
+    trace = sa.table("shield_trace", sa.column("event_id", sa.Uuid()), schema=schema)
+    refuse_rows(
+        connection,
+        sa.select(trace.c.event_id),
+        what="stored attempts of the trace",
+        loss="which would be lost",
+        remedy="Set SHIELDTX_TRACE=false in all processes, and delete the rows of shield_trace",
+    )
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all

@@ -10,28 +10,28 @@ from typing import Final
 
 from alembic.operations import Operations
 
+from shieldtx.store.online import LargeIndex
+
 revision = "0006"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
 
 TABLES: Final = ("shield_outbox", "shield_inbox")
-POSTGRESQL_16: Final = (16,)
+
+# An index of pages (BRIN): it is small, and hardly costs the rows anything. Before PostgreSQL 16 it
+# would cost them much, as no update of an indexed column could be HOT.
+# https://www.postgresql.org/docs/16/release-16.html
+ONLINE: Final = tuple(
+    LargeIndex(
+        name=f"{table}_settled_idx", table=table, columns=("settled_at",), using="brin", since=16
+    )
+    for table in TABLES
+)
 
 
-def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Make the index, one of pages (BRIN): it is small, and hardly costs the rows anything.
-
-    Before PostgreSQL 16 it would cost them much: no update of an indexed column could be HOT.
-    https://www.postgresql.org/docs/16/release-16.html
-    """
-    dialect = op.get_context().dialect
-    if dialect.name == "postgresql" and (dialect.server_version_info or ()) < POSTGRESQL_16:
-        return
-    for table in TABLES:
-        op.create_index(
-            f"{table}_settled_idx", table, ["settled_at"], schema=schema, postgresql_using="brin"
-        )
+def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
+    """Change nothing but what is in `ONLINE`."""
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all

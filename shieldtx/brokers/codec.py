@@ -7,7 +7,7 @@ The headers that a user gave an event travel under their own names.
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from pydantic_core import from_json
 
+from shieldtx.delays import EARLIEST, LATEST
 from shieldtx.errors import EventRefused, UndecodableRecord
 from shieldtx.events import Envelope, physical_topic
 from shieldtx.ports import ReceivedRecord, Record
@@ -42,9 +43,6 @@ _UUID_LENGTH: Final = 36
 # Makes any digit a 0: to look for these then takes a fifth of a regular expression's time.
 _SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _MANY_DIGITS: Final = b"0" * 200
-# A day from the ends of Python's time: a database may show it in any time zone.
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-_LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 _SHOWN_CHARACTERS: Final = 80
 
 _Headers = tuple[tuple[str, bytes | None], ...]
@@ -270,7 +268,7 @@ def _time(text: str) -> datetime:
         time = time.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise UndecodableRecord(f"ce_time: {_shown(text)} is no time of RFC 3339") from error
-    if not _EARLIEST <= time <= _LATEST:
+    if not EARLIEST <= time <= LATEST:
         raise UndecodableRecord(f"ce_time: {_shown(text)} is beyond what every time zone can show")
     return time
 

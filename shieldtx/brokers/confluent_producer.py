@@ -65,7 +65,12 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
     }
     with connection.translated("connecting"):
         client = Confluent(options)
-        client.ask(timeout=within)
+        try:
+            client.ask(timeout=within)
+        except BaseException:
+            # Left to the garbage collector it would keep its threads and its pipes for minutes.
+            client.abandon()
+            raise
     return client
 
 
@@ -100,8 +105,12 @@ class Confluent:
         self.asked_for: set[str] = set()
         self._throttled_until = 0.0
         self._was_full = False
-        options = options | {"throttle_cb": self._on_throttle}
-        self.producer = confluent_kafka.Producer(options, logger=_Log())
+        self._failure = ""
+        callbacks = {"throttle_cb": self._on_throttle, "error_cb": self._on_error}
+        try:
+            self.producer = confluent_kafka.Producer(options | callbacks, logger=_Log())
+        except confluent_kafka.KafkaException as error:
+            raise error_of(error.args[0]) from error
         self._partitions: dict[str, tuple[int, float]] = {}
 
     def ask(self, topic: str | None = None, *, timeout: float) -> Any:
@@ -109,7 +118,8 @@ class Confluent:
         try:
             return self.producer.list_topics(topic, timeout=timeout)
         except confluent_kafka.KafkaException as error:
-            raise error_of(error.args[0]) from error
+            self.producer.poll(0)  # has the callbacks called: there alone is why it cannot connect
+            raise error_of(error.args[0], self._failure) from error
 
     def knows(self, topic: str) -> bool:
         """Whether the metadata at hand tell of this topic."""
@@ -139,6 +149,9 @@ class Confluent:
     def _on_throttle(self, event: Any) -> None:
         until = time.monotonic() + event.throttle_time
         self._throttled_until = max(self._throttled_until, until)
+
+    def _on_error(self, error: Any) -> None:
+        self._failure = str(error.str())
 
     def _on_full(self) -> None:
         self._was_full = True
@@ -232,9 +245,9 @@ class _Round:
         return self._ends
 
 
-def error_of(error: Any) -> KafkaError:
+def error_of(error: Any, reason: str = "") -> KafkaError:
     """Return librdkafka's error as the one of kafka-python."""
-    said = f"{error.name()}: {error.str()}"
+    said = f"{error.name()}: {error.str()}" + (f" ({reason})" if reason else "")
     if error.code() in _FATAL:
         return KafkaError(said)
     if error.code() > 0:

@@ -7,7 +7,9 @@ from typing import Literal, Protocol, TypeAlias
 
 from pydantic import SecretStr
 
+from shieldtx.brokers.codec import MAX_HEADER_BYTES, MAX_KEY_BYTES
 from shieldtx.brokers.kafka_admin import KafkaTopics
+from shieldtx.brokers.kafka_client import MESSAGE_MAX_BYTES, ProducerSettings
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_publisher import KafkaPublisher
 from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
@@ -61,15 +63,26 @@ class KafkaSettings(Protocol):
         """Which client the relay sends with."""
         ...
 
+    @property
+    def max_payload_bytes(self) -> int:
+        """Of the largest payload that the service writes."""
+        ...
+
 
 class KafkaBroker:
     """A Kafka cluster: makes publishers, subscribers and topic admins for it."""
 
     def __init__(
-        self, connection: KafkaConnection, *, producer: ProducerName = "kafka-python"
+        self,
+        connection: KafkaConnection,
+        *,
+        producer: ProducerName = "kafka-python",
+        max_record_bytes: int = MESSAGE_MAX_BYTES,
     ) -> None:
+        """Connect to nothing yet; the publisher rejects records above `max_record_bytes`."""
         self._connection = connection
         self._producer = producer
+        self._producing = ProducerSettings(max_record_bytes=max_record_bytes)
 
     @classmethod
     def from_settings(cls, settings: KafkaSettings) -> KafkaBroker:
@@ -86,6 +99,10 @@ class KafkaBroker:
                 ssl_cafile=settings.kafka_ssl_cafile,
             ),
             producer=settings.kafka_producer,
+            # What `add` accepts is sent: the brokers and the topics alone may take less.
+            max_record_bytes=max(
+                MESSAGE_MAX_BYTES, settings.max_payload_bytes + MAX_KEY_BYTES + MAX_HEADER_BYTES
+            ),
         )
 
     def publisher(self) -> KafkaPublisher:
@@ -96,8 +113,10 @@ class KafkaBroker:
         if self._producer == "confluent-kafka":
             from shieldtx.brokers import confluent_producer  # noqa: PLC0415  an extra
 
-            return KafkaPublisher(self._connection, connect=confluent_producer.connect)
-        return KafkaPublisher(self._connection)
+            return KafkaPublisher(
+                self._connection, self._producing, connect=confluent_producer.connect
+            )
+        return KafkaPublisher(self._connection, self._producing)
 
     def subscriber(self, group: str, topics: Sequence[str]) -> KafkaSubscriber:
         """Return a new member of a consumer group; it connects when it first polls."""

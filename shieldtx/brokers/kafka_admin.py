@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import (
     InvalidTopicError,
     NoError,
@@ -85,6 +85,25 @@ class KafkaTopics:
             answer = admin.describe_configs([resource], config_filter="all")
         setting = answer.get("topic", {}).get(name, {}).get(_POLICY, {})
         return "compact" in (setting.get("value") or "")
+
+    def stable_ends(self, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Return up to where consumers can read: the first offset of an open transaction.
+
+        The end of the log where no transaction is open. Raises as `describe`.
+        """
+        asked = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions}
+        with self._asking("asking where transactions are open") as admin:
+            answer = admin.list_partition_offsets(asked, isolation_level="read_committed")
+        return {place.partition: found.offset for place, found in answer.items()}
+
+    def strangers(self, group_id: str) -> Collection[str]:
+        """Return the client ids of a group's members that are not this service's.
+
+        Raises as `describe`.
+        """
+        with self._asking("asking for a group's members") as admin:
+            found = admin.describe_groups([group_id])[group_id]
+        return {member["client_id"] for member in found["members"]} - {self._connection.client_id}
 
     def close(self) -> None:
         """Let go of the broker."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +17,20 @@ from kafka.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from kafka.net.compat import KafkaNetClient
 
 from shieldtx.brokers.kafka_log import connection_errors, hide
+from shieldtx.brokers.kafka_network import Network
+from shieldtx.brokers.kafka_parts import require_parts
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+NO_DESCRIPTOR: Final = (
+    "this process or its host can open no more files: find what holds them with `lsof -p`, or "
+    "raise the limit with `ulimit -n`"
+)
+_NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+_OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 _HIGHEST_PORT: Final = 65_535
 
 C = TypeVar("C")
@@ -69,6 +78,16 @@ class KafkaConnection:
                 raise ConfigurationError(
                     f"Kafka over {self.security_protocol} needs a SASL username and password"
                 )
+        elif unused := [name for name in _OF_SASL if getattr(self, name) is not None]:
+            raise ConfigurationError(
+                f"Kafka over {self.security_protocol} uses no account, but {unused[0]} is set: use "
+                "SASL_SSL or SASL_PLAINTEXT (SHIELDTX_KAFKA_SECURITY_PROTOCOL), or leave it out"
+            )
+        if self.ssl_cafile is not None and not self.security_protocol.endswith("SSL"):
+            raise ConfigurationError(
+                f"Kafka over {self.security_protocol} uses no certificates, but ssl_cafile is set: "
+                "use SSL or SASL_SSL (SHIELDTX_KAFKA_SECURITY_PROTOCOL), or leave it out"
+            )
         if self.ssl_cafile is not None and not Path(self.ssl_cafile).is_file():
             raise ConfigurationError(f"Kafka CA file {self.ssl_cafile!r} does not exist")
         for address in self.addresses:
@@ -99,22 +118,18 @@ class KafkaConnection:
             options["ssl_cafile"] = self.ssl_cafile
         return options
 
-    def open(
-        self, kind: Callable[..., C], *, within: float, **options: Any
-    ) -> tuple[C, KafkaNetClient]:
+    def open(self, kind: Callable[..., C], *, within: float, **options: Any) -> tuple[C, Network]:
         """Make a producer, consumer or admin within some seconds; return it and its network client.
 
-        Raises BrokerUnavailable when no broker answers, BrokerError when it will not have us.
+        Raises BrokerUnavailable when no broker answers, BrokerError when it will not have us. A
+        client that does not connect leaves nothing open.
         """
-        networks: list[KafkaNetClient] = []
+        require_parts()
+        networks: list[Network] = []
 
-        def network(**configs: Any) -> KafkaNetClient:
-            made = KafkaNetClient(**configs)  # type: ignore[no-untyped-call]
-            # Its default is to have brokers create any topic that somebody asks for, and the option
-            # of that name of producers and consumers does not get here (kafka-python 3.0.12).
-            made.cluster.config["allow_auto_create_topics"] = False
-            networks.append(made)
-            return made
+        def network(**configs: Any) -> Network:
+            networks.append(Network(**configs))
+            return networks[0]
 
         try:
             with self.translated("connecting"), connection_errors() as errors:
@@ -126,13 +141,21 @@ class KafkaConnection:
                         **options,
                     )
                 except KafkaTimeoutError as error:
-                    raise _most_telling([error, *errors]) from None
+                    failures = [n.failure for n in networks if isinstance(n.failure, KafkaError)]
+                    raise _most_telling([error, *failures, *errors]) from None
         except BaseException:
             # A constructor that gives up leaves its sockets and its thread behind.
             for half_made in networks:
-                half_made.close()  # type: ignore[no-untyped-call]
+                half_made.close()
             raise
         return client, networks[0]
+
+    def unreachable(self, *, for_seconds: float, reason: Exception | None) -> BrokerUnavailable:
+        """Return the error of a client that has tried in vain for a while to connect."""
+        why = "" if reason is None else f": {reason}{self._hint(reason)}"
+        return BrokerUnavailable(
+            f"Kafka at {self.bootstrap_servers} has not been reachable for {for_seconds:.1f} s{why}"
+        )
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
@@ -144,8 +167,15 @@ class KafkaConnection:
             if isinstance(error, (RetriableError, BrokerNotAvailableError)):
                 raise BrokerUnavailable(message) from error
             raise BrokerError(message) from error
+        except OSError as error:
+            if error.errno not in _NONE_LEFT:
+                raise
+            message = f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error)}"
+            raise BrokerUnavailable(message) from error
 
-    def _hint(self, error: KafkaError) -> str:
+    def _hint(self, error: Exception) -> str:
+        if any(os.strerror(number) in str(error) for number in _NONE_LEFT):
+            return f" ({NO_DESCRIPTOR})"
         # The client may notice that the broker hung up before it reads why.
         if "disconnected" in str(error) and self.security_protocol.startswith("SASL"):
             return " (a broker that refuses an account hangs up: check username and password)"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from kafka import TopicPartition
 
@@ -13,7 +15,9 @@ from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_consumer import Consumer
 from shieldtx.brokers.kafka_ranges import OffsetRange
-from shieldtx.errors import TopicMissing
+from shieldtx.errors import BrokerError, TopicMissing
+
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +53,8 @@ class KafkaExtents:
     def of(self, topic: str, *, since: datetime | None = None) -> Extent:
         """Return what the topic holds now; with `since`, from the first record of that time on.
 
-        Raises TopicMissing, BrokerUnavailable, and BrokerError for a topic that may not be read.
+        Raises TopicMissing, BrokerUnavailable, and BrokerError for a topic that may not be read, or
+        whose records cannot be: behind an open transaction nothing is shown to consumers.
         """
         state = self._topics.describe([topic])[topic]
         if state is None:
@@ -68,6 +73,7 @@ class KafkaExtents:
                     # None: every record is older.
                     at = found[place].offset if found[place] else ends[place]
                     starts[place] = max(begins[place], at)
+        self._await_transactions(topic, {place.partition: ends[place] for place in places})
         return Extent(
             ranges=tuple(
                 OffsetRange(topic=topic, partition=p.partition, start=starts[p], end=ends[p])
@@ -75,6 +81,23 @@ class KafkaExtents:
             ),
             later=frozenset(p.partition for p in places if starts[p] > begins[p]),
         )
+
+    def _await_transactions(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Wait a little until no transaction that began before these ends is open."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            stable = self._topics.stable_ends(topic, list(ends))
+            open_ = {p: stable[p] for p, end in ends.items() if stable[p] < end}
+            if not open_:
+                return
+            if time.monotonic() > deadline:
+                partition, offset = min(open_.items())
+                raise BrokerError(
+                    f"partition {partition} of {topic} holds an open transaction of another "
+                    f"producer, since offset {offset}: no consumer receives what is behind it. "
+                    "`kafka-transactions.sh find-hanging` finds it, `abort` ends it"
+                )
+            time.sleep(_LOOK_S)
 
     def is_compacted(self, topic: str) -> bool:
         """Whether old records of a key make room for new ones; see KafkaTopics."""

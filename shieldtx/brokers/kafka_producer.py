@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
-from kafka.net.compat import KafkaNetClient
 
 from shieldtx.brokers.kafka_client import ProducerSettings, Round
 from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_network import Network
 from shieldtx.brokers.kafka_rounds import TAKES_WHOLE_BATCHES, SingleRound, WholeRound
 from shieldtx.ports import Pressure
 
@@ -47,7 +47,7 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
 class Producer(KafkaProducer):
     """A producer that can be let go of with records under way (the protocol Client)."""
 
-    network: KafkaNetClient
+    network: Network
     record_by_record: int | None = None
     """The bytes of a batch, where the fast way is not taken."""
     _abandoned = False

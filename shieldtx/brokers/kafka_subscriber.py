@@ -25,7 +25,7 @@ from shieldtx.brokers.kafka_consumer import Consumer
 from shieldtx.brokers.kafka_identity import Identities
 from shieldtx.brokers.kafka_pauses import Pauses
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
-from shieldtx.ports import Place, ReceivedRecord
+from shieldtx.ports import BATCH_BYTES, Place, ReceivedRecord
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +83,15 @@ class KafkaSubscriber:
             "group_id": group,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
+            # Records of another producer's aborted transaction never happened.
+            "isolation_level": "read_committed",
             "session_timeout_ms": int(session_timeout * 1000),
             "heartbeat_interval_ms": int(session_timeout * 1000 / 5),
             "max_poll_interval_ms": int(max_poll_interval * 1000),
             "request_timeout_ms": int(request_timeout * 1000),
             "metadata_max_age_ms": int(metadata_max_age * 1000),
+            # Of what brokers send at a time: the client's own 50 MB would wait beside a batch.
+            "fetch_max_bytes": 16 * 1024 * 1024,
             # As much as Kafka can send. Its own 100 MB would end the connection before a larger
             # record, again and again, and polls would come back empty.
             "receive_message_max_bytes": 2**31 - 1,
@@ -99,9 +103,12 @@ class KafkaSubscriber:
         self._away_since: float | None = None
         self._joining_since: float | None = None
 
-    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
+    def poll(
+        self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES
+    ) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
 
+        The record that brings their sizes to `limit_bytes` is the last one, however large it is.
         Raises BrokerUnavailable, TopicMissing, and BrokerError for what waiting does not mend. It
         takes some seconds more where it has to connect or to join the group first.
         """
@@ -110,13 +117,26 @@ class KafkaSubscriber:
         with self._client_errors("reading"):
             self._identities.look(self._network.cluster)
             self._pauses.renew(consumer)
-            fetched = self._without_misread(consumer, self._fetch(consumer, timeout, limit))
-            fetched = self._pauses.without_held(consumer, fetched)
-        if not fetched:
+            consumer.take_at_most(limit_bytes)
+            fetched = self._fetch(consumer, timeout, limit)
+            records = self._kept(consumer, fetched)
+        if not records:
             self._check_reachable()
             return []
         self._away_since = None
-        return [_received(record) for records in fetched.values() for record in records]
+        return records
+
+    def _kept(self, consumer: Any, fetched: dict[Any, list[Any]]) -> list[ReceivedRecord]:
+        """Return what this member is to have of fetched records; any error rewinds all of them."""
+        try:
+            kept = self._pauses.without_held(consumer, self._without_misread(consumer, fetched))
+            return [_received(record) for records in kept.values() for record in records]
+        except BaseException:
+            # The client's position is after these records: the next commit would skip them.
+            for place, records in fetched.items():
+                with suppress(ValueError):  # not assigned any more
+                    consumer.seek(place, records[0].offset)
+            raise
 
     def _fetch(self, consumer: Any, timeout: float, limit: int) -> dict[Any, list[Any]]:
         """Poll the client, on and on while it is joining the group.
@@ -279,9 +299,8 @@ class KafkaSubscriber:
         if self._away_since is None:
             self._away_since = now
         if now - self._away_since >= _AWAY_S:
-            raise BrokerUnavailable(
-                f"Kafka at {self._connection.bootstrap_servers} has not been reachable for "
-                f"{now - self._away_since:.1f} s"
+            raise self._connection.unreachable(
+                for_seconds=now - self._away_since, reason=self._network.failure
             )
 
     def _drop(self) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from shieldtx.brokers.memory_cluster import AWAY, Cluster, Member
 from shieldtx.errors import BrokerError
-from shieldtx.ports import Delivery, Outcome, Place, Pressure, ReceivedRecord, Record, TopicState
+from shieldtx.ports import (
+    BATCH_BYTES,
+    Delivery,
+    Outcome,
+    Place,
+    Pressure,
+    ReceivedRecord,
+    Record,
+    TopicState,
+)
 
 
 class MemoryBroker:
@@ -179,7 +188,9 @@ class MemorySubscriber:
         self.member = member
         self._cluster = cluster
 
-    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
+    def poll(
+        self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES
+    ) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records; raises BrokerUnavailable, TopicMissing."""
         cluster, member = self._cluster, self.member
         with cluster.changed:
@@ -189,7 +200,7 @@ class MemorySubscriber:
                 lambda: cluster.is_down or cluster.has_records(member), timeout
             )
             cluster.require()
-            return cluster.fetch(member, limit)
+            return cluster.fetch(member, limit, limit_bytes)
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
         """Remember these records as taken care of; raises BrokerUnavailable."""
@@ -257,6 +268,11 @@ class MemoryTopics:
             self._cluster.require()
             topics = self._cluster.topics
             return {name: topics[name].state if name in topics else None for name in names}
+
+    def strangers(self, group_id: str) -> Collection[str]:
+        """Return none: all members of a group in memory are of one process."""
+        del group_id
+        return ()
 
     def close(self) -> None:
         """Let go of the broker."""

@@ -145,7 +145,7 @@ class Cluster:
                 reader.positions[place] = group.committed.get(place, 0)
         self.changed.notify_all()
 
-    def fetch(self, member: Member, limit: int) -> list[ReceivedRecord]:
+    def fetch(self, member: Member, limit: int, limit_bytes: int) -> list[ReceivedRecord]:
         """Return a member's next records, and go on behind them.
 
         Another partition comes first each time, so that a full one does not starve the others.
@@ -158,9 +158,12 @@ class Cluster:
         fetched: list[ReceivedRecord] = []
         for place in places[first:] + places[:first]:
             start = member.positions[place]
-            records = self.topics[place[0]].logs[place[1]][start : start + limit - len(fetched)]
-            member.positions[place] += len(records)
-            fetched += records
+            for record in self.topics[place[0]].logs[place[1]][start : start + limit]:
+                if len(fetched) == limit or limit_bytes <= 0:
+                    return fetched
+                member.positions[place] += 1
+                fetched.append(record)
+                limit_bytes -= record.size
         return fetched
 
     def has_records(self, member: Member) -> bool:

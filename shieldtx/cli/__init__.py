@@ -1,5 +1,29 @@
 """The command line: `shieldtx`."""
 
-from shieldtx.cli.program import main
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
 
 __all__ = ["main"]
+
+_INIT_PROCESS = 1
+
+
+def main() -> None:
+    """Run the program; the entry point of the script `shieldtx`."""
+    if os.getpid() == _INIT_PROCESS:
+        # A container's first process: the kernel drops signals that it does not handle itself.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _leave)
+    # Afterwards: these imports take a second, in which a container may get SIGTERM.
+    from shieldtx.cli.program import program  # noqa: PLC0415
+
+    program(prog_name="shieldtx")
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  signal's signature
+    """End the process as the signal's default does: nothing is in progress yet."""
+    os._exit(128 + number)

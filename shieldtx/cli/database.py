@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from shieldtx.cli.invocation import invocation
-from shieldtx.cli.output import AsJson, print_json, print_line
+from shieldtx.cli.output import AsJson, print_json, print_line, print_progress
+from shieldtx.store.upgrades import PATIENCE
 
 commands = typer.Typer(
     help="Make, update and check shieldtx's tables in the service's database.",
@@ -20,21 +22,28 @@ def upgrade(
     context: typer.Context,
     revision: Annotated[str, typer.Argument(help="Which revision to go to.")] = "head",
     *,
+    patience: Annotated[
+        float,
+        typer.Option(help="Seconds to wait for transactions that keep the tables locked.", min=1),
+    ] = PATIENCE.total_seconds(),
     as_json: AsJson = False,
 ) -> None:
     """Make the tables, or bring them to this version of shieldtx.
 
-    Safe at any time: all or nothing, and several processes may try at once. Run it before the new
-    version of a service starts.
+    The service may run meanwhile, and several processes may upgrade at once. Each revision is one
+    transaction; it gives up a lock that it does not get within 0.3 s and tries again, so writers
+    wait for less than a second. Indexes of large tables are built beside their writers. Standard
+    error shows the steps. An upgrade that was interrupted goes on where it was: run it again. Run
+    it before the new version of a service starts, over a direct connection, not through PgBouncer.
 
     Example: `shieldtx db upgrade`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL; SHIELDTX_DATABASE_SCHEMA for a schema of its
-    own, SHIELDTX_SHARDS (fixed once the tables are made).
+    own, SHIELDTX_SHARDS for the number of shards of new tables (existing ones keep theirs).
     """
     schema = invocation(context).service().schema
     before = schema.current()
-    schema.upgrade(revision)
+    schema.upgrade(revision, patience=timedelta(seconds=patience), notice=print_progress)
     after = schema.current()
     if as_json:
         print_json({"before": before, "revision": after})
@@ -63,12 +72,16 @@ def current(context: typer.Context, *, as_json: AsJson = False) -> None:
 def check(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Check that the tables fit this version of shieldtx and its settings; exit with 2 if not.
 
+    The check includes the sequences: after a switch-over by logical replication they may be below
+    the rows that are there. The error names the statements that set them.
+
     Example: `shieldtx db check && shieldtx relay`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA, SHIELDTX_SHARDS.
     """
     schema = invocation(context).service().schema
     schema.check()
+    schema.check_sequences()
     revision = schema.current()
     if as_json:
         print_json({"revision": revision, "fits": True})

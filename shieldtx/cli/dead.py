@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from shieldtx.cli import letters
+from shieldtx.cli.discards import discard
 from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
 from shieldtx.cli.persons import operator, says_yes
+from shieldtx.cli.waiting import (
+    Group,
+    Limit,
+    Status,
+    Topic,
+    Who,
+    Yes,
+    in_group,
+    record_of,
+    rows_of,
+    waiting_in,
+)
 from shieldtx.errors import ConfigurationError, IllegalTransition
-from shieldtx.events import physical_topic
-from shieldtx.states import TxKind
-from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
+from shieldtx.store.dead_letters import DeadLetter
 
 commands = typer.Typer(
-    help="List, show and replay FAILED events, DEAD compensations and parked records.",
+    help="List, show, replay and discard FAILED events, DEAD compensations and parked records.",
     no_args_is_help=True,
 )
 
-_NUMBER = re.compile("[0-9]{1,18}")
 
-Group = Annotated[
-    str | None, typer.Option("--group", help="Only what this consumer group received.")
-]
+commands.command()(discard)
 
 
 @commands.command("list")
 def list_(
     context: typer.Context,
     *,
+    status: Status = None,
     group: Group = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind.")] = 50,
+    topic: Topic = None,
+    limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
     """List what waits for a person, the latest first.
@@ -51,14 +59,8 @@ def list_(
     """
     app = invocation(context).service()
     app.schema.check()
-    prefix = app.settings.topic_prefix
-    topics = None if topic is None else [physical_topic(prefix, topic, kind) for kind in TxKind]
-    store = app.dead_letters()
-    parked = store.parked(limit=limit, group=group, topics=topics, values=False)
-    found = [
-        *map(letters.summary_of_letter, store.latest(limit=limit, group=group, topic=topic)),
-        *map(letters.summary_of_record, parked),
-    ]
+    waiting = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
+    found = [letters.summary_of(row) for row in waiting]
     if as_json:
         print_json(found)
         return
@@ -94,9 +96,9 @@ def show(
     app.schema.check()
     store = app.dead_letters()
     if "/" in ref:
-        found = [letters.details_of_record(_record(store, ref), unmasked=payload)]
+        found = [letters.details_of_record(record_of(store, ref), unmasked=payload)]
     else:
-        found = [letters.details_of_letter(x, unmasked=payload) for x in _rows(store, ref)]
+        found = [letters.details_of_letter(x, unmasked=payload) for x in rows_of(store, ref)]
     if as_json:
         print_json(found)
         return
@@ -111,11 +113,8 @@ def replay(
     event_ids: Annotated[list[str], typer.Argument(help="Events, all or none of which go.")],
     *,
     group: Group = None,
-    who: Annotated[
-        str | None,
-        typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    who: Who = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Give FAILED events and DEAD compensations all their attempts again.
@@ -131,7 +130,7 @@ def replay(
     app = invocation(context).service()
     app.schema.check()
     store = app.dead_letters()
-    chosen = [_chosen(_rows(store, ref), group) for ref in dict.fromkeys(event_ids)]
+    chosen = [_chosen(rows_of(store, ref), group) for ref in dict.fromkeys(event_ids)]
     failed = [letter for letter in chosen if letter.group is None]
     for letter in failed:
         typer.echo(letters.warning_of(letter), err=True)
@@ -146,36 +145,10 @@ def replay(
         print_line(f"{letter} is in line again")
 
 
-def _rows(store: SqlDeadLetters, ref: str) -> list[DeadLetter]:
-    try:
-        event_id = UUID(ref)
-    except ValueError:
-        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx dead list`") from None
-    found = list(store.find(event_id))
-    if not found:
-        raise ConfigurationError(f"there is no event {event_id} in this database")
-    return found
-
-
-def _record(store: SqlDeadLetters, ref: str) -> ParkedRecord:
-    parts = ref.split("/")
-    if len(parts) != len(letters.RECORD_REF) or not all(map(_NUMBER.fullmatch, parts[2:])):
-        raise ConfigurationError(f"{ref!r}: write it as {'/'.join(letters.RECORD_REF)}")
-    group, topic, partition, offset = parts
-    found = store.find_parked(
-        group=group, topic=topic, partition=int(partition), offset=int(offset)
-    )
-    if found is None:
-        raise ConfigurationError(f"there is no parked record {ref} in this database")
-    return found
-
-
-def _chosen(rows: list[DeadLetter], group: str | None) -> DeadLetter:
+def _chosen(rows: Sequence[DeadLetter], group: str | None) -> DeadLetter:
     """Return the one row of an event that can be replayed."""
-    wanted = [row for row in rows if group is None or row.group == group]
+    wanted = in_group(rows, group)
     possible = [row for row in wanted if row.can_be_replayed]
-    if not wanted:
-        raise ConfigurationError(f"group {group} has not received event {rows[0].envelope.id}")
     if not possible:
         states = ", ".join(f"{row} is {row.status}" for row in wanted)
         raise IllegalTransition(f"{states}: only FAILED and DEAD events can be replayed")

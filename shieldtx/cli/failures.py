@@ -9,10 +9,20 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, NoSuchModuleError, Operat
 
 from shieldtx.cli.output import printable
 from shieldtx.errors import ConfigurationError, ShieldTxError
+from shieldtx.reasons import message_of
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
 """Also of a command line that cannot be understood."""
+
+
+_POOLER: Final = "behind PgBouncer, set SHIELDTX_DATABASE_POOLER=transaction"
+_ADVICE: Final = {
+    "unsupported startup parameter": _POOLER,
+    'prepared statement "_pg3_': _POOLER,
+    "read-only transaction": "SHIELDTX_DATABASE_URL leads to a server that is not the primary",
+}
+"""What to do about an error, by a part of its text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +40,12 @@ def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911 
             is_setting = isinstance(error, ConfigurationError)
             return _failure(str(error), MISCONFIGURED if is_setting else FAILED)
         case OperationalError() | InterfaceError():
-            return _failure(f"the database cannot be used: {error.orig}", FAILED)
+            return _failure(
+                f"the database cannot be used: {message_of(error)}{_advice(error)}", FAILED
+            )
         case DBAPIError():
-            return _failure(f"the database refused a statement: {error.orig}", FAILED)
+            line = f"the database refused a statement: {message_of(error)}{_advice(error)}"
+            return _failure(line, FAILED)
         case NoSuchModuleError():
             return _failure(f"SHIELDTX_DATABASE_URL: {error}", MISCONFIGURED)
         case ImportError() if "psycopg" in (error.name or "") or "libpq" in str(error):
@@ -42,6 +55,11 @@ def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911 
             # Not shown: it may be part of a secret.
             return _failure("a text among words or settings is no UTF-8", MISCONFIGURED)
     return None
+
+
+def _advice(error: DBAPIError) -> str:
+    told = str(error.orig)
+    return next((f" ({advice})" for sign, advice in _ADVICE.items() if sign in told), "")
 
 
 def _failure(line: str, status: int) -> Failure:

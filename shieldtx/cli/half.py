@@ -99,7 +99,8 @@ def commit(
     """Send half messages: you know that their local transactions committed.
 
     They are in line from now on; a chosen delay begins now. Who decided is written into
-    shield_audit, in the same transaction.
+    shield_audit, in the same transaction. With `--app` the barrier of the event type is asked
+    first, and a decision that contradicts it is refused.
 
     Example: `shieldtx half commit 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 
@@ -119,7 +120,9 @@ def rollback(
 ) -> None:
     """Discard half messages for good: you know that their local transactions did not commit.
 
-    Who decided is written into shield_audit, in the same transaction.
+    The barrier is closed first: a local transaction that comes later fails, and the command
+    refuses when it has committed or is in flight. Barriers in other databases need `--app`. Who
+    decided is written into shield_audit, in the same transaction.
 
     Example: `shieldtx half rollback 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 

@@ -14,6 +14,7 @@ import typer
 
 from shieldtx.app import ShieldTx
 from shieldtx.errors import ConfigurationError, ShieldTxError
+from shieldtx.reasons import reason_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +79,7 @@ def _module(name: str) -> ModuleType:
                 f"--app: there is no module {missing!r} in {here} nor among the installed ones"
             ) from error
         raise ConfigurationError(
-            f"--app: importing {name} failed with {type(error).__name__}: {error} ({_place(error)})"
+            f"--app: importing {name} failed with {reason_of(error)} ({_place(error)})"
         ) from error
 
 

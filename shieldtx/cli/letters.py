@@ -5,10 +5,28 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shieldtx.cli.output import moment
-from shieldtx.states import OutboxStatus
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord
+from shieldtx.store.discards import DISCARDED, PARKED
 
 RECORD_REF: Final = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
+
+
+def status_of(row: DeadLetter | ParkedRecord) -> str:
+    """Return how a row stood when it was read."""
+    if isinstance(row, DeadLetter):
+        return row.status.value
+    return PARKED if row.discarded_at is None else DISCARDED
+
+
+def titled(row: DeadLetter | ParkedRecord) -> str:
+    """Name a row with its type and state."""
+    type_ = f" ({row.envelope.type})" if isinstance(row, DeadLetter) else ""
+    return f"{row}{type_} is {status_of(row)}"
+
+
+def summary_of(row: DeadLetter | ParkedRecord) -> dict[str, Any]:
+    """Return what a list shows of a row."""
+    return summary_of_letter(row) if isinstance(row, DeadLetter) else summary_of_record(row)
 
 
 def summary_of_letter(letter: DeadLetter) -> dict[str, Any]:
@@ -52,8 +70,8 @@ def summary_of_record(parked: ParkedRecord) -> dict[str, Any]:
     """Return what a list shows of a parked record."""
     record = parked.record
     return {
-        "status": "PARKED",
-        "ref": f"{parked.group}/{record.topic}/{record.partition}/{record.offset}",
+        "status": status_of(parked),
+        "ref": parked.ref,
         "group": parked.group,
         "topic": record.topic,
         "partition": record.partition,
@@ -97,8 +115,8 @@ def warning_of(letter: DeadLetter) -> str:
         else "its local rollback, if it has one, has run already: the service has taken it back"
     )
     return (
-        f"warning: {letter} ({letter.envelope.type}) is {OutboxStatus.FAILED}; {done}. Replay "
-        "publishes it now, after later events of its key."
+        f"warning: {titled(letter)}; {done}. Replay publishes it now, after later events of its "
+        "key."
     )
 
 

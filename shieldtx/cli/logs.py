@@ -80,7 +80,8 @@ class _PlainLines(logging.Formatter):
         record = copy.copy(record)
         record.msg, record.args = printable(record.getMessage()), ()
         failure = failure_of(record.exc_info[1]) if record.exc_info else None
-        if failure is not None and not self._tracebacks:
+        is_told = self._tracebacks or getattr(record, "with_traceback", False)
+        if failure is not None and not is_told:
             record.msg = f"{record.msg}: {failure.line}"
             record.exc_info = record.exc_text = None
         return record

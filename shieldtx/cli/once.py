@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -9,8 +10,8 @@ from collections import Counter
 from types import FrameType
 
 from shieldtx.app import ShieldTx
+from shieldtx.garbage import few_collections
 from shieldtx.passes import RelayPass
-from shieldtx.scheduling import few_collections
 from shieldtx.workers import RENEWALS_PER_LEASE
 
 
@@ -78,9 +79,11 @@ def _stop_on_signals() -> threading.Event:
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal's signature
+        if stop.is_set():
+            # Not by the signal's default, which is none for the first process of a container.
+            os._exit(128 + number)
         stop.set()
-        signal.signal(number, signal.SIG_DFL)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
     return stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,8 @@ from rich.tree import Tree
 
 from shieldtx.errors import ShieldTxError
 
+log = logging.getLogger(__name__)
+
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print JSON instead: its keys are stable.", show_default=False),
@@ -33,20 +36,35 @@ class ResultsLost(ShieldTxError):
 
 
 def set_up() -> None:
-    """Have standard output take any text, escaped where its encoding has no letters for it.
-
-    Raises ResultsLost where there is none.
-    """
-    if sys.stdout is None:
-        raise ResultsLost("standard output is closed: send it to /dev/null to do without results")
+    """Have standard output take any text, escaped where its encoding has no letters for it."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def require() -> None:
+    """Raise ResultsLost where standard output is closed: before a command has done anything."""
+    if sys.stdout is None:
+        raise ResultsLost("standard output is closed: send it to /dev/null to do without results")
+
+
 def flush() -> None:
     """Write out what was printed; raises ResultsLost."""
-    with _writing():
-        sys.stdout.flush()
+    if sys.stdout is not None:
+        with _writing():
+            sys.stdout.flush()
+
+
+def announce(text: str) -> None:
+    """Print a line where standard output takes one; a worker goes on without."""
+    if sys.stdout is None:
+        return
+    try:
+        print_line(text)
+    except BrokenPipeError:
+        _silence()
+        log.warning("standard output is closed, the worker goes on without it")
+    except ResultsLost as error:
+        log.warning("%s; the worker goes on without it", error)
 
 
 def print_json(data: Any) -> None:
@@ -101,13 +119,19 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         _write(f"{name:<{width}}  {value}".rstrip())
 
 
+def print_progress(line: str) -> None:
+    """Print a line about work that goes on, beside the results."""
+    typer.echo(printable(line), err=True)
+
+
 @contextmanager
 def showing_progress() -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being done; elsewhere nothing, as that is for results and logs."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    # Console.is_terminal is true for any file where FORCE_COLOR is set.
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
+    console = Console(stderr=True)
     with console.status("", spinner="dots") as status:
         yield lambda what: status.update(f"[dim]{escape(what)}[/]")
 
@@ -151,9 +175,13 @@ def _writing() -> Iterator[None]:
     except BrokenPipeError:  # the reader has seen enough
         raise
     except OSError as error:
-        # Python tries once more at its end, and would tell of that too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         raise ResultsLost(f"standard output takes no results: {error.strerror}") from error
+
+
+def _silence() -> None:
+    """Let nothing more reach standard output: Python writes what is left at its end, and fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _console() -> Console:

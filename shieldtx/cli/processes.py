@@ -14,7 +14,7 @@ from shieldtx.app import ShieldTx
 from shieldtx.cli import topics
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.once import consume_once, relay_once
-from shieldtx.cli.output import AsJson, print_json, print_line
+from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.scheduling import Worker
 from shieldtx.workers import consumer_worker, relay_worker
@@ -28,7 +28,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     """Publish the events of the outbox, in order per key, until SIGTERM.
 
     Start as many as you like: they share the shards out, and take over those of one that dies.
-    SIGTERM or Ctrl-C ends it gracefully: what is in flight is finished, the shards are freed. A
+    SIGTERM, SIGHUP or Ctrl-C ends it gracefully: the pass is finished, the shards are freed. A
     second one ends it on the spot; the others then take over when its lease has run out. It prints
     a line that begins with "ready" when it works.
 
@@ -38,10 +38,14 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_KAFKA_BOOTSTRAP; SHIELDTX_RELAY_LEASE (how soon a dead
     relay is replaced), SHIELDTX_RELAY_SEND_TIMEOUT, SHIELDTX_RELAY_BATCH_SIZE,
-    SHIELDTX_RELAY_POLL_INTERVAL, SHIELDTX_STOP_TIMEOUT, SHIELDTX_RETENTION_OUTBOX.
+    SHIELDTX_RELAY_BATCH_BYTES, SHIELDTX_RELAY_POLL_INTERVAL, SHIELDTX_STOP_TIMEOUT,
+    SHIELDTX_RETENTION_OUTBOX.
     """
+    if once:
+        require()
     app = invocation(context).declared()
     app.schema.check()
+    app.schema.check_sequences()
     if not once:
         _run(relay_worker(app), f"relay of {app.settings.source}")
     done = relay_once(app)
@@ -64,7 +68,7 @@ def consume(
     """Run the handlers of a consumer group, until SIGTERM.
 
     Start as many as there are partitions: each event has one effect, however often it is delivered.
-    SIGTERM or Ctrl-C ends it gracefully after the handler that runs; a second one on the spot. It
+    SIGTERM, SIGHUP or Ctrl-C ends it after the handler that runs; a second one on the spot. It
     prints a line that begins with "ready" when it works.
 
     With --once it handles what is on the topics and what is due in the inbox, and leaves; retries
@@ -74,11 +78,15 @@ def consume(
     Example: `shieldtx --app shop.stock:shield consume stock`
 
     Settings: SHIELDTX_DATABASE_URL, SHIELDTX_KAFKA_BOOTSTRAP; SHIELDTX_CONSUMER_BATCH_SIZE,
-    SHIELDTX_CONSUMER_PENDING_LIMIT, SHIELDTX_STOP_TIMEOUT, SHIELDTX_RETENTION_INBOX.
+    SHIELDTX_CONSUMER_BATCH_BYTES, SHIELDTX_CONSUMER_PENDING_LIMIT, SHIELDTX_STOP_TIMEOUT,
+    SHIELDTX_RETENTION_INBOX, SHIELDTX_KAFKA_GROUP_PREFIX.
     """
+    if once:
+        require()
     app = invocation(context).declared()
     app.schema.check()
     _require_topics(app, group, may_wait=not once)
+    topics.refuse_strangers(app, group)
     if not once:
         _run(consumer_worker(app, group), f"consumer {group} of {app.settings.source}")
     done = consume_once(app, group)
@@ -90,7 +98,7 @@ def consume(
 
 def _run(worker: Worker, what: str) -> NoReturn:
     """Run a worker to its end, and end the process with its exit status."""
-    raise typer.Exit(worker.run(lambda: print_line(f"ready: {what} (pid {os.getpid()})")))
+    raise typer.Exit(worker.run(lambda: announce(f"ready: {what} (pid {os.getpid()})")))
 
 
 def _require_topics(app: ShieldTx, group: str, *, may_wait: bool) -> None:

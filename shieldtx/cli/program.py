@@ -31,10 +31,13 @@ from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import Invocation
 from shieldtx.cli.logs import LogFormat, LogLevel, set_up
 from shieldtx.config import Settings
+from shieldtx.reasons import loggable
 
 log = logging.getLogger(__name__)
 
 _ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
+_WORKERS: Final = frozenset({"relay", "consume"})
+"""Commands that have no results, or see to that themselves."""
 _CONNECT_S: Final = "10"
 
 
@@ -50,11 +53,17 @@ class Program(TyperGroup):
         try:
             result = super().invoke(ctx)
             output.flush()
+        except (typer.Exit, typer.Abort):
+            # Not errors: how a command ends itself, with a status of its own.
+            raise
         except Exception as error:
             failure = failure_of(error)
+            told = loggable(error)
+            if failure is None and told is not error:
+                raise told from told.__cause__
             if failure is None:
                 raise
-            log.debug("the command failed", exc_info=True)
+            log.debug("the command failed", exc_info=told)
             typer.echo(f"error: {failure.line}", err=True)
             raise typer.Exit(failure.status) from error
         return result
@@ -146,6 +155,8 @@ def start(
     """
     set_up(log_level, log_format)
     output.set_up()
+    if context.invoked_subcommand not in _WORKERS:
+        output.require()
     # A host that swallows packets must not hold a command for minutes; libpq's own variable.
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)
     context.obj = Invocation(app=app)
@@ -163,8 +174,3 @@ program.add_typer(delayed.commands, name="delayed")
 reconciliation.commands.command()(repairs.repair)
 reconciliation.commands.command()(repairs.runs)
 program.add_typer(reconciliation.commands, name="reconcile")
-
-
-def main() -> None:
-    """Run the program; the entry point of the script `shieldtx`."""
-    program(prog_name="shieldtx")

@@ -95,7 +95,7 @@ def reconcile(
         Path | None,
         typer.Option(
             envvar="SHIELDTX_JDBC_JAR",
-            help="PostgreSQL's JDBC driver; Spark fetches one if not given.",
+            help="PostgreSQL's JDBC driver; without it, a pinned one is downloaded and verified.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine
 from shieldtx.cli.output import showing_progress
 from shieldtx.cli.persons import operator
 from shieldtx.events import new_event_id
+from shieldtx.reasons import message_of
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import Outcome
 from shieldtx.reconcile.launch import ReconcileRequest, ReconcileResult, run
@@ -52,7 +53,8 @@ def run_stored(
                 with showing_progress() as say:
                     result = run(asked, given_up=lost.is_set, say=say)
         except BaseException as error:
-            runs.finish(run_id, outcome=Outcome.ERROR.name, problem=str(error) or repr(error))
+            problem = message_of(error) or repr(error)
+            runs.finish(run_id, outcome=Outcome.ERROR.name, problem=problem)
             raise
         findings = result.findings
         if findings is None:

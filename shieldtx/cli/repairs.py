@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import Engine, make_url
 
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, print_table
@@ -36,7 +36,7 @@ from shieldtx.reconcile.repair import (
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.rows import ListedRow, listed_rows
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.dialects import dialect_of
+from shieldtx.store.connections import open_engine
 from shieldtx.store.reconcile_runs import ABANDONED, SqlReconcileRuns, StoredRun
 from shieldtx.store.repairs import SqlRepairs
 from shieldtx.store.tables import tables
@@ -150,9 +150,7 @@ def _opened(context: typer.Context, config: Path | None) -> Iterator[_Opened]:
 
 
 def _engine(service: ServiceDatabase) -> Engine:
-    url = make_url(service.url)
-    arguments = dialect_of(url.get_dialect()()).connect_args(url, _PATIENCE)
-    return create_engine(url, connect_args=arguments, hide_parameters=True)
+    return open_engine(make_url(service.url), idle=_PATIENCE)
 
 
 def _ended(run: StoredRun | None, name: str) -> StoredRun:

@@ -20,11 +20,20 @@ from shieldtx.cli.output import (
     print_table,
 )
 from shieldtx.events import physical_topic
+from shieldtx.store.limits import one_schema_two_sources
 from shieldtx.store.overview import DEFAULT_LIMIT, Backlog, Count, Overview, Precision
 
 _OUTBOX_COLUMNS = ("INIT", "PROCESSING", "HALF", "PROCESSED", "DISCARDED", "UNRESOLVED", "FAILED")
 _ALWAYS = frozenset({"INIT", "PROCESSING", "PROCESSED", "FAILED", "DEAD"})
-_INBOX_COLUMNS = ("INIT", "PROCESSING", "PROCESSED", "MAX_RECONSUMED", "FENCED", "DEAD")
+_INBOX_COLUMNS = (
+    "INIT",
+    "PROCESSING",
+    "PROCESSED",
+    "MAX_RECONSUMED",
+    "FENCED",
+    "DISCARDED",
+    "DEAD",
+)
 
 
 def status(context: typer.Context, *, as_json: AsJson = False) -> None:
@@ -32,10 +41,10 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     It is cheap on big tables: up to 10,000 rows of a kind are counted; where there are more, the
     number is the database's own estimate (`~`) or what was counted (`+`, at least). PROCESSED
-    events are there until their retention is over. FAILED, DEAD and parked ones wait for a person,
-    see `shieldtx dead`; so do UNRESOLVED ones, see `shieldtx half`. Topics at their
+    and DISCARDED events are there until their retention is over. FAILED, DEAD and parked ones wait
+    for a person, see `shieldtx dead`; so do UNRESOLVED ones, see `shieldtx half`. Topics at their
     SHIELDTX_BACKLOG_LIMIT and partitions at the SHIELDTX_CONSUMER_PENDING_LIMIT are named at the
-    end.
+    end, and unfinished events in the inbox for which the application declares no handler.
 
     Example: `shieldtx status --json | jq .outbox.oldest_pending_seconds`
 
@@ -45,10 +54,16 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     app.schema.check()
     overview = app.overview().read()
     at_limit = _at_limit(app, overview)
+    unhandled = _unhandled(app, overview)
+    others = app.limits().other_sources(app.settings.source)
     if as_json:
-        print_json(_data(app, overview) | {"at_limit": at_limit})
+        data = _data(app, overview)
+        data["outbox"]["other_sources"] = others
+        print_json(data | {"at_limit": at_limit, "unhandled": unhandled})
     else:
         _show(app, overview)
+        for source, count in others.items():
+            print_line(one_schema_two_sources(count, source, app.settings.source))
         for topic in at_limit["topics"]:
             print_line(
                 f"topic {topic['topic']} is at its limit: {topic['limit']:,} events or more wait "
@@ -58,6 +73,12 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
             print_line(
                 f"{place['topic']}[{place['partition']}] is paused for group {place['group']}: "
                 f"{place['pending']:,} of its events are unfinished in the inbox"
+            )
+        for each in unhandled:
+            more = "" if each["precision"] == Precision.EXACT else " or more"
+            print_line(
+                f"group {each['group']} has no handler for {each['kind']} of {each['type']} in "
+                f"this application: {each['rows']:,}{more} unfinished events wait in the inbox"
             )
 
 
@@ -108,9 +129,11 @@ def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any
     limits = {topic: d.backlog_limit for topic, d in declared.items() if d.backlog_limit}
     most = app.settings.consumer_pending_limit
     # Mostly no group has as many open rows in all: nothing is counted then.
-    crowded = [
-        g.group for g in overview.groups if _open_rows(g.backlog) >= min(most, DEFAULT_LIMIT)
-    ]
+    crowded = {
+        g.group: app.handled_by(g.group)
+        for g in overview.groups
+        if _open_rows(g.backlog) >= min(most, DEFAULT_LIMIT)
+    }
     found = app.limits()
     return {
         "topics": [
@@ -131,6 +154,22 @@ def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any
             for at in found.partitions(crowded, most)
         ],
     }
+
+
+def _unhandled(app: ShieldTx, overview: Overview) -> list[dict[str, Any]]:
+    """Count by type what waits in the inbox and has no handler in this application."""
+    store = app.inbox_store()
+    found = []
+    for group in [g.group for g in overview.groups if _open_rows(g.backlog)]:
+        rows_of = store.unhandled(group, handled=app.handled_by(group), limit=DEFAULT_LIMIT)
+        is_cut = sum(rows_of.values()) >= DEFAULT_LIMIT
+        precision = Precision.AT_LEAST if is_cut else Precision.EXACT
+        found += [
+            {"group": group, "type": event_type, "kind": kind.value}
+            | _count(Count(rows=rows, precision=precision))
+            for (event_type, kind), rows in sorted(rows_of.items())
+        ]
+    return found
 
 
 def _open_rows(backlog: Backlog) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import typer
@@ -9,8 +10,10 @@ import typer
 from shieldtx.app import ShieldTx
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, print_json, print_table
-from shieldtx.errors import TopicMissing
+from shieldtx.errors import BrokerError, ConfigurationError, TopicMissing
 from shieldtx.ports import TopicState
+
+log = logging.getLogger(__name__)
 
 commands = typer.Typer(
     help="Make and list the topics of the events that the service writes and reads.",
@@ -63,6 +66,28 @@ def require(app: ShieldTx, group: str) -> None:
         raise TopicMissing(
             f"consumer group {group!r} reads topics that do not exist: {', '.join(missing)}; "
             "create them with `shieldtx topics create`"
+        )
+
+
+def refuse_strangers(app: ShieldTx, group: str) -> None:
+    """Raise ConfigurationError when another service reads as the same group of the broker.
+
+    The broker would give each of the two a part of the partitions, and so of the events.
+    """
+    admin = app.broker.topics()
+    try:
+        found = admin.strangers(app.group_id(group))
+    except BrokerError as error:
+        # A cluster without groups yet has no coordinator to ask.
+        log.warning("the members of group %s are not checked: %s", group, error)
+        return
+    finally:
+        admin.close()
+    if found:
+        raise ConfigurationError(
+            f"Kafka's consumer group {app.group_id(group)!r} has members of another service "
+            f"(client ids {', '.join(sorted(found))}), so that each service gets only a part of "
+            "the events: stop them, or set SHIELDTX_KAFKA_GROUP_PREFIX for this service"
         )
 
 

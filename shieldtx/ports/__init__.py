@@ -1,6 +1,7 @@
 """What the services need from outside, as protocols: brokers and stores are their adapters."""
 
 from shieldtx.ports.broker import (
+    BATCH_BYTES,
     Broker,
     Delivery,
     Outcome,
@@ -24,11 +25,13 @@ from shieldtx.ports.delayed import (
 from shieldtx.ports.inbox import (
     Arrival,
     Attempt,
+    Handled,
     InboxStore,
     Origin,
     Original,
     Parked,
     Receipt,
+    ReceivedInPart,
 )
 from shieldtx.ports.outbox import (
     Claim,
@@ -41,6 +44,7 @@ from shieldtx.ports.outbox import (
 )
 
 __all__ = [
+    "BATCH_BYTES",
     "Place",
     "Record",
     "ReceivedRecord",
@@ -68,8 +72,10 @@ __all__ = [
     "Arrival",
     "Parked",
     "Receipt",
+    "ReceivedInPart",
     "Attempt",
     "Origin",
     "Original",
+    "Handled",
     "InboxStore",
 ]

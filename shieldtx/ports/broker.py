@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+BATCH_BYTES: Final = 64 * 1024 * 1024
+"""How much a worker has of records at a time, unless it is told otherwise."""
 
 Place: TypeAlias = tuple[str, int]
 """A topic, as the broker names it, and one of its partitions."""
@@ -30,6 +33,12 @@ class ReceivedRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of its key, value and headers."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
 
 
 class Outcome(Enum):
@@ -107,9 +116,12 @@ class Publisher(Protocol):
 class Subscriber(Protocol):
     """Reads the topics of one consumer group; used by one thread at a time."""
 
-    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:
+    def poll(
+        self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES
+    ) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
 
+        The record that brings their sizes to `limit_bytes` is the last one, however large it is.
         Raises BrokerUnavailable when the broker is away, TopicMissing when a topic does not exist.
         """
         ...
@@ -164,6 +176,13 @@ class TopicAdmin(Protocol):
 
     def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
         """Tell what each topic looks like; None for one that does not exist. Raises BrokerError."""
+        ...
+
+    def strangers(self, group_id: str) -> Collection[str]:
+        """Return the client ids of a consumer group's members that belong to other services.
+
+        Raises BrokerError.
+        """
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -97,6 +97,14 @@ class HalfStore(Protocol):
         """
         ...
 
+    def types_due(self, event_types: Sequence[str]) -> Collection[str]:
+        """Return those of the event types that have a message due for a check."""
+        ...
+
+    def half_types(self, event_ids: Sequence[UUID]) -> Mapping[UUID, str]:
+        """Return the event types of those messages that are HALF."""
+        ...
+
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
         """Take up to `limit` messages of a type that are due for a check, and count the checks.
 
@@ -136,5 +144,12 @@ class Barrier(Protocol):
         """Return how the local transaction ended; one that has not come can commit no more.
 
         Waits for one in flight, not for long: then its end is UNKNOWN.
+        """
+        ...
+
+    def look(self, event_id: UUID) -> LocalOutcome:
+        """Return how the local transaction ended, as far as can be seen; it changes nothing.
+
+        UNKNOWN: it has not come, is in flight, or rolled back unasked.
         """
         ...

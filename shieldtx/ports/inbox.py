@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,10 @@ from shieldtx.states import InboxStatus, TxKind
 
 Origin: TypeAlias = tuple[str, TxKind, int]
 """The logical topic, the kind and the partition that a row came from."""
+
+
+Handled: TypeAlias = AbstractSet[tuple[str, TxKind]]
+"""The event types and kinds that a worker's group has handlers for."""
 
 
 class Arrival(NamedTuple):
@@ -74,6 +79,15 @@ class Original:
     """Some rollback of it has been compensated in this group before."""
 
 
+class ReceivedInPart(Exception):
+    """A batch was received up to a record: the rest is not, because of `error`."""
+
+    def __init__(self, receipt: Receipt, error: Exception) -> None:
+        super().__init__(f"{error} ({len(receipt.fresh)} events before it are received)")
+        self.receipt = receipt
+        self.error = error
+
+
 class InboxStore(Protocol):
     """The consumer's side of the inbox table."""
 
@@ -85,12 +99,21 @@ class InboxStore(Protocol):
         """
         ...
 
-    def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
-        """Return rows whose turn it is: due, not leased, none of their key before them."""
+    def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
+        """Return rows whose turn it is: due, not leased, none of their key before them.
+
+        Only rows of `handled` types count: however many others are open, they hold up nothing.
+        """
         ...
 
-    def pending(self, group: str) -> Mapping[Origin, int]:
-        """Count the unfinished rows by where they came from."""
+    def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
+        """Count the unfinished rows of `handled` types by where they came from."""
+        ...
+
+    def unhandled(
+        self, group: str, *, handled: Handled, limit: int
+    ) -> Mapping[tuple[str, TxKind], int]:
+        """Count the unfinished rows of all other types by type and kind, `limit` rows at most."""
         ...
 
     def start_attempt(
@@ -105,8 +128,9 @@ class InboxStore(Protocol):
     def effect(self, attempt: Attempt) -> AbstractContextManager[Session]:
         """Open the transaction that holds PROCESSED and the handler's writes.
 
-        It commits at the end of the block, and rolls back whole on an error. Raises LeaseLost at
-        the start when another worker has taken the row over.
+        It commits at the end of the block, and rolls back whole on an error. Who commits inside the
+        block gets a HandlerError instead, as does a block that ends in another transaction than it
+        began in. Raises LeaseLost at the start when another worker has taken the row over.
         """
         ...
 
@@ -127,12 +151,19 @@ class InboxStore(Protocol):
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that still own their row.
 
-        Each row then waits for a turn of its own.
+        Each row then waits for a turn of its own, a rollback for the end of its event.
         """
         ...
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Let the row wait for its next attempt; False when the attempt no longer owns it."""
+        ...
+
+    def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
+        """Write down why the process of these attempts ends; they stay counted, under their lease.
+
+        `attempts` were started together.
+        """
         ...
 
     def give_up(
@@ -147,7 +178,8 @@ class InboxStore(Protocol):
     def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
         """Find and lock what a rollback takes back, in the outbox (`own`) or in the group's inbox.
 
-        None when it is not there.
+        None when no event of this id and source is there. A rollback that names no source means an
+        event of the outbox.
         """
         ...
 
@@ -160,5 +192,8 @@ class InboxStore(Protocol):
         ...
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
-        """Return the received event whose handler wrote `envelope`; None where nobody knows it."""
+        """Return the received event, or rollback, whose handler or compensation wrote `envelope`.
+
+        None when the inbox has no such row.
+        """
         ...

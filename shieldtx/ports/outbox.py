@@ -32,6 +32,8 @@ class Claim:
     events: Sequence[Claimed]
     lease_left: timedelta
     """How long the shortest lease among them lasts, by the database's clock at the claim."""
+    cut: bool = False
+    """The bound on bytes may have left due rows behind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,6 @@ from sqlalchemy.exc import ArgumentError
 from shieldtx.errors import ConfigurationError
 
 DRIVER = "org.postgresql.Driver"
-PACKAGE = "org.postgresql:postgresql:42.7.14"
 
 # libpq's name: the name that PostgreSQL's JDBC driver has for the same thing.
 _PASSED_ON = {

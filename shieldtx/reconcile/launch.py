@@ -110,7 +110,9 @@ def _require_spark() -> None:
 def _clear(folder: OutputFolder) -> None:
     """Make the folder and take out what an earlier run left, lest it pass for this one's."""
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        # The rows name customers and orders: for this account, and its group unless the umask
+        # takes that away.
+        folder.path.mkdir(mode=0o750, parents=True, exist_ok=True)
         if not folder.log.exists() and (folder.rows.exists() or folder.summary.exists()):
             raise ConfigurationError(
                 f"{folder.path} holds a `rows` or `summary` that no reconciliation left there: "

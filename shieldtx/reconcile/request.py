@@ -111,7 +111,7 @@ class ReconcileRequest:
     show_payloads: bool = False
     """Show the payloads of those rows; otherwise they are masked."""
     jdbc_jar: Path | None = None
-    """PostgreSQL's JDBC driver; None: Spark fetches it."""
+    """PostgreSQL's JDBC driver; None: the pinned one is fetched, and its checksum verified."""
     master: str = "local[2]"
     """Where Spark runs, in Spark's words."""
 

@@ -42,6 +42,9 @@ class Fact(StrEnum):
     """Of a COMMIT: a group of the downstream gave it up, or the downstream has compensated an event
     that it wrote because of it, so that a rollback of it is right."""
 
+    UNDONE_FIRST = "undone_first"
+    """Of a COMMIT: the group has compensated the event, and its effect was settled later."""
+
     WITHIN_LIMIT = "within_limit"
     """The group has made no more attempts than its limit allows, or no limit is known."""
 
@@ -127,6 +130,7 @@ PAIRS = Book(
         Fact.SAME_PAYLOAD,
         Fact.ANSWERED,
         Fact.ENTITLED,
+        Fact.UNDONE_FIRST,
         Fact.WITHIN_LIMIT,
         Fact.QUIET,
         Fact.KEPT,
@@ -143,6 +147,14 @@ PAIRS = Book(
             answered=_YES,
             entitled=_NO,
             quiet=_YES,
+        ),
+        # Whoever's event it is. Nothing compensates it once more.
+        _rule(
+            _V.EFFECT_DESPITE_ROLLBACK,
+            kind=_COMMIT,
+            upstream_status=_SENT,
+            downstream_status=_DONE,
+            undone_first=_YES,
         ),
         _rule(
             _V.ATTEMPTS_DIFFER,
@@ -183,6 +195,19 @@ PAIRS = Book(
         _rule(
             _V.PARKED,
             upstream_status=(OutboxStatus.FAILED, OutboxStatus.UNRESOLVED),
+            downstream_status=_NONE,
+        ),
+        # Nothing else discards a rollback: none is delayed, and none is a half message.
+        _rule(
+            _V.DISCARDED,
+            kind=_ROLLBACK,
+            upstream_status=_SENT,
+            downstream_status=(InboxStatus.DISCARDED,),
+        ),
+        _rule(
+            _V.DISCARDED,
+            kind=_ROLLBACK,
+            upstream_status=(OutboxStatus.DISCARDED,),
             downstream_status=_NONE,
         ),
         _rule(_V.NEVER_SENT, upstream_status=(OutboxStatus.DISCARDED,), downstream_status=_NONE),

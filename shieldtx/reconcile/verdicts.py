@@ -52,8 +52,14 @@ class Verdict(StrEnum):
     NEVER_SENT = (
         "NEVER_SENT",
         Weight.CLEAN,
-        "The event was discarded before it was sent, and the group has not received it.",
+        "The event was discarded without being sent, and the group has not received it.",
         "Nothing.",
+    )
+    DISCARDED = (
+        "DISCARDED",
+        Weight.NOTE,
+        "An operator discarded the rollback: the effect of its event stays, and nothing is owed.",
+        "Nothing: shield_audit of the service that discarded it has who did it and why.",
     )
     IN_FLIGHT = (
         "IN_FLIGHT",
@@ -86,7 +92,10 @@ class Verdict(StrEnum):
             "Delivery or compensation failed for good (FAILED, DEAD), or nobody can tell the end "
             "of a half message (UNRESOLVED): it waits for a person."
         ),
-        "Read its last error with `shieldtx dead show`, mend the cause, and replay it.",
+        (
+            "Read its last error with `shieldtx dead show`, mend the cause, and replay it; or "
+            "discard it, where it is never to be handled."
+        ),
     )
     MISSING_DOWNSTREAM = (
         "MISSING_DOWNSTREAM",
@@ -127,7 +136,10 @@ class Verdict(StrEnum):
     EFFECT_DESPITE_ROLLBACK = (
         "EFFECT_DESPITE_ROLLBACK",
         Weight.MISMATCH,
-        "The group's effect is committed, and its service has taken the event back all the same.",
+        (
+            "The group's effect is committed, and its service has taken the event back all the "
+            "same, or the group had compensated the event before its effect."
+        ),
         "Undo the effect downstream, or the compensation upstream: both cannot be right.",
     )
     NEITHER_EFFECT_NOR_COMPENSATION = (

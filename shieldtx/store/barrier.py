@@ -10,8 +10,9 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from shieldtx.errors import LateTransaction, TransactionRefused
+from shieldtx.errors import LateTransaction
 from shieldtx.states import LocalOutcome
+from shieldtx.store.admission import admit
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import barrier as sql
@@ -36,11 +37,11 @@ class SqlBarrier:
         connection commits each statement by itself.
         """
         dialect = dialect_of(connection.dialect)
-        if dialect.is_autocommit(connection):
-            raise TransactionRefused(
-                "the connection is in AUTOCOMMIT, so the barrier would say COMMIT before the local "
-                "transaction does; use a connection with transactions"
-            )
+        admit(
+            connection,
+            self._tables.barrier,
+            or_else="the barrier would commit before the local transaction does",
+        )
         # In an order that all agree on: two that wait for each other would be a deadlock.
         rows = [{"event_id": event_id} for event_id in sorted(event_ids)]
         try:
@@ -59,8 +60,7 @@ class SqlBarrier:
         try:
             # A row that is there never changes: of a local transaction that committed, and mostly
             # it did, nothing has to be written.
-            with self._single.begin() as connection:
-                ended = _end_in(connection.scalar(sql.found(t, event_id)))
+            ended = self.look(event_id)
             if ended is not LocalOutcome.UNKNOWN:
                 return ended
             with (
@@ -74,6 +74,11 @@ class SqlBarrier:
             if d.is_lock_timeout(error):
                 return LocalOutcome.UNKNOWN
             raise
+
+    def look(self, event_id: UUID) -> LocalOutcome:
+        """Return how the local transaction ended, as far as can be seen; it changes nothing."""
+        with self._single.begin() as connection:
+            return _end_in(connection.scalar(sql.found(self._tables, event_id)))
 
 
 def _end_in(row: Any) -> LocalOutcome:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     Dialect,
     Integer,
@@ -19,11 +20,40 @@ from sqlalchemy import (
     TypeDecorator,
     Uuid,
 )
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import conv
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+
+class _AsUtc(FunctionElement[datetime]):
+    """A time as the clock in UTC shows it.
+
+    Drivers build a datetime in the time zone of the session, where the first and the last hours of
+    the calendar are outside of it. An application's own sessions may have any time zone.
+    """
+
+    name = "as_utc"
+    inherit_cache = True
+
+    def __init__(self, column: ColumnElement[datetime], type_: Timestamp) -> None:
+        """Take the type of the column along: SQLAlchemy reads the result by it."""
+        super().__init__(column)
+        self.type = type_
+
+
+@compiles(_AsUtc)
+def _as_it_is(element: _AsUtc, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+@compiles(_AsUtc, "postgresql")
+def _as_utc(element: _AsUtc, compiler: SQLCompiler, **options: Any) -> str:
+    return f"timezone('UTC', {compiler.process(element.clauses, **options)})"
 
 
 class Timestamp(TypeDecorator[datetime]):
-    """An aware datetime in UTC, also where the database (SQLite) knows no time zones."""
+    """An aware datetime in UTC, whatever the time zone of the session, also where there is none."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -32,9 +62,26 @@ class Timestamp(TypeDecorator[datetime]):
         """Hand UTC to the database."""
         return None if value is None else value.astimezone(UTC)
 
+    def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
+        """Have the database send the time in UTC."""
+        return _AsUtc(column, self)
+
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  SQLAlchemy's signature
         """Give UTC to the caller."""
         return None if value is None else (value if value.tzinfo else value.replace(tzinfo=UTC))
+
+
+class InsideCalendar(Timestamp):
+    """A time a day or more from the ends of the calendar: the session's time zone does no harm.
+
+    It is read a quarter faster, which counts for each event of each batch.
+    """
+
+    cache_ok = True
+
+    def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
+        """Have the database send the time as it is."""
+        return column
 
 
 # SQLite counts rows by itself in a column of exactly INTEGER.

@@ -66,6 +66,20 @@ class ParkedRecord:
     record: ReceivedRecord
     reason: str
     parked_at: datetime
+    digest: str = ""
+    """Of its content: records of a topic and of the one that replaced it may share an offset."""
+    discarded_at: datetime | None = None
+    """None: it waits for an operator."""
+
+    def __str__(self) -> str:
+        """Name the row."""
+        return f"parked record {self.ref}"
+
+    @property
+    def ref(self) -> str:
+        """What names it; its offset alone may be another's too, where a topic was recreated."""
+        place = f"{self.group}/{self.record.topic}/{self.record.partition}/{self.record.offset}"
+        return f"{place}/{self.digest}" if self.digest else place
 
 
 class SqlDeadLetters:
@@ -77,15 +91,22 @@ class SqlDeadLetters:
         self._dialect = dialect_of(engine.dialect)
 
     def latest(
-        self, *, limit: int, group: str | None = None, topic: str | None = None
+        self,
+        *,
+        limit: int,
+        group: str | None = None,
+        topic: str | None = None,
+        status: Status | None = None,
     ) -> Sequence[DeadLetter]:
         """Return up to `limit` dead letters, the latest first; `topic` is a logical topic.
 
-        With a `group` only those of its inbox.
+        With a `group` only those of its inbox, with a `status` only those that are FAILED or DEAD.
         """
         t = self._tables
-        statements = [sql.dead_rollbacks(t, group=group, topic=topic, limit=limit)]
-        if group is None:
+        statements = []
+        if status in {InboxStatus.DEAD, None}:
+            statements.append(sql.dead_rollbacks(t, group=group, topic=topic, limit=limit))
+        if status in {OutboxStatus.FAILED, None} and group is None:
             statements.append(sql.failed_events(t, topic=topic, limit=limit))
         with self._engine.connect() as connection:
             letters = [_letter(row) for s in statements for row in connection.execute(s)]
@@ -107,7 +128,9 @@ class SqlDeadLetters:
         topics: Sequence[str] | None = None,
         values: bool = True,
     ) -> Sequence[ParkedRecord]:
-        """Return up to `limit` parked records, the latest first; `topics` in the broker's names.
+        """Return up to `limit` parked records that wait, the latest first.
+
+        `topics` are in the broker's names.
 
         Without their `values`, which may be megabytes each, these are None.
         """
@@ -118,15 +141,19 @@ class SqlDeadLetters:
             return [_parked(row) for row in connection.execute(statement)]
 
     def find_parked(
-        self, *, group: str, topic: str, partition: int, offset: int
-    ) -> ParkedRecord | None:
-        """Return one parked record."""
-        statement = sql.parked_record(
-            self._tables, group=group, topic=topic, partition=partition, offset=offset
+        self, *, group: str, topic: str, partition: int, offset: int, digest: str = ""
+    ) -> Sequence[ParkedRecord]:
+        """Return what was parked from an offset, the latest first; `digest` names one."""
+        statement = sql.parked_from(
+            self._tables,
+            group=group,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            digest=digest,
         )
         with self._engine.connect() as connection:
-            row = connection.execute(statement).one_or_none()
-        return None if row is None else _parked(row)
+            return [_parked(row) for row in connection.execute(statement)]
 
     def replay(self, letters: Sequence[DeadLetter], *, who: str) -> None:
         """Give dead letters all their attempts again: all or none, with an audit entry each.
@@ -141,13 +168,12 @@ class SqlDeadLetters:
     def _replay(self, connection: Connection, letter: DeadLetter) -> None:
         t, d, group, event_id = self._tables, self._dialect, letter.group, letter.envelope.id
         if group is None:
-            status = connection.scalar(sql.locked_outbox_status(t, event_id))
+            status = connection.scalar(sql.outbox_status(t, event_id).with_for_update())
             statement: Any = outbox_sql.replay(t, d, event_id)
         else:
             source = letter.envelope.source
-            status = connection.scalar(
-                sql.locked_inbox_status(t, group=group, event_id=event_id, source=source)
-            )
+            inbox_status = sql.inbox_status(t, group=group, event_id=event_id, source=source)
+            status = connection.scalar(inbox_status.with_for_update())
             statement = inbox_sql.replay(t, d, group=group, event_id=event_id, source=source)
         # The UPDATE guards itself too; asked first, for a message that names the status.
         if status != letter.status or not letter.can_be_replayed:
@@ -215,4 +241,6 @@ def _parked(row: Row[*tuple[Any, ...]]) -> ParkedRecord:
         ),
         reason=row.reason,
         parked_at=row.parked_at,
+        digest=row.digest,
+        discarded_at=row.discarded_at,
     )

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import (
+    JSON,
     URL,
     BigInteger,
     Column,
@@ -25,6 +25,7 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Integer,
+    LargeBinary,
     Select,
     Table,
     Text,
@@ -41,6 +42,7 @@ from sqlalchemy import (
     select,
     text,
     true,
+    update,
 )
 from sqlalchemy import (
     Dialect as SqlaDialect,
@@ -51,10 +53,16 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine, UserDefinedType
 
 from shieldtx.errors import ConfigurationError
+from shieldtx.store import libpq
 from shieldtx.store.columns import Timestamp
+
+SINCE: Final = "held_since"
+TRANSACTION: Final = "in_transaction"
+"""Parameters of a statement that settles rows which were locked by `held`."""
 
 
 class _TupleId(UserDefinedType[str]):
@@ -87,12 +95,20 @@ class PostgresDialect:
     supports_schemas = True
     skips_locked = True
     """A claim can pass over rows that another transaction has locked."""
+    has_server = True
+    """A connection is a socket to a server, which a forked process must not share."""
     patient_isolation = "READ COMMITTED"
     """Whoever waits for another transaction must see what it has committed."""
+    single_isolation = "READ COMMITTED"
+    """In AUTOCOMMIT a statement would run at the server's default level, which may be another."""
     snapshot_isolation = "REPEATABLE READ"
     """Several statements see the tables at one moment."""
     has_addresses = True
     """A row can be found by where it lies."""
+    migrates_online = True
+    """Large tables can be changed while others write to them."""
+    has_sequences = True
+    """The database numbers rows by itself."""
 
     def now(self) -> ColumnElement[Any]:
         """Return the database's time at the start of the statement."""
@@ -123,6 +139,10 @@ class PostgresDialect:
         """Test whether an address is in the list that is the parameter `name`."""
         return column == any_(bindparam(name, type_=_Listed(_TupleId())))
 
+    def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
+        """Return how many bytes a text has; a large one is not read for it."""
+        return func.octet_length(text_, type_=Integer())
+
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return where the row lies, which costs no look into an index; an UPDATE changes it."""
         return ColumnClause("ctid", _TupleId(), _selectable=table)
@@ -146,6 +166,11 @@ class PostgresDialect:
     def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Test membership in the list that a statement is run with as its parameter `name`."""
         return column == any_(bindparam(name, type_=_Listed(column.type)))
+
+    def texts(self, name: str) -> FromClause:
+        """Return the list that a statement is run with as its parameter `name`, as rows `value`."""
+        listed = func.unnest(bindparam(name, type_=_Listed(Text())))
+        return listed.table_valued(sqla_column("value", Text())).render_derived()
 
     def insert_many_new(
         self,
@@ -184,6 +209,29 @@ class PostgresDialect:
         status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
         return bool(status == _IN_ERROR)
 
+    def has_ended(self, connection: Connection) -> bool:
+        """Whether no transaction is open on the server, whatever SQLAlchemy takes for open."""
+        status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
+        return bool(status == _IDLE)
+
+    def held(self, table: Table, condition: ColumnElement[bool]) -> Select[Any]:
+        """Return a statement that locks rows as an UPDATE does: how many, when, where."""
+        rows = select(table.c.event_id).where(condition).with_for_update(key_share=True)
+        transaction = cast(func.pg_current_xact_id(), Text)
+        return select(func.count(), self.now(), transaction).select_from(rows.cte("held"))
+
+    def is_transaction(self, name: str) -> ColumnElement[bool]:
+        """Test whether the transaction is the one whose id is the parameter `name`."""
+        current = cast(func.pg_current_xact_id_if_assigned(), Text)
+        return current == bindparam(name, type_=Text())
+
+    def begin_loan(self, connection: Connection) -> None:
+        """Do nothing: the id of the transaction tells whether it has ended."""
+
+    def end_loan(self, connection: Connection) -> bool:  # noqa: ARG002  one signature for both
+        """Leave the answer to `is_transaction`."""
+        return True
+
     def insert_new(self, table: Table) -> postgresql.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
         return postgresql.insert(table).on_conflict_do_nothing()
@@ -196,30 +244,48 @@ class PostgresDialect:
         """Whether the driver would commit each statement by itself."""
         return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
-    def connect_args(self, url: URL, idle: timedelta) -> dict[str, Any]:
-        """Have the server end a transaction whose client has been silent for `idle`.
+    def may_have_written(self, connection: Connection) -> bool:
+        """Whether the open transaction has changed rows, or locked some."""
+        xid = func.pg_current_xact_id_if_assigned()
+        return bool(connection.scalar(select(xid.is_not(None))))
 
-        A stopped process would otherwise keep its row locks, and its shards, for as long as it
-        likes. Options of the URL, or of libpq's environment where it has none, stay and prevail.
+    def engine_arguments(self, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
+        """Return how an engine of shieldtx's own connects: `libpq.session_options` explains `idle`.
+
+        `pooled`: through a pooler that gives each transaction another connection to the server, so
+        that nothing may be kept in a session: no options, no prepared statements.
         """
-        milliseconds = int(idle.total_seconds() * 1000)
-        given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
-        theirs = given if isinstance(given, str) else " ".join(given)
-        ours = f"-c idle_in_transaction_session_timeout={milliseconds}"
-        return {"options": f"{ours} {theirs}".strip()}
+        arguments = libpq.connection_parameters(url)
+        if pooled:
+            arguments["prepare_threshold"] = None
+        else:
+            arguments["options"] = libpq.session_options(url, idle=idle)
+        return {"connect_args": arguments, "isolation_level": self.patient_isolation}
 
-    def migrate_alone(self, connection: Connection, schema: str | None) -> None:
-        """Hold back every other migration of the same tables until this transaction ends."""
+    def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
+        """Have the server end this transaction when its client has been silent for `idle`."""
+        milliseconds = int(idle.total_seconds() * 1000)
+        connection.exec_driver_sql(
+            f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
+        )
+
+    def is_useless(self, error: BaseException) -> bool:
+        """Whether an error means that another connection may do better than this one.
+
+        The server takes no writes (a former primary), is shutting down, or refuses the role.
+        """
+        state = getattr(error, "sqlstate", None) or ""
+        return state == _READ_ONLY or state.startswith((_OPERATOR_INTERVENTION, _NOT_AUTHORISED))
+
+    def migrates_alone(self, connection: Connection, schema: str | None) -> bool:
+        """Hold back other migrations of the same tables until this transaction ends, if it can."""
         name = schema or connection.scalar(select(func.current_schema()))
-        self._be_alone(connection, f"shieldtx migrates {name}")
+        key = _lock_key(f"shieldtx migrates {name}")
+        return bool(connection.scalar(select(func.pg_try_advisory_xact_lock(key))))
 
     def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
         """Hold back the group's other compensations of an event until this transaction ends."""
-        self._be_alone(connection, f"shieldtx group {group} compensates {event_id}")
-
-    def _be_alone(self, connection: Connection, purpose: str) -> None:
-        digest = hashlib.sha256(purpose.encode()).digest()
-        key = literal(int.from_bytes(digest[:8], "big", signed=True), BigInteger)
+        key = _lock_key(f"shieldtx group {group} compensates {event_id}")
         connection.execute(select(func.pg_advisory_xact_lock(key)))
 
     def next_in_sequence(self) -> dict[str, Any]:
@@ -245,6 +311,10 @@ class PostgresDialect:
         """Whether a statement has waited for a lock as long as it may."""
         return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
+    def is_deadlock(self, error: DBAPIError) -> bool:
+        """Whether the server has ended a transaction to break a cycle of waits."""
+        return getattr(error.orig, "sqlstate", None) == _DEADLOCK_DETECTED
+
     def first_of_each(
         self, left: FromClause, rows: Select[Any], column: str, limit: int | ColumnElement[int]
     ) -> tuple[FromClause, FromClause]:
@@ -256,9 +326,26 @@ class PostgresDialect:
         right = matching.limit(limit).lateral()
         return left.join(right, true()), right
 
+    def beside(self, left: FromClause, first: Select[Any]) -> tuple[FromClause, ColumnElement[Any]]:
+        """Look up one value for each row of `left`; `first` selects it, or no row for NULL.
+
+        Returns what to select from, and the value. As a join, the server looks it up once for equal
+        rows of `left` (Memoize); for a scalar subquery it would do so for each.
+        """
+        right = first.lateral()
+        [value] = right.c
+        return left.outerjoin(right, true()), value
+
     def estimate_by(self, column: Column[Any]) -> TextClause | None:
         """Return a SELECT of values of a column and how many rows the last ANALYZE saw of each."""
         return _ESTIMATE.bindparams(table=column.table.fullname, column=column.name)
+
+    def made_for(self, outbox: Table, shard: Table) -> TextClause:  # noqa: ARG002  one signature for both
+        """Return a SELECT of the number of shards, which needs no privilege; NULL: unknown.
+
+        The constraint that refuses rows of other shards holds it.
+        """
+        return _MADE_FOR.bindparams(table=outbox.fullname)
 
 
 class SqliteDialect:
@@ -267,9 +354,13 @@ class SqliteDialect:
     name = "sqlite"
     supports_schemas = False
     skips_locked = False
+    has_server = False
     patient_isolation = "SERIALIZABLE"
+    single_isolation = "AUTOCOMMIT"
     snapshot_isolation = "SERIALIZABLE"
     has_addresses = False
+    migrates_online = False
+    has_sequences = False
 
     # The form in which SQLAlchemy stores datetimes, so that text compares as time does.
     _format = "%Y-%m-%d %H:%M:%f000"
@@ -308,6 +399,10 @@ class SqliteDialect:
         """Find nothing: rows have no addresses here."""
         return and_(column == bindparam(name), false())
 
+    def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
+        """Return how many bytes a text has."""
+        return func.length(cast(text_, LargeBinary), type_=Integer())
+
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return what stands for the address of a row: its id."""
         return table.c.event_id
@@ -328,6 +423,12 @@ class SqliteDialect:
     def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Test membership in the list that a statement is run with as its parameter `name`."""
         return column.in_(bindparam(name, expanding=True, type_=column.type))
+
+    def texts(self, name: str) -> FromClause:
+        """Return the list that a statement is run with as its parameter `name`, as rows `value`."""
+        return func.json_each(bindparam(name, type_=JSON())).table_valued(
+            sqla_column("value", Text())
+        )
 
     def insert_many_new(
         self,
@@ -356,6 +457,31 @@ class SqliteDialect:
         """Know of no transaction that an error of one statement ends."""
         return False
 
+    def has_ended(self, connection: Connection) -> bool:
+        """Whether the driver has no transaction open, whatever SQLAlchemy takes for open."""
+        return not getattr(connection.connection.dbapi_connection, "in_transaction", True)
+
+    def held(self, table: Table, condition: ColumnElement[bool]) -> ReturningUpdate[Any]:
+        """Return a statement that takes the one writer lock, and a row for each row found."""
+        statement = update(table).where(condition).values(lease_token=table.c.lease_token)
+        return statement.returning(literal(1), self.now(), literal(""))
+
+    def is_transaction(self, name: str) -> ColumnElement[bool]:
+        """Accept every transaction: SQLite has no ids of them."""
+        return bindparam(name, type_=Text()) == ""
+
+    def begin_loan(self, connection: Connection) -> None:
+        """Set a savepoint, which ends with the transaction."""
+        connection.exec_driver_sql(f"SAVEPOINT {_LOAN}")
+
+    def end_loan(self, connection: Connection) -> bool:
+        """Return whether the transaction is still that of `begin_loan`."""
+        try:
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {_LOAN}")
+        except DBAPIError:
+            return False
+        return True
+
     def insert_new(self, table: Table) -> sqlite.Insert:
         """Return an INSERT that passes over rows which any unique key knows already."""
         return sqlite.insert(table).on_conflict_do_nothing()
@@ -374,14 +500,26 @@ class SqliteDialect:
         by_itself = by_itself or getattr(driver, "isolation_level", "") is None
         return by_itself and not getattr(driver, "in_transaction", False)
 
-    def connect_args(self, url: URL, idle: timedelta) -> dict[str, Any]:  # noqa: ARG002  one signature for both
-        """Wait for the one writer lock instead of failing at once."""
-        return {"timeout": 30}
+    def may_have_written(self, connection: Connection) -> bool:
+        """Whether the driver has begun a transaction, which it does for changes only."""
+        return bool(getattr(connection.connection.dbapi_connection, "in_transaction", True))
 
-    def migrate_alone(self, connection: Connection, schema: str | None) -> None:  # noqa: ARG002  one signature for both
+    def engine_arguments(self, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:  # noqa: ARG002  one signature for both
+        """Wait for the one writer lock instead of failing at once."""
+        return {"connect_args": {"timeout": 30}}
+
+    def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
+        """Limit nothing: there is no server."""
+
+    def is_useless(self, error: BaseException) -> bool:  # noqa: ARG002  one signature for both
+        """Know of no server that another connection might reach."""
+        return False
+
+    def migrates_alone(self, connection: Connection, schema: str | None) -> bool:  # noqa: ARG002  one signature for both
         """Take the one writer lock: by itself, the driver begins no transaction for DDL."""
         if not getattr(connection.connection.dbapi_connection, "in_transaction", False):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return True
 
     def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
         """Hold back nobody: there is one writer at a time."""
@@ -413,6 +551,10 @@ class SqliteDialect:
         """Whether a statement has waited for the one writer lock as long as it may."""
         return getattr(error.orig, "sqlite_errorname", "").startswith(_BUSY)
 
+    def is_deadlock(self, error: DBAPIError) -> bool:  # noqa: ARG002  one signature for all
+        """There is one lock, so that there is no cycle."""
+        return False
+
     def first_of_each(
         self,
         left: FromClause,
@@ -424,9 +566,23 @@ class SqliteDialect:
         right = rows.subquery()
         return left.join(right, right.c[column] == left.c[column]), right
 
+    def beside(self, left: FromClause, first: Select[Any]) -> tuple[FromClause, ColumnElement[Any]]:
+        """Look up one value for each row of `left`; `first` selects it, or no row for NULL."""
+        return left, first.scalar_subquery()
+
     def estimate_by(self, column: Column[Any]) -> TextClause | None:  # noqa: ARG002  one signature for both
         """Know nothing without counting."""
         return None
+
+    def made_for(self, outbox: Table, shard: Table) -> Select[Any]:  # noqa: ARG002  one signature for both
+        """Return a SELECT of the number of shards; 0: unknown."""
+        return select(func.count()).select_from(shard)
+
+
+def _lock_key(purpose: str) -> ColumnElement[int]:
+    """Return the number of an advisory lock."""
+    digest = hashlib.sha256(purpose.encode()).digest()
+    return literal(int.from_bytes(digest[:8], "big", signed=True), BigInteger)
 
 
 _SEPARATOR = "\x1f"
@@ -453,13 +609,22 @@ def _quoted(text_: str) -> str:
     return text_.replace("\\", "\\\\").replace('"', '\\"')
 
 
-_IN_ERROR = 3
-"""libpq's PQTRANS_INERROR."""
+_IDLE, _IN_ERROR = 0, 3
+"""libpq's PQTRANS_IDLE and PQTRANS_INERROR."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 """PostgreSQL's SQLSTATE when `lock_timeout` is over."""
 
+_DEADLOCK_DETECTED = "40P01"
+"""PostgreSQL's SQLSTATE when a transaction is ended to break a deadlock."""
+
+_READ_ONLY = "25006"
+_OPERATOR_INTERVENTION = "57P"
+_NOT_AUTHORISED = "28"
+"""Classes of PostgreSQL's SQLSTATE, and one of them in full."""
+
 _BUSY = "SQLITE_BUSY"
+_LOAN = "shieldtx_loan"
 
 # What the planner itself goes by.
 _ESTIMATE = text("""
@@ -471,9 +636,20 @@ _ESTIMATE = text("""
     WHERE pg_class.oid = to_regclass(:table) AND reltuples > 0
 """)
 
+_MADE_FOR = text("""
+    SELECT substring(pg_get_constraintdef(oid) FROM 'shard < ([0-9]+)')::integer
+    FROM pg_constraint
+    WHERE conrelid = to_regclass(:table) AND conname = 'shield_outbox_shard_check'
+""")
+
 StoreDialect = PostgresDialect | SqliteDialect
 
 _KNOWN: dict[str, StoreDialect] = {"postgresql": PostgresDialect(), "sqlite": SqliteDialect()}
+
+
+def is_known(dialect: SqlaDialect) -> bool:
+    """Whether shieldtx has a dialect for a database."""
+    return dialect.name in _KNOWN
 
 
 def dialect_of(dialect: SqlaDialect) -> StoreDialect:

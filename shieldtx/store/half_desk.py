@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from time import time as unix_time
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row
 
 from shieldtx.errors import IllegalTransition
-from shieldtx.events import Envelope
+from shieldtx.events import Envelope, age_of
+from shieldtx.ports.half import Barrier
 from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
@@ -21,8 +24,16 @@ from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.statements.envelopes import envelope_of
 from shieldtx.store.tables import Tables
 
+log = logging.getLogger(__name__)
+
 OPEN = (OutboxStatus.UNRESOLVED, OutboxStatus.HALF)
 """The states in which a person may decide."""
+
+_IN_FLIGHT = "its local transaction is in flight, by the barrier: try again when it has ended"
+_COMMITTED_NONE = (
+    "the barrier has no committed local transaction of it: it has not come, is in flight or rolled "
+    "back. Try again when it has committed; `shieldtx half rollback` shuts it out"
+)
 
 _LEADS_TO = {
     LocalOutcome.COMMIT: OutboxStatus.INIT,
@@ -55,7 +66,20 @@ class HalfMessage:
 class SqlHalfDesk:
     """Finds half messages and lets a person decide, with an entry in the audit."""
 
-    def __init__(self, engine: Engine, tables: Tables) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tables: Tables,
+        *,
+        barrier_of: Callable[[str, LocalOutcome], Barrier | None] = lambda *_: None,
+        barrier_retention: timedelta = timedelta(days=7),
+    ) -> None:
+        """Ask the barrier of an event type before a decision, where there is one.
+
+        Its rows stay for `barrier_retention`.
+        """
+        self._barrier_retention = barrier_retention
+        self._barrier_of = barrier_of
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
@@ -79,8 +103,11 @@ class SqlHalfDesk:
     def decide(self, messages: Sequence[HalfMessage], outcome: LocalOutcome, *, who: str) -> None:
         """Commit or roll back messages: all or none, with an audit entry each.
 
-        Raises IllegalTransition, naming the first that is not as it was seen, or ended already.
+        A rollback shuts the local transactions out first. Raises IllegalTransition, naming the
+        first message that is not as it was seen, that ended already, or whose barrier contradicts.
         """
+        for message in messages:
+            self._refuse_contradiction(message, outcome)
         ids = [message.envelope.id for message in messages]
         with self._engine.begin() as connection:
             now = self._ends.locked(connection, ids)
@@ -93,6 +120,37 @@ class SqlHalfDesk:
                     )
                 self._ends.end(connection, [message.envelope.id], status, outcome)
                 self._note(connection, message, outcome, who)
+
+    def _refuse_contradiction(self, message: HalfMessage, outcome: LocalOutcome) -> None:
+        barrier = self._barrier_of(message.envelope.type, outcome)
+        if barrier is None or message.status not in OPEN:
+            return
+        event_id, is_commit = message.envelope.id, outcome is LocalOutcome.COMMIT
+        ended = barrier.look(event_id)
+        if ended is not LocalOutcome.COMMIT and self._is_forgotten(message):
+            log.warning(
+                "the barrier knows nothing of %s any more: the message is older than %s, for which "
+                "its rows stay. Whether its local transaction committed is for you to know",
+                message,
+                self._barrier_retention,
+            )
+            if is_commit:
+                return
+        if not is_commit:
+            # A rollback alone shuts out a local transaction that may still come.
+            ended = barrier.ask(event_id)
+        if ended is LocalOutcome.UNKNOWN:
+            raise IllegalTransition(f"{message}: {_COMMITTED_NONE if is_commit else _IN_FLIGHT}")
+        if ended is not outcome:
+            raise IllegalTransition(
+                f"{message}: the barrier says that its local transaction ended with {ended}: "
+                f"`shieldtx half {ended.lower()}` decides so"
+            )
+
+    def _is_forgotten(self, message: HalfMessage) -> bool:
+        """Whether a row of the local transaction may have been purged."""
+        age = age_of(message.envelope.id, unix_time())
+        return age is not None and age >= self._barrier_retention
 
     def _note(
         self, connection: Connection, message: HalfMessage, outcome: LocalOutcome, who: str
@@ -121,7 +179,7 @@ def _message(row: Row[*tuple[Any, ...]]) -> HalfMessage:
     return HalfMessage(
         envelope=envelope_of(row),
         status=OutboxStatus(row.status),
-        checks=row.checks,
+        checks=row.checks or 0,
         check_at=row.check_at,
         delay=None if row.send_delay is None else timedelta(seconds=row.send_delay),
         at=row.send_at,

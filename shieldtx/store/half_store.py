@@ -15,6 +15,7 @@ from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of
+from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import checks
 from shieldtx.store.statements import half as sql
@@ -27,12 +28,15 @@ _CHECKS, _REASON = ENVELOPE_WIDTH, ENVELOPE_WIDTH + 1
 class SqlHalfStore:
     """Prepares, checks and ends half messages in transactions of its own (the port HalfStore)."""
 
-    def __init__(self, engine: Engine, tables: Tables, *, shards: int, plan: CheckPlan) -> None:
+    def __init__(
+        self, engine: Engine, tables: Tables, *, shards: int | None = None, plan: CheckPlan
+    ) -> None:
+        """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._engine = engine
         self._single = for_single_statements(engine)
         self._tables = tables
         self._dialect = d = dialect_of(engine.dialect)
-        self._shards = shards
+        self._shards = ShardCount(tables, setting=shards)
         self._plan = plan
         self._ends = HalfEnds(tables, d)
         # A statement costs more to build than to run.
@@ -41,6 +45,7 @@ class SqlHalfStore:
             LocalOutcome.COMMIT: sql.commit_alone(tables, d),
             LocalOutcome.ROLLBACK: sql.discard(tables, d, OutboxStatus.HALF),
         }
+        self._types_due = checks.types_due(tables, d, plan)
         self._due = checks.due(tables, d, plan)
         self._begin = checks.begin(tables, d, plan)
         self._held = checks.held(tables, d)
@@ -51,13 +56,15 @@ class SqlHalfStore:
     def prepare(self, messages: Sequence[Preparation]) -> None:
         """Store half messages; raises EventRefused for a business key used before."""
         d, plan = self._dialect, self._plan
-        rows = [sql.parameters_of(m, d, plan, shards=self._shards) for m in messages]
         # Several are stored together or not at all; one is so by itself.
-        engine = self._single if len(rows) == 1 else self._engine
+        engine = self._single if len(messages) == 1 else self._engine
         try:
             with engine.begin() as connection:
+                shards = self._shards.of(connection)
+                rows = [sql.parameters_of(m, d, plan, shards=shards) for m in messages]
                 connection.execute(self._insert, rows)
         except IntegrityError as error:
+            self._shards.refuse(error, connection)
             raise refusal_of(error, [m.envelope for m in messages]) or error from error
 
     def resolve(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> dict[UUID, OutboxStatus]:
@@ -78,6 +85,20 @@ class SqlHalfStore:
         # Of an engine that sends its BEGIN by hand, even this is a transaction to be committed.
         with self._single.begin() as connection:
             return connection.execute(self._end_alone[outcome], parameters).rowcount == 1
+
+    def types_due(self, event_types: Sequence[str]) -> Collection[str]:
+        """Return those of the event types that have a message due for a check."""
+        if not event_types:
+            return []
+        asked = checks.types_due_parameters(event_types)
+        with self._single.begin() as connection:
+            return connection.scalars(self._types_due, asked).all()
+
+    def half_types(self, event_ids: Sequence[UUID]) -> dict[UUID, str]:
+        """Return the event types of those messages that are HALF."""
+        statement = sql.half_types(self._tables, self._dialect, event_ids)
+        with self._single.begin() as connection:
+            return {row[0]: row[1] for row in connection.execute(statement)}
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
         """Take messages that are due for a check."""

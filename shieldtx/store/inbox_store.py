@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from shieldtx.errors import LeaseLost
 from shieldtx.events import Envelope
-from shieldtx.ports import Arrival, Attempt, Origin, Original, Parked, Receipt
+from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
 from shieldtx.states import InboxStatus, TxKind
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.lent_session import check_intact, commits_refused, lend
+from shieldtx.store.dialects import SINCE, dialect_of
+from shieldtx.store.halving import receive_in_halves
+from shieldtx.store.lent_session import check_intact, commits_refused, hold, lend, settle
 from shieldtx.store.reception import Reception
 from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import compensation
@@ -24,40 +25,67 @@ from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
 
+_COMPENSATED: Final = "shieldtx.compensated"
+"""The key of the session's info with the further parameters of the statement that settles."""
+
 
 class SqlInboxStore:
     """Receives, leases and settles inbox rows (the port InboxStore)."""
 
-    def __init__(self, engine: Engine, tables: Tables) -> None:
+    def __init__(self, engine: Engine, tables: Tables, *, batch_bytes: int = BATCH_BYTES) -> None:
+        """Find due rows of up to so many bytes of payloads at a time, or one that is larger."""
         self._engine = engine
+        self._batch_bytes = batch_bytes
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._single = for_single_statements(engine)
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
         self._due = sql.due(tables, self._dialect)
-        self._pending = sql.pending(tables)
+        self._pending = sql.pending(tables, self._dialect)
+        self._unhandled = sql.unhandled(tables, self._dialect)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
+        self._held = sql.held(tables, self._dialect)
+        self._all_held = sql.all_held(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
+        self._compensated = sql.compensated(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
         self._release = sql.release(tables, self._dialect)
 
     def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
-        """Store a batch in one transaction; the unique keys decide what is new."""
-        with self._engine.begin() as connection:
-            return self._reception.receive(connection, group, arrivals, parked)
+        """Store a batch in one transaction; the unique keys decide what is new.
 
-    def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
-        """Return rows whose turn it is."""
+        Where the database refuses it as a whole, its parts in one each: see `halving`.
+        """
+
+        def at_once(arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+            with self._engine.begin() as connection:
+                return self._reception.receive(connection, group, arrivals, parked)
+
+        return receive_in_halves(at_once, arrivals, parked)
+
+    def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
+        """Return rows whose turn it is, of the types that the worker handles."""
+        parameters = sql.group_parameters(group, handled, limit, self._batch_bytes)
         with self._single.begin() as connection:
-            rows = connection.execute(self._due, sql.due_parameters(group, limit))
+            rows = connection.execute(self._due, parameters)
             return [envelope_of(row) for row in rows]
 
-    def pending(self, group: str) -> Mapping[Origin, int]:
-        """Count the unfinished rows by where they came from."""
+    def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
+        """Count the unfinished rows of these types by where they came from."""
+        parameters = sql.group_parameters(group, handled)
         with self._single.begin() as connection:
-            rows = connection.execute(self._pending, sql.group_parameters(group)).all()
+            rows = connection.execute(self._pending, parameters).all()
         return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
+
+    def unhandled(
+        self, group: str, *, handled: Handled, limit: int
+    ) -> Mapping[tuple[str, TxKind], int]:
+        """Count the unfinished rows of all other types."""
+        parameters = sql.group_parameters(group, handled, limit)
+        with self._single.begin() as connection:
+            rows = connection.execute(self._unhandled, parameters).all()
+        return {(event_type, TxKind(kind)): rows for event_type, kind, rows in rows}
 
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
@@ -86,27 +114,35 @@ class SqlInboxStore:
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
         with lend(self._engine, "handler") as (session, connection):
-            # First of all, for its lock: who takes the row over has to wait for the end of this.
-            if connection.execute(self._processed, parameters).rowcount != 1:
+            # First of all: who takes the row over has to wait for the end of this.
+            held = hold(connection, self._held, parameters)
+            if held.rows != 1:
                 raise LeaseLost(
                     f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
                     f"attempt {attempt.number} began; raise the handler's lease if this is frequent"
                 )
-            yield session
+            with commits_refused(session):
+                yield session
+            if (compensated := session.info.get(_COMPENSATED)) is None:
+                settle(session, held, self._processed, parameters)
+            else:
+                settle(session, held, self._compensated, parameters | compensated)
 
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
+        parameters = self._of_batch(attempts)
         with lend(self._engine, "handler") as (session, connection):
-            settled = connection.execute(self._all_processed, self._of_batch(attempts)).rowcount
-            if settled != len(attempts):
+            held = hold(connection, self._all_held, parameters)
+            if held.rows != len(attempts):
                 raise LeaseLost(
-                    f"{len(attempts) - settled} of {len(attempts)} events of group "
+                    f"{len(attempts) - held.rows} of {len(attempts)} events of group "
                     f"{attempts[0].group!r} were taken over before their attempt began; raise the "
                     "handlers' leases if this is frequent"
                 )
             with commits_refused(session):
                 yield session
+            settle(session, held, self._all_processed, parameters)
 
     def clear(self, session: Session) -> None:
         """Make the session of an effect as new for the next handler; nothing in it is undone."""
@@ -133,6 +169,12 @@ class SqlInboxStore:
         )
         with self._single.begin() as connection:
             return connection.execute(statement).rowcount == 1
+
+    def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
+        """Write down why the process of these attempts ends."""
+        statement = sql.note(self._tables, self._dialect, reason=reason)
+        with self._single.begin() as connection:
+            connection.execute(statement, self._of_batch(attempts))
 
     def give_up(
         self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
@@ -166,7 +208,7 @@ class SqlInboxStore:
             # The lock on the row is a shared one.
             self._dialect.compensate_alone(connection, attempt.group, rollback.causation_id)
         statement = (
-            compensation.own_original(t, rollback.causation_id)
+            compensation.own_original(t, rollback.causation_id, rollback.causation_source)
             if own
             else compensation.received_original(
                 t, attempt.group, rollback.causation_id, rollback.causation_source or ""
@@ -185,18 +227,10 @@ class SqlInboxStore:
         )
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
-        """Note in the rollback's row that its original is compensated."""
-        rollback = attempt.envelope
-        if rollback.causation_id is not None:
-            session.connection().execute(
-                compensation.mark_compensated(
-                    self._tables,
-                    group=attempt.group,
-                    event_id=rollback.id,
-                    source=rollback.source,
-                    original_id=rollback.causation_id,
-                )
-            )
+        """Have the rollback's row name its original and this moment when it is settled."""
+        if (original := attempt.envelope.causation_id) is not None:
+            since = session.connection().scalar(select(self._dialect.now()))
+            session.info[_COMPENSATED] = {sql.COMPENSATED: original, SINCE: since}
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
         """Leave the tombstone of an event whose rollback came first."""
@@ -221,7 +255,7 @@ class SqlInboxStore:
         return session.connection().execute(statement, row).one_or_none() is not None
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
-        """Return the received event whose handler wrote `envelope`."""
+        """Return the received event, or rollback, whose handler wrote `envelope`."""
         if envelope.causation_id is None or envelope.causation_source is None:
             return None
         row = (

@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from shieldtx.ports import Holding
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import leases as sql
 from shieldtx.store.tables import Tables
 
@@ -15,20 +16,28 @@ from shieldtx.store.tables import Tables
 class SqlLeaseStore:
     """Shares the shards out among the living relays (the port LeaseStore)."""
 
-    def __init__(self, engine: Engine, tables: Tables) -> None:
+    def __init__(self, engine: Engine, tables: Tables, *, shards: int | None = None) -> None:
+        """Share the shards of the tables out; `shards` is the number that the settings expect."""
         self._engine = engine
         self._tables = tables
+        self._made_for = ShardCount(tables, setting=shards)
         self._dialect = dialect_of(engine.dialect)
 
     def renew(self, *, relay: str, lease: timedelta) -> Holding:
-        """Announce the relay, extend its leases and take free shards up to its fair share."""
+        """Announce the relay, extend its leases and take free shards up to its fair share.
+
+        Raises ConfigurationError where the settings name another number of shards than the tables
+        have, SchemaMismatch where a shard has no lease row.
+        """
         t, d = self._tables, self._dialect
         with self._engine.begin() as connection:
+            self._made_for.of(connection)
             connection.execute(sql.forget_dead_relays(t, d))
             connection.execute(sql.announce(t, d, relay=relay, lease=lease))
         with self._engine.begin() as connection:
             relays = connection.scalars(sql.count_relays(t)).one()
             shards = connection.scalars(sql.count_shards(t)).one()
+            self._made_for.refuse_unleased(connection, leased=shards)
             held = set(connection.scalars(sql.extend(t, d, relay=relay, lease=lease)))
             fair_share = -(-shards // relays)
             if len(held) < fair_share:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, RootTransaction, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, RootTransaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import HandlerError
-from shieldtx.store.dialects import dialect_of
+from shieldtx.sql import ends_transaction
+from shieldtx.store.dialects import SINCE, TRANSACTION, dialect_of
 
 _LOAN = "shieldtx.loan"
 
@@ -51,7 +54,8 @@ def commits_refused(session: Session) -> Iterator[None]:
     """Answer every COMMIT of the lent session inside the block with a HandlerError.
 
     What shieldtx has written in the transaction, to be committed with the end of it all, would be
-    committed without.
+    committed without. A statement that ends the transaction is refused as well: SQLAlchemy would
+    not know that it has ended.
     """
     loan: _Loan = session.info[_LOAN]
 
@@ -61,11 +65,55 @@ def commits_refused(session: Session) -> Iterator[None]:
         connection.connection.rollback()
         raise loan.ended
 
-    event.listen(loan.connection, "commit", refuse)
+    def refuse_in_words(_connection: Any, _cursor: Any, statement: str, *_how: Any) -> None:
+        if ends_transaction(statement):
+            raise loan.ended
+
+    listeners = (("commit", refuse), ("before_cursor_execute", refuse_in_words))
+    for name, listener in listeners:
+        event.listen(loan.connection, name, listener)
     try:
         yield
     finally:
-        event.remove(loan.connection, "commit", refuse)
+        for name, listener in listeners:
+            event.remove(loan.connection, name, listener)
+
+
+class Held(NamedTuple):
+    """The rows that a lent transaction settles at its end, locked before it is lent."""
+
+    rows: int
+    since: datetime | None
+    """The database's time of the lock."""
+    transaction: str | None
+    """The id of the transaction, where the database has one."""
+
+
+def hold(connection: Connection, statement: Executable, parameters: Mapping[str, Any]) -> Held:
+    """Lock the rows that are to be settled, by a statement of the dialect's `held`."""
+    found = connection.execute(statement, parameters).all()
+    if not found:
+        return Held(0, None, None)
+    dialect_of(connection.dialect).begin_loan(connection)
+    return Held(sum(row[0] for row in found), *found[0][1:])
+
+
+def settle(
+    session: Session, held: Held, statement: Executable, parameters: Mapping[str, Any]
+) -> None:
+    """Settle the held rows; raises HandlerError where the transaction is not that of the lock.
+
+    A COMMIT by way of the driver, with further statements after it, is not noticed before. The
+    borrower's writes until then are committed; the rows stay as they are.
+    """
+    check_intact(session)
+    loan: _Loan = session.info[_LOAN]
+    if not dialect_of(loan.connection.dialect).end_loan(loan.connection):
+        raise loan.ended
+    given = {SINCE: held.since, TRANSACTION: held.transaction, **parameters}
+    settled: CursorResult[Any] = loan.connection.execute(statement, given)
+    if settled.rowcount != held.rows:
+        raise loan.ended
 
 
 def check_intact(session: Session) -> None:
@@ -77,9 +125,14 @@ def check_intact(session: Session) -> None:
     begun, connection = loan.begun, loan.connection
     if session.get_transaction() is not begun or not begun.is_active:
         raise loan.ended
-    if connection.get_transaction() is not loan.root:
+    root = connection.get_transaction()
+    if root is not loan.root or root is None or not root.is_active:
         raise loan.ended
-    if dialect_of(connection.dialect).is_aborted(connection):
+    dialect = dialect_of(connection.dialect)
+    if dialect.has_ended(connection):
+        # By way of the driver, past SQLAlchemy.
+        raise loan.ended
+    if dialect.is_aborted(connection):
         raise HandlerError(
             f"the {loan.borrower} went on after an error of the database, which had ended its "
             "transaction: let the error out, or try the statement in session.begin_nested()"

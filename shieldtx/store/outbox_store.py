@@ -7,32 +7,41 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache, partial
 from operator import itemgetter
+from sys import maxsize
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Engine, Row, Update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, Engine, Row, Update, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from shieldtx.buffer import Posting
 from shieldtx.errors import LocalRollbackFailed, TransactionRefused
-from shieldtx.ports import Change, Claim, Claimed, Named, Settlement
+from shieldtx.ports import BATCH_BYTES, Change, Claim, Claimed, Named, Settlement
+from shieldtx.reasons import reason_of
+from shieldtx.store.admission import admit
+from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.delayed_store import SqlDelayedStore
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.lent_session import check_intact, commits_refused, lend
+from shieldtx.store.dialects import dialect_of, is_known
+from shieldtx.store.lent_session import commits_refused, hold, lend, settle
 from shieldtx.store.low_water import LowWater
 from shieldtx.store.refusals import refusal_of
+from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import backlog, claim, delayed, leases
 from shieldtx.store.statements import outbox as sql
+from shieldtx.store.statements.blocked import Key
 from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
 from shieldtx.store.tables import Tables
 
 # The columns of a claim behind those of the envelope.
-_SEQ, _ATTEMPTS, _DOUBT, _WAITING, _CHOSEN, _LEFT, _ADDRESS, _SIGHT = range(
-    ENVELOPE_WIDTH, ENVELOPE_WIDTH + 8
+_SEQ, _SHARD, _ATTEMPTS, _DOUBT, _WAITING, _CHOSEN, _LEFT, _ADDRESS, _SIGHT = range(
+    ENVELOPE_WIDTH, ENVELOPE_WIDTH + 9
 )
 
+
+_PAYLOAD, _KEY = 4, 8
+"""Of the columns of the envelope."""
 
 _CLAIMS_IN_HAND = 4
 
@@ -40,20 +49,29 @@ _CLAIMS_IN_HAND = 4
 class SqlOutboxWriter:
     """Writes rows over connections of the caller (the port OutboxWriter)."""
 
-    def __init__(self, tables: Tables, *, shards: int) -> None:
+    def __init__(self, tables: Tables, *, shards: int | None = None) -> None:
+        """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._tables = tables
-        self._shards = shards
+        self._shards = ShardCount(tables, setting=shards)
         # One a dialect: a statement costs more to build than to run.
         self._insert = cache(partial(sql.insert, tables))
+        # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
+        self.routed_by = update(tables.outbox)
         self._backlog = cache(partial(backlog.events, tables))
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
-        """Insert all rows at once; raises EventRefused for a business key used before."""
+        """Insert all rows at once.
+
+        Raises EventRefused for a business key used before, ConfigurationError where the settings
+        name another number of shards than the tables have.
+        """
         dialect = dialect_of(connection.dialect)
-        rows = [sql.parameters_of(p, dialect, shards=self._shards) for p in postings]
+        shards = self._shards.of(connection)
+        rows = [sql.parameters_of(p, dialect, shards=shards) for p in postings]
         try:
             connection.execute(self._insert(dialect), rows)
         except IntegrityError as error:
+            self._shards.refuse(error, connection)
             raise refusal_of(error, [posting.envelope for posting in postings]) or error from error
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
@@ -62,13 +80,25 @@ class SqlOutboxWriter:
         found = connection.scalars(statement, backlog.parameters(topic, upto))
         return int(found.one())
 
-    def refuse_autocommit(self, connection: Connection) -> None:
-        """Raise TransactionRefused when the connection commits each statement by itself."""
-        if dialect_of(connection.dialect).is_autocommit(connection):
+    def examine(self, connection: Connection) -> None:
+        """Raise TransactionRefused for a connection in AUTOCOMMIT, or with other schemas."""
+        admit(connection, self._tables.outbox, or_else="the event would outlive its data")
+
+    def may_have_written(self, connection: Connection) -> bool:
+        """Whether the open transaction may have changed its database; of a foreign one, yes.
+
+        Raises TransactionRefused where the server cannot be asked.
+        """
+        if not is_known(connection.dialect):
+            return True
+        try:
+            return dialect_of(connection.dialect).may_have_written(connection)
+        except DBAPIError as error:
             raise TransactionRefused(
-                "the connection is in AUTOCOMMIT, so the event would outlive its data; "
-                "use a connection with transactions"
-            )
+                "a statement failed in another database of the session, so its part of the "
+                "transaction is rolled back, and whether anything is lost with it is unknown: "
+                "run what may fail in a savepoint or in a session of its own"
+            ) from error
 
     def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
         """Discard a delayed event that is not due yet, in somebody's name."""
@@ -83,31 +113,53 @@ class SqlOutboxStore:
         engine: Engine,
         tables: Tables,
         *,
+        source: str | None = None,
+        batch_bytes: int = BATCH_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Claim rows of a `source` (None: of any), and up to so many bytes of them at a time."""
+        self._source = source
+        self._batch_bytes = batch_bytes
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._single = for_single_statements(engine)
         self._clock = clock
         self._low_water = LowWater(clock)
+        self._blocked = BlockedRows(engine, tables, self._dialect, clock, source=source)
+        self._claim_took = 0.0
         # Run for each batch, and therefore built once.
-        self._claim = claim.claim(tables, self._dialect)
+        self._claim = claim.claim(tables, self._dialect, of_source=source is not None)
         self._processed = sql.processed_there(tables, self._dialect)
         self._until_due = delayed.until_due(tables, self._dialect)
         self._addresses: dict[UUID, dict[UUID, str]] = {}
         """Where the rows lie that were claimed with a token, until they are settled."""
+        self._holders: dict[UUID, dict[UUID, Key]] = {}
+        """The keys of those among them that held their key."""
+        self._first: dict[UUID, int] = {}
+        """The lowest number among those of a token that were in the line."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Lease the next due rows of the relay's shards to it."""
         token = uuid4()
+        if self._blocked.tend(relay, claim_took=self._claim_took):
+            self._low_water.forget()
         low_water, began = self._low_water, self._clock()
         start = low_water.start()
         parameters = claim.parameters(
-            relay=relay, token=token, limit=limit, start=start, known=low_water.shards
+            relay=relay,
+            token=token,
+            limit=limit,
+            limit_bytes=self._batch_bytes,
+            start=start,
+            known=low_water.shards,
+            fence=self._blocked.fence.seq,
+            fenced=self._blocked.fence.shards,
+            source=self._source,
         )
         with self._single.begin() as connection:
             rows = connection.execute(self._claim, parameters).all()
+        self._claim_took = self._clock() - began
         if not rows:
             low_water.note(start, None, 0, full=False, took=self._clock() - began)
             return Claim(token=token, events=[], lease_left=timedelta(0))
@@ -116,23 +168,32 @@ class SqlOutboxStore:
             return self._unclaim(token, [row[0] for row in rows])
         rows = _in_order(rows)
         last = max((row[_SEQ] for row in rows if not row[_WAITING]), default=0)
+        # A character has up to four bytes.
+        cut = sum(len(row[_PAYLOAD]) for row in rows) * 4 >= self._batch_bytes
         low_water.note(
             start,
             sight,
             last,
-            full=len(rows) >= limit,
+            full=cut or len(rows) >= limit,
             took=self._clock() - began,
         )
         while len(self._addresses) >= _CLAIMS_IN_HAND:
             # What was neither acknowledged nor given back has been failed row by row.
             del self._addresses[next(iter(self._addresses))]
+        while len(self._holders) >= _CLAIMS_IN_HAND:
+            del self._holders[next(iter(self._holders))]
         self._addresses[token] = {row[0]: row[_ADDRESS] for row in rows}
+        while len(self._first) >= _CLAIMS_IN_HAND:
+            del self._first[next(iter(self._first))]
+        self._first[token] = min((row[_SEQ] for row in rows if not row[_WAITING]), default=maxsize)
+        if holders := {row[0]: (row[_SHARD], row[_KEY]) for row in rows if _holds_its_key(row)}:
+            self._holders[token] = holders
         events = [
             Claimed(envelope=envelope_of(row), attempts=row[_ATTEMPTS], unconfirmed=row[_DOUBT])
             for row in rows
         ]
         lease_left = timedelta(seconds=rows[0][_LEFT])
-        return Claim(token=token, events=events, lease_left=lease_left)
+        return Claim(token=token, events=events, lease_left=lease_left, cut=cut)
 
     def _unclaim(self, token: UUID, ids: Sequence[UUID]) -> Claim:
         """Give back a claim of fewer rows than were chosen, and leave them to the next.
@@ -142,7 +203,7 @@ class SqlOutboxStore:
         """
         with self._single.begin() as connection:
             connection.execute(sql.unclaim(self._tables, self._dialect, token, ids))
-        self._low_water.forget()
+        self._look_everywhere()
         return Claim(token=token, events=[], lease_left=timedelta(0))
 
     def until_due(self, *, relay: str, since: timedelta, within: timedelta) -> timedelta | None:
@@ -164,7 +225,7 @@ class SqlOutboxStore:
             connection.execute(leases.hand_over(t, relay=relay, to=renamed))
             # Under its new name it announces itself with the next renewal.
             connection.execute(leases.forget(t, relay=relay))
-        self._low_water.forget()
+        self._look_everywhere()
         self._addresses.clear()
         return withdrawn
 
@@ -186,9 +247,18 @@ class SqlOutboxStore:
             count = self._settle_processed(connection, token, s.processed) if s.processed else 0
             count += sum(connection.execute(statement).rowcount for statement in statements)
         self._addresses.pop(token, None)
+        if held := self._holders.get(token):
+            self._blocked.freed(held[id_] for id_ in s.processed if id_ in held)
         if statements or count < len(settlement):
             self._low_water.forget()
+        if s.unsent or s.unconfirmed or count < len(settlement):
+            self._blocked.fence.retreat(self._first.get(token, 0))
         return count
+
+    def _look_everywhere(self) -> None:
+        """Let the next claim begin at the beginning."""
+        self._low_water.forget()
+        self._blocked.fence.forget()
 
     def _settle_processed(self, connection: Connection, token: UUID, ids: Sequence[UUID]) -> int:
         """Settle rows where they lay when they were claimed, or wherever they lie now.
@@ -218,22 +288,31 @@ class SqlOutboxStore:
         local_rollback: Callable[[Session], None] | None,
     ) -> bool:
         """Settle a row as FAILED together with its local rollback."""
-        statement = sql.failed(self._tables, self._dialect, token, event_id, reason=reason)
+        t, d = self._tables, self._dialect
+        statement = sql.failed(t, d, token, event_id, reason=reason)
         with lend(self._engine, "local rollback") as (session, connection):
-            if connection.execute(statement).rowcount != 1:
+            held = hold(connection, sql.held(t, d, token, event_id), {})
+            if held.rows != 1:
                 return False
-            if local_rollback is not None:
-                try:
+            try:
+                if local_rollback is not None:
                     with commits_refused(session):
                         local_rollback(session)
-                    check_intact(session)
-                    # Here, because constraints and hooks may wait for the COMMIT to object.
-                    session.commit()
-                except Exception as error:
-                    raise LocalRollbackFailed(
-                        f"local rollback failed: {type(error).__name__}: {error}"
-                    ) from error
-            return True
+                settle(session, held, statement, {})
+                # Here, because constraints and hooks may wait for the COMMIT to object.
+                session.commit()
+            except Exception as error:
+                if local_rollback is None:
+                    raise
+                raise LocalRollbackFailed(f"local rollback failed: {reason_of(error)}") from error
+        if (key := self._holders.get(token, {}).get(event_id)) is not None:
+            self._blocked.freed([key])
+        return True
+
+
+def _holds_its_key(row: Row[*tuple[Any, ...]]) -> bool:
+    """Whether a claimed row waited for its retry, at the head of its key."""
+    return row[_WAITING] and row[_CHOSEN] is None and row[_KEY] is not None
 
 
 def _in_order(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:

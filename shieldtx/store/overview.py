@@ -33,10 +33,11 @@ DEFAULT_LIMIT = 10_000
 _HEADS = 100
 """How many rows of each shard are looked at for the oldest, where not all can be."""
 
-_ENDED_IN_ERROR: frozenset[str] = frozenset(
-    {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
-)
-"""The states in which all rows carry an error, and which an index finds."""
+_WAITING: Mapping[str, tuple[str, ...]] = {
+    "shield_outbox": (OutboxStatus.FAILED, OutboxStatus.UNRESOLVED),
+    "shield_inbox": (InboxStatus.DEAD,),
+}
+"""The states that wait for an operator: an index of their own finds them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,8 +129,9 @@ class SqlOverview:
         t, d = self._tables, self._dialect
         tally = Tally(OUTBOX, limit=self._limit, now=now)
         open_ = connection.execute(sql.open_events(t, d, self._limit)).all()
-        for place in (sql.IN_LINE, sql.RETRYING, sql.DELAYED, sql.HALF):
-            tally.add_open([row for row in open_ if row.place == place])
+        # Blocked rows and retries were counted together, up to one limit.
+        for places in ([sql.IN_LINE], [sql.BLOCKED, sql.RETRYING], [sql.DELAYED], [sql.HALF]):
+            tally.add_open([row for row in open_ if row.place in places])
         if tally.uncertain:
             for row in connection.execute(sql.oldest_events(t, d, _HEADS)):
                 tally.note_oldest(row)
@@ -151,7 +153,7 @@ class SqlOverview:
         for rows in by_group.values():
             tally.add_open(rows)
         self._add_settled(connection, t.inbox, tally)
-        parked = _cut(connection, sql.parked_by_group(t, self._limit), self._limit)
+        parked = _cut(connection, sql.parked_by_group(t, d, self._limit), self._limit)
         groups = [
             GroupBacklog(
                 group=group, backlog=tally.backlog((group,)), parked=parked.get(group, Count())
@@ -162,10 +164,12 @@ class SqlOverview:
 
     def _add_settled(self, connection: Connection, table: Table, tally: Tally) -> None:
         t, limit = self._tables, self._limit
-        ended_in_error = connection.execute(sql.ended_in_error_by(t, table, limit)).all()
-        tally.add_settled(ended_in_error, _ENDED_IN_ERROR)
+        waiting = _WAITING[table.name]
+        for status in waiting:
+            rows = connection.execute(sql.waiting_for_operator(t, table, status, limit)).all()
+            tally.add_settled(rows, {status})
         settled = connection.execute(sql.settled_by(t, table, limit)).all()
-        tally.add_settled(settled, {*OUTBOX.settled, *INBOX.settled} - _ENDED_IN_ERROR)
+        tally.add_settled(settled, {*OUTBOX.settled, *INBOX.settled}.difference(waiting))
 
     def _estimates(self, connection: Connection, table: Table, tally: Tally) -> Mapping[str, int]:
         """Ask the database's statistics, where counting was cut short."""
@@ -181,8 +185,10 @@ def _age(since: datetime | None, now: datetime) -> timedelta | None:
 
 
 def _cut(connection: Connection, statement: Select[Any], limit: int) -> Mapping[str, Count]:
-    """Return counts by the first column of the rows."""
-    rows = connection.execute(statement).all()
-    is_cut = sum(row.rows for row in rows) >= limit
-    precision = Precision.AT_LEAST if is_cut else Precision.EXACT
-    return {row[0]: Count(rows=row.rows, precision=precision) for row in rows}
+    """Return counts by the first column of the rows, each of which was cut at the limit."""
+    return {
+        row[0]: Count(
+            rows=row.rows, precision=Precision.AT_LEAST if row.rows >= limit else Precision.EXACT
+        )
+        for row in connection.execute(statement)
+    }

@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Engine, Table
+from sqlalchemy import ColumnElement, Delete, Engine, Table
 
 from shieldtx.events import first_id_of
 from shieldtx.housekeeping import Purged
 from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.statements import barrier, trace
+from shieldtx.store.statements import barrier, discards, trace
 from shieldtx.store.statements import purge as sql
 from shieldtx.store.tables import Tables
 
@@ -28,7 +28,8 @@ class SqlPurgeStore:
     """Walks along the primary key, whose ids grow with time (the port PurgeStore).
 
     It leaves out the ids that are too young. Those of the future are no UUIDv7, or of a wrong
-    clock, and say nothing of their age: they come last.
+    clock, and say nothing of their age: they come last. What a compensation may still need stays,
+    however old it is.
     """
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
@@ -39,11 +40,13 @@ class SqlPurgeStore:
 
     def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
         """Look at the next `limit` outbox rows."""
-        return self._purge(self._tables.outbox, OUTBOX.purgeable, older_than, limit)
+        needed = sql.is_needed_in_outbox(self._tables)
+        return self._purge(self._tables.outbox, OUTBOX.purgeable, needed, older_than, limit)
 
     def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
         """Look at the next `limit` inbox rows."""
-        return self._purge(self._tables.inbox, INBOX.purgeable, older_than, limit)
+        needed = sql.is_needed_in_inbox(self._tables)
+        return self._purge(self._tables.inbox, INBOX.purgeable, needed, older_than, limit)
 
     def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
         """Look at the rows whose messages were prepared that long ago."""
@@ -54,21 +57,43 @@ class SqlPurgeStore:
             upto=_id_made(older_than),
             limit=limit,
         )
-        with self._engine.begin() as connection:
-            removed = connection.execute(statement).rowcount
-        return Purged(removed=removed, more=removed == limit)
+        return self._remove(statement, limit)
+
+    def purge_parked(
+        self, *, older_than: timedelta, waiting: timedelta | None, limit: int
+    ) -> Purged:
+        """Look at the parked records that were discarded, and at those that wait for too long."""
+        statement = discards.purge_parked(
+            self._tables, self._dialect, older_than=older_than, waiting=waiting, limit=limit
+        )
+        return self._remove(statement, limit)
+
+    def purge_audit(self, *, older_than: timedelta, limit: int) -> Purged:
+        """Look at the `limit` oldest entries."""
+        statement = discards.purge_audit(
+            self._tables, self._dialect, older_than=older_than, limit=limit
+        )
+        return self._remove(statement, limit)
 
     def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:
         """Look at the `limit` oldest entries."""
         statement = trace.purge(
             self._tables, self._dialect, older_than=older_than, keep=keep, limit=limit
         )
+        return self._remove(statement, limit)
+
+    def _remove(self, statement: Delete, limit: int) -> Purged:
         with self._engine.begin() as connection:
             removed = connection.execute(statement).rowcount
         return Purged(removed=removed, more=removed == limit)
 
     def _purge(
-        self, table: Table, purgeable: Collection[str], older_than: timedelta, limit: int
+        self,
+        table: Table,
+        purgeable: Collection[str],
+        needed: ColumnElement[bool],
+        older_than: timedelta,
+        limit: int,
     ) -> Purged:
         after, too_young = self._reached.get(table.name, FIRST_ID), _id_made(older_than)
         upto = too_young if after < too_young else LAST_ID
@@ -82,6 +107,7 @@ class SqlPurgeStore:
                 after=after,
                 upto=upto if end is None else end,
                 limit=limit,
+                needed=needed,
             )
             removed = connection.execute(statement).rowcount
         after_the_span = FIRST_ID if upto == LAST_ID else _id_made(-CLOCK_SKEW)

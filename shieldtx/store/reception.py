@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Result
 
 from shieldtx.events import Envelope
-from shieldtx.ports import Arrival, Attempt, Parked, Receipt
+from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
 from shieldtx.states import TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import reception as sql
 from shieldtx.store.statements.envelopes import columns_of
 from shieldtx.store.statements.inbox import batch_parameters
 from shieldtx.store.tables import Tables
+
+_INSERT_CHARACTERS: Final = 8 * 1024 * 1024
 
 Identity = tuple[int, str]
 """The number of an event's id, and its source: what a group dedupes on."""
@@ -120,8 +123,20 @@ class Reception:
         leases: Iterable[float | None],
         token: UUID,
     ) -> set[Identity]:
-        if not arrivals:
-            return set()
+        leases = list(leases)
+        new: set[Identity] = set()
+        for part in _parts(arrivals):
+            new |= self._insert_part(connection, group, arrivals[part], leases[part], token)
+        return new
+
+    def _insert_part(
+        self,
+        connection: Connection,
+        group: str,
+        arrivals: Sequence[Arrival],
+        leases: Sequence[float | None],
+        token: UUID,
+    ) -> set[Identity]:
         columns = columns_of([arrival.envelope for arrival in arrivals]) | {
             "event_time": [arrival.envelope.time for arrival in arrivals],
             "record_partition": [arrival.record.partition for arrival in arrivals],
@@ -172,19 +187,45 @@ class Reception:
                 "topic": p.record.topic,
                 "record_partition": p.record.partition,
                 "record_offset": p.record.offset,
+                "digest": _digest(p.record, headers),
                 "reason": p.reason,
                 "record_key": p.record.key,
                 "record_value": p.record.value,
-                "record_headers": json.dumps(
-                    [
-                        [name, None if value is None else base64.b64encode(value).decode()]
-                        for name, value in p.record.headers
-                    ]
-                ),
+                "record_headers": headers,
             }
             for p in parked
+            for headers in (_headers_text(p.record),)
         ]
         connection.execute(sql.park(self._tables, self._dialect), rows)
+
+
+def _parts(arrivals: Sequence[Arrival]) -> Iterator[slice]:
+    """Cut a batch into parts of an INSERT each, for the driver makes copies of all payloads."""
+    start, size = 0, 0
+    for number, arrival in enumerate(arrivals):
+        size += len(arrival.envelope.payload)
+        if size >= _INSERT_CHARACTERS:
+            yield slice(start, number + 1)
+            start, size = number + 1, 0
+    if start < len(arrivals):
+        yield slice(start, len(arrivals))
+
+
+def _headers_text(record: ReceivedRecord) -> str:
+    return json.dumps(
+        [
+            [name, None if value is None else base64.b64encode(value).decode()]
+            for name, value in record.headers
+        ]
+    )
+
+
+def _digest(record: ReceivedRecord, headers: str) -> str:
+    """Tell records apart that had the same offset, in a topic and in the one that replaced it."""
+    found = sha256()
+    for part in (record.key, record.value, headers.encode()):
+        found.update(b"-" if part is None else f"{len(part)}:".encode() + part)
+    return found.hexdigest()[:16]
 
 
 def _identity(envelope: Envelope) -> Identity:

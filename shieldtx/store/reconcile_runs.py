@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
+from shieldtx.reasons import message_of
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import reconcile_runs as sql
 from shieldtx.store.tables import Tables
@@ -131,7 +132,8 @@ class SqlReconcileRuns:
                     return
                 except DBAPIError as error:
                     # It may come back before the lease is over.
-                    log.warning("run %s could not say that it is at work: %s", run_id, error.orig)
+                    reason = message_of(error)
+                    log.warning("run %s could not say that it is at work: %s", run_id, reason)
 
         thread = threading.Thread(target=hold, name=f"reconcile {run_id}", daemon=True)
         thread.start()

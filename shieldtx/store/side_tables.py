@@ -65,6 +65,10 @@ def parked(metadata: MetaData, schema: str | None) -> Table:
         # A JSON list of [name, value in base64].
         Column("record_headers", Text, nullable=False),
         Column("parked_at", Timestamp, nullable=False),
+        # Of the content: a topic that is recreated gives its offsets out again.
+        Column("digest", Text, primary_key=True, server_default=""),
+        # By an operator. None: it waits for one.
+        Column("discarded_at", Timestamp),
         schema=schema,
     )
 

@@ -85,7 +85,8 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         Column("attempts", Integer, nullable=False, server_default="0"),
         # A waiting row (a chosen delay, or a retry) is out of the main line of its shard.
         Column("waiting", Boolean, nullable=False),
-        # Of a waiting row: later rows of its key stay behind it. So a retry does, a delay does not.
+        # Later rows of its key stay behind it. So a retry does, a delay does not. Where the row is
+        # not waiting, it is blocked: out of the line, because an earlier row holds its key.
         Column("holds_key", Boolean, nullable=False),
         Column("due_at", Timestamp, nullable=False),
         Column("unconfirmed", Boolean, nullable=False),
@@ -108,17 +109,18 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         postgresql_with={"fillfactor": "45", **_VACUUM_OFTEN},
     )
     open_ = table.c.settled_at.is_(None)
-    in_line = and_(open_, not_(table.c.waiting))
     aside = and_(open_, table.c.waiting)
     # No predicate names a column that a claim changes: claims stay HOT.
-    Index(conv("shield_outbox_line_idx"), table.c.seq, table.c.shard, **where(in_line))
+    Index(conv("shield_outbox_ready_idx"), table.c.seq, table.c.shard, **where(in_line(table)))
     Index(conv("shield_outbox_waiting_idx"), table.c.shard, table.c.due_at, **where(aside))
-    holding = and_(open_, table.c.waiting, table.c.holds_key)
-    Index(conv("shield_outbox_held_key_idx"), table.c.shard, table.c.key, **where(holding))
+    # In the words of one column: the planner would take `waiting` and `holds_key` for unrelated.
+    holding = and_(open_, table.c.holds_key)
+    c = table.c
+    Index(conv("shield_outbox_holder_idx"), c.shard, c.key, c.seq, **where(holding))
     checked = table.c.check_at.is_not(None)
     Index(conv("shield_outbox_check_idx"), table.c.event_type, table.c.check_at, **where(checked))
     # The few rows that wait for a person, among millions at rest.
-    Index(conv("shield_outbox_error_idx"), table.c.settled_at, **where(ended_in_error(table)))
+    Index(conv("shield_outbox_error_idx"), table.c.settled_at, **where(needs_operator(table)))
     _index_settled(table)
     Index(
         conv("shield_outbox_biz_key_key"),
@@ -128,6 +130,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         **where(_happens_once(table)),
     )
     _index_rollbacks(table)
+    _index_causes(table)
     return table
 
 
@@ -164,7 +167,8 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
     open_ = c.settled_at.is_(None)
     Index(conv("shield_inbox_line_idx"), c.consumer_group, c.seq, **where(open_))
     Index(conv("shield_inbox_key_idx"), c.consumer_group, c.topic, c.key, c.seq, **where(open_))
-    Index(conv("shield_inbox_error_idx"), c.settled_at, **where(ended_in_error(table)))
+    # DEAD rollbacks: few, while refused events (MAX_RECONSUMED) can be millions.
+    Index(conv("shield_inbox_dead_idx"), c.settled_at, **where(needs_operator(table)))
     _index_settled(table)
     # Partial: else each version of each row has an entry, a sixth of what receiving and settling
     # one costs the server.
@@ -188,12 +192,21 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
     return table
 
 
-def ended_in_error(table: FromClause) -> ColumnElement[bool]:
-    """Whether a row is at rest with an error, in the words of the index of such rows.
+def in_line(outbox: FromClause) -> ColumnElement[bool]:
+    """Test whether a row is in the line: for its index, and for the statements that walk there."""
+    return and_(outbox.c.settled_at.is_(None), not_(outbox.c.waiting), not_(outbox.c.holds_key))
 
-    Among the states at rest, those that wait for a person all are: FAILED, UNRESOLVED, DEAD.
+
+def needs_operator(table: Table) -> ColumnElement[bool]:
+    """Whether a row can be one that waits for an operator, in the predicate of the index of those.
+
+    All FAILED, UNRESOLVED and DEAD rows are among them, and few others. The predicate names no
+    status: a claim would not be HOT.
     """
-    return and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
+    at_rest_with_an_error = and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
+    if table.name == "shield_outbox":
+        return at_rest_with_an_error
+    return and_(at_rest_with_an_error, table.c.tx_kind == TxKind.ROLLBACK.value)
 
 
 def _index_rollbacks(table: Table) -> None:
@@ -201,6 +214,13 @@ def _index_rollbacks(table: Table) -> None:
     c = table.c
     is_rollback = c.tx_kind == TxKind.ROLLBACK.value
     Index(conv(f"{table.name}_rollback_idx"), c.causation_id, **where(is_rollback))
+
+
+def _index_causes(table: Table) -> None:
+    """Find the events that a handler wrote by the event that it handled."""
+    c = table.c
+    was_caused = and_(c.tx_kind == TxKind.COMMIT.value, c.causation_id.is_not(None))
+    Index(conv(f"{table.name}_cause_idx"), c.causation_id, **where(was_caused))
 
 
 def _index_settled(table: Table) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
@@ -18,6 +19,8 @@ from typing import Any
 
 from psycopg import sql
 from sqlalchemy import Engine
+
+from shieldtx.store.connections import LONGEST_LIFE
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +86,9 @@ class Notifier:
             pause = RECONNECT
             try:
                 with closing(_connection_of_its_own(self._engine)) as connection:
+                    until = _replaced_at()
                     # `close` wakes this thread once: it must never wait without having looked.
-                    while not closed.wait(PAUSE):
+                    while not closed.wait(PAUSE) and time.monotonic() < until:
                         wanted.wait()
                         wanted.clear()
                         connection.execute(self._statement)
@@ -125,7 +129,8 @@ class Listener:
                     pause = PAUSE
                     # What was committed before LISTEN took hold sent no hint to us.
                     self._wake()
-                    while not self._closed.is_set():
+                    until = _replaced_at()
+                    while not self._closed.is_set() and time.monotonic() < until:
                         for _ in connection.notifies(timeout=1.0, stop_after=1):
                             self._wake()
             except Exception as error:  # noqa: BLE001  any failure only means polling for a while
@@ -136,6 +141,11 @@ def _begin_anew(notifier: weakref.ref[Notifier]) -> None:
     known = notifier()
     if known is not None:
         known.begin_anew()
+
+
+def _replaced_at() -> float:
+    """Return until when a connection that is opened now is used."""
+    return time.monotonic() + LONGEST_LIFE.total_seconds()
 
 
 def _connection_of_its_own(engine: Engine) -> Any:

@@ -181,3 +181,24 @@ def test_a_consumer_refuses_tables_that_are_not_there_at_once(shop: Shop) -> Non
 
     assert result.status == 2
     assert result.err == "error: the tables do not exist yet: run `shieldtx db upgrade`\n"
+
+
+def test_a_group_of_another_service_is_refused(shop: Shop, eventually: Eventually) -> None:
+    shop.migrate()
+    group = stock_group(shop)
+    shop.stock.start("consume", group)
+    shop.place([1])
+    shop.orders.ok("relay", "--once")
+    eventually(lambda: len(shop.reserved()) == 1, "the stock service is in the group", within=30)
+
+    refused = shop.stock.run("consume", group, "--once", SHIELDTX_SOURCE="depot")
+    apart = shop.stock.run(
+        *("consume", group, "--once"),
+        SHIELDTX_SOURCE="depot",
+        SHIELDTX_KAFKA_GROUP_PREFIX="depot.",
+    )
+
+    assert refused.status == 2
+    assert f"group '{group}' has members of another service" in refused.err
+    assert "shieldtx-stock" in refused.err
+    assert (apart.status, apart.err) == (0, "")

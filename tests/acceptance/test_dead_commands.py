@@ -194,7 +194,10 @@ def test_a_parked_record_is_listed_and_shown_and_no_terminal_obeys_it(shop: Shop
     ref = a_parked_record(shop)
 
     listed = one(shop.stock.run("dead", "list", "--topic", "orders.placed", "--json"))
-    assert (listed["status"], listed["ref"], listed["partition"]) == ("PARKED", ref, 1)
+    assert (listed["status"], listed["partition"]) == ("PARKED", 1)
+    # With a digest behind the offset, which a recreated topic may give to another record.
+    assert listed["ref"].startswith(f"{ref}/")
+    assert SECRET not in shop.stock.ok("dead", "show", listed["ref"]).out
     assert "ce_specversion: the header is missing" in str(listed["reason"])
     table = shop.stock.ok("dead", "list").out
     assert "PARKED" in table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path:
     assert pair["group"] == shop.stock.environment["SHOP_STOCK_GROUP"]
     paths = [Path(result.data[name]) for name in ("report", "rows", "summary", "findings", "log")]
     assert set(paths) == set((tmp_path / "report").iterdir())
+    assert stat.S_IMODE((tmp_path / "report").stat().st_mode) & stat.S_IRWXO == 0
     assert_free_of(tmp_path / "report", password_of(shop.orders), "payload nobody reads")
 
 

@@ -18,13 +18,23 @@ def test_the_keys_are_those_that_programs_rely_on(shop: Shop) -> None:
 
     data = shop.orders.ok("status", "--json").data
 
-    assert list(data) == ["source", "at", "outbox", "inbox", "relays", "shards", "at_limit"]
+    assert list(data) == [
+        "source",
+        "at",
+        "outbox",
+        "inbox",
+        "relays",
+        "shards",
+        "at_limit",
+        "unhandled",
+    ]
     assert data["source"] == "orders"
     assert data["at_limit"] == {"topics": [], "partitions": []}
+    assert data["unhandled"] == []
     assert data["shards"] == {"all": 64, "held": 0}
     common = ["states", "retrying", "delayed", "oldest_pending_seconds"]
     half = ["oldest_half_seconds", "oldest_unresolved_seconds"]
-    assert list(data["outbox"]) == [*common, *half, "topics"]
+    assert list(data["outbox"]) == [*common, *half, "topics", "other_sources"]
     assert list(data["inbox"]) == [*common, "groups"]
     assert data["outbox"]["states"]["FAILED"] == {"rows": 0, "precision": "exact"}
     assert set(data["inbox"]["states"]) == {
@@ -33,6 +43,7 @@ def test_the_keys_are_those_that_programs_rely_on(shop: Shop) -> None:
         "PROCESSED",
         "MAX_RECONSUMED",
         "DEAD",
+        "DISCARDED",
         "FENCED",
     }
 

@@ -291,6 +291,24 @@ def test_offsets_rise_by_one_within_each_partition_whatever_the_limit(bench: Ben
         assert offsets == list(range(len(offsets)))
 
 
+def test_a_poll_ends_with_the_record_that_brings_it_to_its_bytes(bench: Bench) -> None:
+    topic = bench.topic()
+    publish(bench.publisher(), *(record(topic, str(n) * 1_000) for n in range(9)))
+    subscriber, sizes = bench.subscriber(group(), topic), []
+    while sum(sizes) < 9:
+        batch = subscriber.poll(timeout=1, limit=500, limit_bytes=2_500)
+        sizes += [len(batch)] * bool(batch)
+    assert max(sizes) == 3
+    subscriber.rewind([])
+    again = bench.subscriber(group(), topic)
+    came: list[ReceivedRecord] = []
+    while len(came) < 9:
+        batch = again.poll(timeout=1, limit=500, limit_bytes=1)
+        assert len(batch) <= 1
+        came += batch
+    assert sorted(values(came)) == [str(n) * 1_000 for n in range(9)]
+
+
 def test_a_poll_with_nothing_to_read_comes_back_in_time(bench: Bench) -> None:
     subscriber = bench.subscriber(group(), bench.topic())
     subscriber.poll(timeout=0, limit=10)

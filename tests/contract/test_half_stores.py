@@ -544,3 +544,14 @@ def test_old_barrier_rows_are_purged_in_batches(stores: Stores) -> None:
         left = set(connection.scalars(select(b.c.event_id)))
     assert old[0] in left
     assert len(left) == 2
+
+
+def test_types_with_a_check_due_are_named_in_one_look(stores):
+    assert stores.half.types_due([TYPE, "others.happened"]) == []
+    prepare(stores, envelope(type="others.happened"), envelope(type="others.happened"))
+    prepare(stores, immunity=timedelta(0))
+    assert stores.half.types_due([TYPE, "others.happened", 'o"dd']) == [TYPE], "one is immune"
+    prepare(stores, envelope(type="others.happened"), immunity=timedelta(0))
+    assert set(stores.half.types_due([TYPE, "others.happened"])) == {TYPE, "others.happened"}
+    assert stores.half.types_due(["others.happened"]) == ["others.happened"]
+    assert stores.half.types_due([]) == []

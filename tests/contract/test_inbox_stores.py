@@ -17,6 +17,7 @@ from tests.contract.test_outbox_stores import envelope, write
 
 GROUP = "group"
 LEASE = timedelta(minutes=1)
+HANDLED = frozenset(("things.happened", kind) for kind in TxKind)
 
 
 def record(offset: int = 0) -> ReceivedRecord:
@@ -67,7 +68,31 @@ def rollback_of(event: Envelope, **more: Any) -> Envelope:
 def test_what_is_new_comes_back_in_the_order_of_arrival(stores: Stores) -> None:
     events = [envelope(f"k{n}") for n in range(20)]
     assert [e.id for e in receive(stores, *events).fresh] == [e.id for e in events]
-    assert [e.id for e in stores.inbox.due(GROUP, limit=100)] == [e.id for e in events]
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=100)] == [
+        e.id for e in events
+    ]
+
+
+@pytest.mark.parametrize("kind", TxKind)
+def test_rows_without_a_handler_are_not_due_and_are_counted_apart(
+    stores: Stores, kind: TxKind
+) -> None:
+    old = [envelope(f"o{n}", type="things.were", kind=kind) for n in range(5)]
+    other = TxKind.ROLLBACK if kind is TxKind.COMMIT else TxKind.COMMIT
+    odd = envelope("p", kind=other)
+    new = envelope("n", kind=kind)
+    receive(stores, *old, odd, new)
+    handled = {("things.happened", kind)}
+    inbox = stores.inbox
+    assert [e.id for e in inbox.due(GROUP, handled=handled, limit=5)] == [new.id]
+    assert sum(inbox.pending(GROUP, handled=handled).values()) == 1
+    assert inbox.unhandled(GROUP, handled=handled, limit=100) == {
+        ("things.were", kind): 5,
+        ("things.happened", other): 1,
+    }
+    assert sum(inbox.unhandled(GROUP, handled=handled, limit=3).values()) == 3
+    assert inbox.due(GROUP, handled=set(), limit=5) == []
+    assert sum(inbox.unhandled(GROUP, handled=set(), limit=100).values()) == 7
 
 
 def test_an_event_is_received_once_per_group(stores: Stores) -> None:
@@ -105,13 +130,16 @@ def test_an_attempt_is_counted_and_leased(stores: Stores) -> None:
     assert begin(stores, event).number == 1
     assert row(stores, event)[:2] == ("PROCESSING", 1)
     assert not may_begin(stores, event)
-    assert stores.inbox.due(GROUP, limit=10) == []
+    assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []
 
 
 def test_a_later_event_of_a_key_waits_for_the_earlier_one(stores: Stores) -> None:
     first, second, other = envelope("a"), envelope("a"), envelope("b")
     receive(stores, first, second, other)
-    assert [e.id for e in stores.inbox.due(GROUP, limit=10)] == [first.id, other.id]
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [
+        first.id,
+        other.id,
+    ]
     assert not may_begin(stores, second)
     finish(stores, begin(stores, first))
     assert may_begin(stores, second)
@@ -165,7 +193,7 @@ def test_a_postponed_row_comes_back_when_it_is_due(stores: Stores) -> None:
     receive(stores, now, later)
     stores.inbox.postpone(begin(stores, now), delay=timedelta(0), reason="again")
     stores.inbox.postpone(begin(stores, later), delay=LEASE, reason="later")
-    assert [e.id for e in stores.inbox.due(GROUP, limit=10)] == [now.id]
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [now.id]
     assert begin(stores, now).number == 2
     assert row(stores, later) == ("PROCESSING", 1, "later")
 
@@ -198,9 +226,15 @@ def test_giving_up_and_what_goes_with_it_are_one_transaction(
     assert row(stores, event).status == end
 
 
-def test_a_rollback_waits_for_the_event_that_it_takes_back(stores: Stores) -> None:
+NAMES_NO_SOURCE = {"causation_source": None}
+
+
+@pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])
+def test_a_rollback_waits_for_the_event_that_it_takes_back(
+    stores: Stores, more: dict[str, Any]
+) -> None:
     event = envelope(None)
-    rollback = rollback_of(event)
+    rollback = rollback_of(event, **more)
     receive(stores, event, rollback)
     attempt = begin(stores, event)
     assert not may_begin(stores, rollback)
@@ -208,13 +242,14 @@ def test_a_rollback_waits_for_the_event_that_it_takes_back(stores: Stores) -> No
     assert may_begin(stores, rollback)
 
 
+@pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])
 def test_a_rollback_received_before_its_event_and_the_event_do_not_wait_for_each_other(
-    stores: Stores,
+    stores: Stores, more: dict[str, Any]
 ) -> None:
     first, event = envelope("k"), envelope("k")
-    rollback = rollback_of(event)
+    rollback = rollback_of(event, **more)
     receive(stores, rollback, first, event)
-    assert [e.id for e in stores.inbox.due(GROUP, limit=10)] == [first.id]
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [first.id]
     assert not may_begin(stores, rollback)
     assert not may_begin(stores, event)
     finish(stores, begin(stores, first))
@@ -272,4 +307,4 @@ def test_a_tombstone_refuses_the_late_event(stores: Stores) -> None:
         assert not stores.inbox.fence(session, attempt)
     assert row(stores, event).status == "FENCED"
     assert receive(stores, event).duplicates == 1
-    assert stores.inbox.due(GROUP, limit=10) == []
+    assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from tests.faults import hunts, matrix, sweep
 from tests.faults.hunts import Trophy
@@ -45,6 +46,8 @@ class Run:
         self._console = console
         self._only = {name for name in asked.only.split(",") if name}
         self.verdicts: list[bool] = []
+        self.failed: list[Text] = []
+        """The lines of what failed, to be said again at the end."""
         self.report: dict[str, Any] = {}
 
     def model(self) -> None:
@@ -52,20 +55,21 @@ class Run:
         results = [explore(bounds) for bounds in WORLDS]
         states = sum(result.states for result in results)
         violations = [violation for result in results for violation in result.violations]
-        self._console.print(f"{states:,} states, {len(violations)} violations")
+        self._say(Text(f"{states:,} states, {len(violations)} violations"), passed=not violations)
         for violation in violations[:1]:
             self._console.print(violation, style="red")
-        self.verdicts.append(not violations)
         self.report["model"] = {"states": states, "violations": len(violations)}
 
     def simulation(self) -> None:
         """Play schedules of faults that are drawn from seeds."""
         result = simulate(SCHEDULES, self._asked.seed)
-        self._console.print(f"{result.schedules:,} schedules, {result.violations} violations")
+        self._say(
+            Text(f"{result.schedules:,} schedules, {result.violations} violations"),
+            passed=not result.violations,
+        )
         if result.first_violation is not None:
             seed = result.first_violation.seed
             self._console.print(f"replay it: python -m tests.simulation --replay {seed}")
-        self.verdicts.append(not result.violations)
         self.report["simulation"] = {
             "schedules": result.schedules,
             "violations": result.violations,
@@ -96,9 +100,8 @@ class Run:
         trophies: dict[str, Trophy] = {}
         jobs = [partial(hunts.run, mutant, world, seed=seed) for mutant in chosen]
         for trophy in self._together(jobs):
-            self._console.print(line_of_trophy(trophy))
+            self._say(line_of_trophy(trophy), passed=trophy.caught)
             trophies[trophy.mutant.id] = trophy
-        self.verdicts += [trophy.caught for trophy in trophies.values()]
         self.report["mutants"] = [trophies[mutant].as_json() for mutant in chosen]
 
     def _faults(self, world: World, faults: Sequence[Fault], name: str) -> None:
@@ -112,12 +115,17 @@ class Run:
                 self._console.print(f"{fault.id:>4}  left out: {why_not}", style="yellow")
         jobs = [partial(matrix.run, fault, world, seed=self._asked.seed) for fault in possible]
         for row in self._together(jobs):
-            self._console.print(line_of(row))
+            self._say(line_of(row), passed=row.passed)
             rows[row.fault.id] = row
         in_order = [rows[fault.id] for fault in possible]
         self._console.print(table_of(in_order))
-        self.verdicts += [row.passed for row in in_order]
         self.report[name] = [row.as_json() for row in in_order]
+
+    def _say(self, line: Text, *, passed: bool) -> None:
+        self._console.print(line)
+        self.verdicts.append(passed)
+        if not passed:
+            self.failed.append(line)
 
     def _together(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Any]:
         """Run jobs side by side, since most of their time is waiting; yield what ends first."""
@@ -162,6 +170,8 @@ def main() -> int:
     asked.report.parent.mkdir(parents=True, exist_ok=True)
     asked.report.write_text(json.dumps(run.report, indent=2) + "\n")
     console.print(f"the counts of every fault: {asked.report}")
+    for line in run.failed:
+        console.print(line)
     passed = sum(run.verdicts)
     print(f"{passed} passed, {len(run.verdicts) - passed} failed")
     return 0 if passed == len(run.verdicts) else 1

@@ -38,6 +38,7 @@ STEPS = {
     "look": "half messages are taken to be checked, and their checks counted; then they are made",
     "answer": "what it said is written down",
     "poll": "records are read",
+    "decode": "a record is decoded",
     "receive": "records go into the inbox",
     "offsets": "offsets are committed",
     "attempt": "an attempt is counted",
@@ -56,8 +57,12 @@ ACTIONS = {
     "exit": "the process is killed, from the inside",
     "raise": "the step fails; after it: its answer is lost at once",
     "freeze": "the process stands still for longer than its leases",
+    "interrupt": "the process is asked to end by SystemExit, from the inside",
     "drop": "it stands still likewise, and the answer never comes",
 }
+
+INTERRUPTED = 7
+"""The exit status of what a failpoint has interrupted."""
 
 LONGEST_STANDSTILL_S = 60
 STANDSTILLS = {"freeze", "drop"}
@@ -130,6 +135,8 @@ class Breaker:
             os.kill(os.getpid(), signal.SIGKILL)
         if point.action in STANDSTILLS:
             stand_still(self.wake)
+        if point.action == "interrupt":
+            raise SystemExit(INTERRUPTED)
         if point.action in {"raise", "drop"}:
             raise Struck(f"{when} {step}")
 

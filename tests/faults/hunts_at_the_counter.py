@@ -34,3 +34,11 @@ def immune(banks: Banks) -> None:
     counter = Counter(banks)
     banks.open()
     immune_while_another_is_checked(counter).end()
+
+
+def believed(banks: Banks) -> None:
+    """The local transaction rolls back silently."""
+    counter = Counter(banks)
+    banks.open()
+    counter.begin("aborted", ends=(End.ABORTED,)).end()
+    banks.until(lambda: counter.state("aborted") != "HALF", "it has ended")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeVar
@@ -89,9 +91,25 @@ class Intruder:
 
     def put(self, *records: Raw) -> list[Raw]:
         """Produce records, each in its partition; return them with their places."""
+        return self._put(self._producer, records)
+
+    @contextmanager
+    def aborted(self, *records: Raw) -> Iterator[list[Raw]]:
+        """Produce records in a transaction that is open inside the block and aborted at its end."""
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "transactional.id": f"intruder-{uuid.uuid4()}"}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        try:
+            yield self._put(producer, records)
+        finally:
+            producer.abort_transaction(TIMEOUT_S)
+
+    def _put(self, producer: Producer, records: Sequence[Raw]) -> list[Raw]:
         told: list[tuple[KafkaError | None, Message]] = []
         for record in records:
-            self._producer.produce(
+            producer.produce(
                 record.topic,
                 value=record.value,
                 key=record.key,
@@ -100,7 +118,7 @@ class Intruder:
                 on_delivery=lambda error, message: told.append((error, message)),
             )
             # One by one, so that what is told comes in the order of the records.
-            if self._producer.flush(TIMEOUT_S):
+            if producer.flush(TIMEOUT_S):
                 raise TimeoutError(f"no answer of the broker within {TIMEOUT_S} s")
         for error, _ in told:
             if error is not None:

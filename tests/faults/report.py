@@ -70,10 +70,11 @@ def table_of(rows: Sequence[Row]) -> Table:
 def line_of_trophy(trophy: Trophy) -> Text:
     """Say whether a mutant was brought down, and by what."""
     verdict = Text("caught", style="green") if trophy.caught else Text("ALIVE", style="bold red")
+    tries = f", try {trophy.tries}" if trophy.tries > 1 else ""
     line = Text.assemble(
         f"{trophy.mutant.id:>4}  ",
         verdict,
-        f"  {trophy.mutant.defect}, by {trophy.invariant} ({trophy.row.seconds:.1f} s)",
+        f"  {trophy.mutant.defect}, by {trophy.invariant} ({trophy.row.seconds:.1f} s{tries})",
     )
     if not trophy.caught:
         for problem in trophy.row.problems:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.faults.bank import by_hand
-from tests.faults.bank.tellers import End
+from tests.faults.bank.tellers import SOUND_ENDS
 from tests.faults.banks import Banks
 from tests.faults.counter import Counter, Teller
 from tests.faults.failpoints import STANDSTILLS, STEPS, Failpoint
@@ -140,7 +140,7 @@ def in_a_check(banks: Banks, point: Failpoint) -> None:
 
 
 def _tellers(counter: Counter, name: str, **how: Failpoint) -> Teller:
-    return counter.begin(name, transfers=AT_THE_COUNTER, tellers=2, ends=tuple(End), **how)
+    return counter.begin(name, transfers=AT_THE_COUNTER, tellers=2, ends=SOUND_ENDS, **how)
 
 
 def _outlive(banks: Banks, side: Side, point: Failpoint, zombie: Worker | None = None) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
-from tests.faults.hunts import EXACT, HUNTS, Trophy
+from tests.faults import hunts, matrix
+from tests.faults.hunts import EXACT, HUNTS, TRIES, Trophy
 from tests.faults.matrix import Fault, Row
 from tests.faults.mutants import MUTANTS
 from tests.faults.reconciled import Reconciled
+from tests.faults.world import World
 
 
 @pytest.fixture
@@ -54,3 +57,22 @@ def test_each_error_of_a_reconciliation_brings_down_who_makes_it(
 
 def test_without_a_reconciliation_nobody_is_brought_down_by_it(exact: Trophy) -> None:
     assert not replace(exact, row=replace(exact.row, reconciled=None)).caught
+
+
+@pytest.mark.parametrize(("caught_at", "tries"), [(1, 1), (2, 2), (TRIES + 1, TRIES)])
+def test_a_mutant_is_hunted_until_it_is_caught_or_has_had_its_tries(
+    exact: Trophy, monkeypatch: pytest.MonkeyPatch, caught_at: int, tries: int
+) -> None:
+    seeds: list[int] = []
+
+    def play(fault: Fault, world: World, *, seed: int, **given: object) -> Row:
+        seeds.append(seed)
+        reported = int(len(seeds) == caught_at)
+        return replace(exact.row, fault=fault, reconciled=Reconciled(runs=1, reported=reported))
+
+    monkeypatch.setattr(matrix, "run", play)
+
+    trophy = hunts.run("M19", cast("World", None), seed=7)
+
+    assert seeds == [7 + n for n in range(tries)]
+    assert (trophy.caught, trophy.tries) == (caught_at <= TRIES, tries)

@@ -17,7 +17,8 @@ from shieldtx.catalog import Catalog
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
 from shieldtx.handlers import ConsumerGroup
-from shieldtx.store.schema import Schema, schema_name
+from shieldtx.store.migrations import schema_name
+from shieldtx.store.schema import Schema
 from shieldtx.store.wakeup import Listener
 from tests.hostile import strategies
 from tests.services import drain, effect

@@ -161,15 +161,17 @@ def test_defect_inbox_insert_handler_and_status_in_three_transactions(
     @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
     def reserve(session: Session, event: Event) -> None:
         effect("reserved")(session, event)
-        # Inside the transaction the status is there already; outside neither is.
-        inside = session.connection().exec_driver_sql("SELECT status FROM shield_inbox").scalar()
-        assert inside == "PROCESSED"
+        # Outside of the transaction nothing is there yet, and nobody can take the row over.
         assert stock.inbox() == {"PROCESSING": 1}
         assert stock.effects() == []
+        assert stock.rows("SELECT 1 FROM shield_inbox FOR UPDATE SKIP LOCKED") == []
 
     place(orders, "a")
     drain(orders.relay(), consumer(stock))
     assert stock.inbox() == {"PROCESSED": 1}
+    [status_by] = stock.rows("SELECT xmin::text FROM shield_inbox")
+    [effect_by] = stock.rows("SELECT xmin::text FROM effects")
+    assert status_by == effect_by
 
 
 def test_defect_attempts_used_up_and_rollback_insert_in_two_transactions(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, Refused, RetryPolicy, new_event_id
 from shieldtx.consumer import LONGEST_PASS
+from shieldtx.errors import ShieldTxError
 from shieldtx.events import Envelope
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord
@@ -83,6 +87,34 @@ def test_what_arrives_together_shares_a_transaction(world: World, calls: Calls) 
     assert len(set(calls.transactions)) == 1
     assert Counter(calls.keys) == Counter("abcdef")
     assert world.downstream.inbox() == {"PROCESSED": 6}
+
+
+class Order(BaseModel):
+    """Of the events of this module."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_payloads_are_freed_at_once_without_the_garbage_collector(
+    world: World, alone: bool
+) -> None:
+    kept: list[weakref.ref[Order]] = []
+
+    def note(session: Session, event: Event) -> None:
+        kept.append(weakref.ref(event.payload))
+
+    group = world.downstream.app.consumer("stock")
+    group.handles("orders.placed", payload=Order, alone=alone)(note)
+    world.write(*"abc")
+    consumer = world.consumer()
+    gc.collect()
+    gc.disable()
+    try:
+        consumer.run_once()
+        assert [payload() for payload in kept] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_failure_undoes_no_neighbour_and_costs_none_an_attempt(
@@ -211,6 +243,37 @@ def test_neighbours_of_an_event_that_kills_keep_all_their_attempts(world: World)
     assert sorted(world.downstream.effects()) == list("abde")
     # One run more than it may have: nobody could tell that it was to blame for the first.
     assert len(killed) == ONCE.max_attempts + 1
+
+
+def test_both_parts_of_a_batch_that_was_received_in_parts_are_applied(
+    world: World, calls: Calls
+) -> None:
+    world.downstream.execute(
+        "ALTER TABLE shield_inbox ADD CONSTRAINT no_d CHECK (key IS DISTINCT FROM 'd')"
+    )
+    world.write(*"abcdefgh")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 7}
+    assert Counter(calls.keys) == Counter("abcefgh")
+    assert world.downstream.inbox() == {"PROCESSED": 7}
+
+
+def test_what_was_received_before_a_record_that_cannot_be_stored_is_applied(
+    world: World, calls: Calls
+) -> None:
+    stock = world.downstream
+    stock.execute("ALTER TABLE shield_inbox ADD CONSTRAINT no_g CHECK (key IS DISTINCT FROM 'g')")
+    stock.execute("ALTER TABLE shield_parked ADD CONSTRAINT nothing CHECK (false)")
+    world.write(*"abcdefgh")
+    consumer = world.consumer()
+    with pytest.raises(ShieldTxError, match="cannot be stored"):
+        consumer.run_once()
+    # Of another partition than the others, `g` comes last.
+    assert Counter(calls.keys) == Counter("abcdefh")
+    assert stock.inbox() == {"PROCESSED": 7}
+    stock.execute("ALTER TABLE shield_inbox DROP CONSTRAINT no_g")
+    drain(consumer)
+    assert Counter(calls.keys) == Counter("abcdefgh")
 
 
 def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Calls) -> None:

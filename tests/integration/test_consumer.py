@@ -451,7 +451,7 @@ def test_a_handler_that_is_gone_leaves_its_events_waiting(world: World) -> None:
     world.downstream.app.consumer("stock").handles("orders.cancelled")(effect("cancelled"))
     world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
     make_topics(world.downstream)
-    assert world.consumer().run_once().verdicts == {Verdict.HELD: 1}
+    assert not world.consumer().run_once().verdicts
     assert world.downstream.rows("SELECT attempts FROM shield_inbox") == [(1,)]
 
 

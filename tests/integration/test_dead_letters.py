@@ -323,8 +323,25 @@ def test_parked_records_are_listed_and_found_as_they_came(service: Service) -> N
     assert (parked.group, parked.record) == ("orders", record)
     assert parked.reason == "value: is no JSON"
     address = {"topic": record.topic, "partition": 2, "offset": 7}
-    assert service.letters.find_parked(group="orders", **address) == parked
-    assert service.letters.find_parked(group="mail", **address) is None
+    assert service.letters.find_parked(group="orders", **address) == [parked]
+    assert service.letters.find_parked(group="mail", **address) == []
     assert service.letters.parked(limit=10, group="mail") == []
     assert service.letters.parked(limit=10, topics=["orders.placed.commit"]) == []
     assert service.letters.parked(limit=10, topics=[record.topic]) == [parked]
+
+
+def test_records_of_a_recreated_topic_are_parked_beside_those_of_the_former(
+    service: Service,
+) -> None:
+    def park(value: bytes | None) -> None:
+        record = ReceivedRecord("orders.placed.commit", 0, 3, b"k", value)
+        service.inbox.receive("orders", [], [Parked(record=record, reason="no event")])
+
+    for value in (b"former", b"former", b"recreated", b"", None, b"recreated"):
+        park(value)
+
+    address = {"group": "orders", "topic": "orders.placed.commit", "partition": 0, "offset": 3}
+    found = service.letters.find_parked(**address)
+    assert [parked.record.value for parked in found] == [None, b"", b"recreated", b"former"]
+    for parked in found:
+        assert service.letters.find_parked(**address, digest=parked.digest) == [parked]

@@ -330,7 +330,9 @@ _ASKED: dict[str, Callable[[Service], tuple[Any, dict[str, Any]]]] = {
     ),
     "a claim": lambda service: (
         claim_sql.claim(service.app.tables, dialect_of(service.engine.dialect)),
-        claim_sql.parameters(relay="r", token=uuid4(), limit=1000, start=0, known=0),
+        claim_sql.parameters(
+            relay="r", token=uuid4(), limit=1000, limit_bytes=10**9, start=0, known=0
+        ),
     ),
     "the list": lambda service: (
         delayed_sql.waiting(

@@ -8,21 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeAlias
+from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, LocalOutcome
+from shieldtx import Event, LocalOutcome, ShieldTx, half_messages
 from shieldtx.checkback import CheckBack, CheckPass
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import (
@@ -30,15 +31,18 @@ from shieldtx.errors import (
     EventRefused,
     IllegalTransition,
     LateTransaction,
+    SchemaMismatch,
     TransactionRefused,
     UnknownEventType,
 )
+from shieldtx.store import half_desk
 from tests import children
 from tests.services import Service, Wire, drain, make_topics
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 HOUR = timedelta(hours=1)
 PLACED = "orders.placed"
+Guard: TypeAlias = Callable[[Session], None]
 
 
 @pytest.fixture
@@ -132,7 +136,7 @@ def test_nothing_is_published_before_the_local_transaction_has_committed(orders,
 def test_without_a_stored_half_message_the_local_transaction_is_not_run(orders, ledger):
     orders.execute("ALTER TABLE shield_outbox RENAME TO away")
     with (
-        pytest.raises(ProgrammingError, match="shield_outbox"),
+        pytest.raises(SchemaMismatch, match="shield_outbox does not exist"),
         orders.app.half(PLACED),
         ledger.begin() as local,
     ):
@@ -690,7 +694,418 @@ def test_an_asynchronous_session_that_rolls_back_forgets_its_guard(orders, ledge
 
     asyncio.run(main())
     with ledger.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM shield_barrier")) == 0
+        assert list(connection.scalars(text("SELECT committed FROM shield_barrier"))) == [False]
+
+
+# --- an outcome that the barrier contradicts ------------------------------------------------------
+
+
+def swallow_an_error(local: Connection | Session) -> None:
+    """What people do who come from databases that go on after an error."""
+    local.execute(text("INSERT INTO entries VALUES ('gone')"))
+    with suppress(DBAPIError):
+        local.execute(text("SELECT 1 / 0"))
+
+
+def test_a_commit_that_rolled_back_silently_raises_and_sends_nothing(orders, ledger, wire):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (  # noqa: PT012
+        pytest.raises(TransactionRefused, match=r"did not commit.*swallowed"),
+        orders.app.half(PLACED) as tx,
+        ledger.begin() as local,
+    ):
+        tx.guard(local)
+        swallow_an_error(local)
+    assert status(orders, tx.id) == "DISCARDED"
+    assert (entries(ledger), published(orders, wire)) == ([], [])
+
+
+def test_a_decorated_method_that_rolled_back_silently_raises(orders, ledger, wire):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    @orders.app.transactional(PLACED, payload="number")
+    def place(number: int) -> None:
+        with Session(ledger) as local, local.begin():
+            orders.app.guard(local)
+            swallow_an_error(local)
+
+    with pytest.raises(TransactionRefused, match="did not commit"):
+        place(1)
+    assert orders.outbox() == {"DISCARDED": 1}
+    assert published(orders, wire) == []
+
+
+def test_an_asynchronous_session_that_rolled_back_silently_raises(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with orders.app.half(PLACED) as tx, AsyncSession(engine) as session:
+                await session.run_sync(tx.guard)
+                with suppress(DBAPIError):
+                    await session.execute(text("SELECT 1 / 0"))
+                await session.commit()
+        finally:
+            await engine.dispose()
+
+    with pytest.raises(TransactionRefused, match="did not commit"):
+        asyncio.run(main())
+    assert orders.outbox() == {"DISCARDED": 1}
+
+
+def test_a_commit_by_hand_is_believed_when_the_barrier_has_it(orders, ledger, wire):
+    orders.app.barrier(PLACED, engine=ledger)
+    first, second = (orders.app.half_prepare(PLACED, key=key) for key in "ab")
+    with ledger.begin() as local:
+        orders.app.guard(local, first)
+        enter(local)
+    with ledger.begin() as local:
+        orders.app.guard(local, second)
+        swallow_an_error(local)
+
+    with pytest.raises(TransactionRefused, match=rf"{second} did not commit"):
+        orders.app.half_commit(first, second)
+
+    assert (status(orders, first), status(orders, second)) == ("INIT", "DISCARDED")
+    orders.app.half_commit(first)
+
+
+def test_a_commit_by_hand_of_an_open_transaction_waits_for_its_check(make_service, ledger):
+    service = make_service("orders", barrier_patience=0.1)
+    service.app.declare(PLACED)
+    service.app.barrier(PLACED, engine=ledger)
+    event_id = service.app.half_prepare(PLACED)
+    with ledger.begin() as local:
+        service.app.guard(local, event_id)
+        enter(local)
+        with pytest.raises(TransactionRefused, match="commit it first"):
+            service.app.half_commit(event_id)
+        assert status(service, event_id) == "HALF"
+    service.app.half_commit(event_id)
+    assert status(service, event_id) == "INIT"
+
+
+def test_a_guard_by_hand_needs_a_message_that_is_open(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    other = orders.app.half_prepare("orders.paid")
+    with ledger.connect() as local:
+        for event_id in (other, uuid4()):
+            with pytest.raises(TransactionRefused, match="has no barrier"):
+                orders.app.guard(local, event_id)
+
+
+def test_a_block_that_ends_before_its_local_transaction_is_left_to_a_check(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with ledger.begin() as local, orders.app.half(PLACED) as tx:
+        tx.guard(local)
+        enter(local)
+    assert status(orders, tx.id) == "HALF"
+    assert check(orders).committed == 1
+
+
+def test_a_second_try_without_guard_counts_as_none(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (  # noqa: PT012
+        pytest.raises(TransactionRefused, match=r"did not commit.*was not guarded"),
+        orders.app.half(PLACED) as tx,
+    ):
+        with suppress(ZeroDivisionError), ledger.begin() as local:
+            tx.guard(local)
+            raise ZeroDivisionError
+        with ledger.begin() as local:
+            enter(local)
+    assert (status(orders, tx.id), entries(ledger)) == ("DISCARDED", ["done"])
+
+
+def swallows_what_left_the_block(ledger: Engine, guard: Guard) -> None:
+    with suppress(DBAPIError), Session(ledger) as local, local.begin():
+        guard(local)
+        enter(local, "gone")
+        local.execute(text("SELECT 1 / 0"))
+
+
+def rolls_back(ledger: Engine, guard: Guard) -> None:
+    with Session(ledger) as local:
+        guard(local)
+        enter(local, "gone")
+        local.rollback()
+
+
+def forgets_to_commit(ledger: Engine, guard: Guard) -> None:
+    with Session(ledger) as local:
+        guard(local)
+        enter(local, "gone")
+
+
+ROLLED_BACK = pytest.mark.parametrize(
+    "work", [swallows_what_left_the_block, rolls_back, forgets_to_commit]
+)
+
+
+@ROLLED_BACK
+def test_a_block_that_ends_well_behind_a_rollback_raises_and_sends_nothing(
+    orders, ledger, wire, work
+):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (
+        pytest.raises(TransactionRefused, match="did not commit, so that the message is discarded"),
+        orders.app.half(PLACED) as tx,
+    ):
+        work(ledger, tx.guard)
+    assert status(orders, tx.id) == "DISCARDED"
+    assert (entries(ledger), published(orders, wire)) == ([], [])
+
+
+@ROLLED_BACK
+def test_a_method_that_returns_behind_a_rollback_raises_and_sends_nothing(
+    orders, ledger, wire, work
+):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    @orders.app.transactional(PLACED, payload="number")
+    def place(number: int) -> str:
+        work(ledger, orders.app.guard)
+        return "insufficient"
+
+    with pytest.raises(TransactionRefused, match=r"returning LocalOutcome\.ROLLBACK"):
+        place(1)
+    assert orders.outbox() == {"DISCARDED": 1}
+    assert (entries(ledger), published(orders, wire)) == ([], [])
+
+
+def test_a_message_prepared_after_the_guard_ends_as_the_guarded_ones(orders, ledger, wire):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (  # noqa: PT012
+        pytest.raises(TransactionRefused, match="did not commit"),
+        orders.app.half(PLACED) as tx,
+        ledger.begin() as local,
+    ):
+        tx.guard(local)
+        tx.prepare(PLACED)
+        swallow_an_error(local)
+    assert orders.outbox() == {"DISCARDED": 2}
+    with (  # noqa: PT012
+        pytest.raises(TransactionRefused, match="committed without its barrier") as raised,
+        orders.app.half(PLACED) as tx,
+        ledger.begin() as local,
+    ):
+        tx.guard(local)
+        late = tx.prepare(PLACED)
+    assert str(late) in str(raised.value)
+    assert str(tx.id) not in str(raised.value)
+    assert orders.outbox() == {"DISCARDED": 2, "INIT": 2}
+
+
+def test_a_second_guarded_try_commits(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with orders.app.half(PLACED) as tx:
+        for fails in (True, False):
+            with suppress(ZeroDivisionError), Session(ledger) as local, local.begin():
+                tx.guard(local)
+                enter(local)
+                assert not fails or 1 / 0
+    assert (status(orders, tx.id), entries(ledger)) == ("INIT", ["done"])
+
+
+def test_an_error_that_means_rollback_does_not_discard_what_has_committed(orders, ledger, caplog):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (  # noqa: PT012
+        pytest.raises(ValueError, match="no mail"),
+        orders.app.half(PLACED, rollback_on=(ValueError,)) as tx,
+    ):
+        with ledger.begin() as local:
+            tx.guard(local)
+            enter(local)
+        raise ValueError("no mail")
+    assert status(orders, tx.id) == "INIT"
+    [told] = [r.message for r in caplog.records if r.levelname == "ERROR"]
+    assert f"half message {tx.id} committed, so that the message is sent" in told
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_rollback_that_is_said_shuts_the_local_transaction_out(orders, ledger, is_guarded):
+    orders.app.barrier(PLACED, engine=ledger)
+    with orders.app.half(PLACED) as tx, ledger.connect() as local:
+        if is_guarded:
+            tx.guard(local)
+            local.rollback()
+        tx.rollback()
+    assert status(orders, tx.id) == "DISCARDED"
+    with pytest.raises(LateTransaction), ledger.begin() as local:
+        tx.guard(local)
+
+
+def test_a_rollback_that_is_said_behind_a_commit_raises_and_sends(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (  # noqa: PT012
+        pytest.raises(TransactionRefused, match="committed, so that the message is sent"),
+        orders.app.half(PLACED) as tx,
+    ):
+        with ledger.begin() as local:
+            orders.app.guard(local, tx.id)
+        tx.rollback()
+    assert status(orders, tx.id) == "INIT"
+
+
+def test_a_rollback_that_is_said_of_an_open_transaction_is_left_to_a_check(orders, ledger, caplog):
+    orders.app.barrier(PLACED, engine=ledger)
+    with ledger.begin() as local:
+        with orders.app.half(PLACED) as tx:
+            tx.guard(local)
+            tx.rollback()
+        assert status(orders, tx.id) == "HALF"
+    assert any("is unknown for now" in r.message for r in caplog.records)
+    assert check(orders).committed == 1
+
+
+def test_a_rollback_by_hand_is_believed_when_the_barrier_has_none(make_service, ledger):
+    service = make_service("orders", barrier_patience=0.1)
+    service.app.declare(PLACED)
+    service.app.barrier(PLACED, engine=ledger)
+    absent, committed, in_flight = (service.app.half_prepare(PLACED) for _ in range(3))
+    with ledger.begin() as local:
+        service.app.guard(local, committed)
+    with ledger.begin() as local:
+        service.app.guard(local, in_flight)
+        with pytest.raises(TransactionRefused) as raised:
+            service.app.half_rollback(absent, committed, in_flight)
+        assert f"{committed} committed, so that the message is sent" in str(raised.value)
+        assert f"{in_flight} is not known to have rolled back" in str(raised.value)
+        assert str(absent) not in str(raised.value)
+    ends = [status(service, event_id) for event_id in (absent, committed, in_flight)]
+    assert ends == ["DISCARDED", "INIT", "HALF"]
+    assert check(service).committed == 1
+
+
+def test_two_open_local_transactions_of_one_block_are_refused(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with (
+        suppress(IllegalTransition),
+        orders.app.half(PLACED) as tx,
+        ledger.connect() as one,
+        Session(ledger) as other,
+    ):
+        tx.guard(one)
+        with pytest.raises(TransactionRefused, match="still open"):
+            tx.guard(other)
+        tx.rollback()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_rollback_by_an_operator_shuts_the_local_transaction_out(orders, ledger, elsewhere):
+    orders.app.barrier(PLACED, engine=ledger if elsewhere else None)
+    with pytest.raises(LateTransaction), orders.app.half(PLACED) as tx:  # noqa: PT012
+        decide(orders, tx.id, LocalOutcome.ROLLBACK)
+        with (ledger if elsewhere else orders.engine).begin() as local:
+            tx.guard(local)
+    assert status(orders, tx.id) == "DISCARDED"
+
+
+def test_an_operator_is_refused_who_contradicts_the_barrier(make_service, ledger):
+    service = make_service("orders", barrier_patience=0.1)
+    service.app.declare(PLACED)
+    service.app.barrier(PLACED, engine=ledger)
+    committed, rolled_back, in_flight = (service.app.half_prepare(PLACED) for _ in range(3))
+    with ledger.begin() as local:
+        service.app.guard(local, committed)
+    with ledger.begin() as local:
+        service.app.guard(local, in_flight)
+        for event_id, outcome, problem in (
+            (committed, LocalOutcome.ROLLBACK, "ended with COMMIT: `shieldtx half commit`"),
+            (rolled_back, LocalOutcome.COMMIT, "has no committed local transaction"),
+            (in_flight, LocalOutcome.COMMIT, "has no committed local transaction"),
+            (in_flight, LocalOutcome.ROLLBACK, "in flight"),
+        ):
+            with pytest.raises(IllegalTransition, match=problem):
+                decide(service, event_id, outcome)
+    assert service.outbox() == {"HALF": 3}
+
+
+def test_a_refused_commit_of_an_operator_shuts_no_local_transaction_out(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with orders.app.half(PLACED) as tx:
+        with pytest.raises(IllegalTransition, match="it has not come"):
+            decide(orders, tx.id, LocalOutcome.COMMIT)
+        with ledger.begin() as local:
+            tx.guard(local)
+            enter(local)
+    assert (status(orders, tx.id), entries(ledger)) == ("INIT", ["done"])
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+def test_an_operator_decides_about_what_the_barrier_has_forgotten(
+    orders, ledger, monkeypatch, caplog, outcome
+):
+    orders.app.barrier(PLACED, engine=ledger)
+    event_id = orders.app.half_prepare(PLACED)
+    with ledger.begin() as local:
+        orders.app.guard(local, event_id)
+    with ledger.begin() as purge:
+        purge.execute(text("DELETE FROM shield_barrier"))
+    later = time.time() + orders.app.settings.retention_barrier.total_seconds()
+    monkeypatch.setattr(half_desk, "unix_time", lambda: later)
+    decide(orders, event_id, outcome)
+    assert status(orders, event_id) == ("INIT" if outcome is COMMIT else "DISCARDED")
+    assert f"knows nothing of half message {event_id} any more" in caplog.text
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+def test_a_late_outcome_changes_nothing_where_the_barrier_has_forgotten(
+    orders, ledger, monkeypatch, outcome
+):
+    orders.app.barrier(PLACED, engine=ledger)
+    event_id = orders.app.half_prepare(PLACED)
+    with ledger.begin() as local:
+        orders.app.guard(local, event_id)
+    with ledger.begin() as purge:
+        purge.execute(text("DELETE FROM shield_barrier"))
+    later = time.time() + orders.app.settings.retention_barrier.total_seconds()
+    monkeypatch.setattr(half_messages, "unix_time", lambda: later)
+    end = orders.app.half_commit if outcome is COMMIT else orders.app.half_rollback
+    with pytest.raises(TransactionRefused, match=r"SHIELDTX_RETENTION_BARRIER.*operator decides"):
+        end(event_id)
+    assert status(orders, event_id) == "HALF"
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_outcome_that_comes_after_the_parking_is_refused(orders, ledger, guarded):
+    orders.app.barrier(PLACED, engine=ledger)
+    event_id = orders.app.half_prepare(PLACED)
+    if guarded:
+        with ledger.begin() as local:
+            orders.app.guard(local, event_id)
+    let_time_run_out(orders)
+    for end in (orders.app.half_commit, orders.app.half_rollback):
+        with pytest.raises(IllegalTransition, match="waits for a person"):
+            end(event_id)
+    assert status(orders, event_id) == "UNRESOLVED"
+
+
+def test_an_old_message_is_no_excuse_where_the_barrier_knows(orders, ledger, monkeypatch):
+    orders.app.barrier(PLACED, engine=ledger)
+    event_id = orders.app.half_prepare(PLACED)
+    with ledger.begin() as local:
+        orders.app.guard(local, event_id)
+    later = time.time() + orders.app.settings.retention_barrier.total_seconds()
+    monkeypatch.setattr(half_desk, "unix_time", lambda: later)
+    with pytest.raises(IllegalTransition, match="ended with COMMIT"):
+        decide(orders, event_id, ROLLBACK)
+
+
+def test_a_command_line_without_the_application_closes_the_services_own_barrier(orders):
+    orders.app.barrier(PLACED)
+    unknowing = ShieldTx(orders.app.settings, engine=orders.engine)
+    with pytest.raises(LateTransaction), orders.app.half(PLACED) as tx:  # noqa: PT012
+        desk = unknowing.half_desk()
+        desk.decide([desk.find(tx.id)], LocalOutcome.ROLLBACK, who="ann")
+        with orders.transaction() as session:
+            tx.guard(session)
+
+
+def decide(service, event_id, outcome):
+    desk = service.app.half_desk()
+    desk.decide([desk.find(event_id)], outcome, who="ann")
 
 
 # --- order and delays -----------------------------------------------------------------------------

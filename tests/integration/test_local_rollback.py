@@ -82,7 +82,13 @@ def commit_below(session: Session) -> None:
     session.connection().commit()
 
 
+def roll_back_by_cursor(session: Session) -> None:
+    session.connection().connection.cursor().execute("ROLLBACK")
+    session.execute(text("INSERT INTO orders VALUES ('after')"))
+
+
 FAILURES = {
+    "by cursor": (roll_back_by_cursor, "leave commit"),
     "deferred": (orphan, "violates foreign key"),
     "swallowed": (swallow_an_error, "went on after an error"),
     "commit": (Session.commit, "leave commit"),

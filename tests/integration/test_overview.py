@@ -214,6 +214,28 @@ def test_counting_stops_at_the_limit_and_says_so(postgres_app: ShieldTx) -> None
     assert {topic.topic for topic in overview.topics} == {"orders.placed", "orders.paid"}
 
 
+def test_a_pile_of_blocked_rows_hides_no_older_ones_of_other_shards(
+    postgres_app: ShieldTx,
+) -> None:
+    app = postgres_app
+    write(app, 12)
+    write(app, 2, "orders.paid")
+    run(app, "UPDATE shield_outbox SET shard = 0, holds_key = true, waiting = seq % 2 = 0")
+    run(
+        app,
+        "UPDATE shield_outbox SET shard = 3, created_at = now() - interval '2 days' "
+        "WHERE topic = 'orders.paid'",
+    )
+
+    overview = SqlOverview(app.engine, app.tables, limit=10).read()
+
+    assert overview.outbox.states["INIT"] == Count(rows=10, precision=Precision.AT_LEAST)
+    assert overview.outbox.retrying.precision is Precision.AT_LEAST
+    assert overview.outbox.oldest is not None
+    assert overview.outbox.oldest >= timedelta(days=2)
+    assert {topic.topic for topic in overview.topics} == {"orders.placed", "orders.paid"}
+
+
 def test_a_group_with_a_long_backlog_hides_no_other_group(postgres_app: ShieldTx) -> None:
     app = postgres_app
     receive(app, 5, group="audit")
@@ -291,7 +313,9 @@ def test_no_statement_reads_a_big_table_whole(postgres_app: ShieldTx) -> None:
     run(
         app,
         f"INSERT INTO shield_inbox ({columns}, consumer_group, event_time, received_at)"
-        f" SELECT {values}, 'stock', now(), now() FROM generate_series(1, 20000) n",
+        f" SELECT {values}, 'stock', now(), now() FROM generate_series(1, 20000) n".replace(
+            "'COMMIT'", "CASE WHEN n % 5000 = 0 THEN 'ROLLBACK' ELSE 'COMMIT' END"
+        ),
         dead="DEAD",
     )
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -325,3 +349,42 @@ def pages_read(app: ShieldTx, statement: str, parameters: Any) -> int:
         ).scalar_one()
     top = plan[0]["Plan"]
     return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
+
+
+def test_dead_rollbacks_are_counted_whatever_refusals_came_later(migrated_url: str) -> None:
+    for app in opened(migrated_url):
+        receive(app, 5, group="stock")
+        settle(app, "shield_inbox", "DEAD", 5, error="the bank is away")
+        receive(app, 40, group="stock")
+        run(app, "UPDATE shield_inbox SET tx_kind = 'COMMIT' WHERE status = 'INIT'")
+        settle(app, "shield_inbox", "MAX_RECONSUMED", 40, error="sold out")
+        run(app, "UPDATE shield_inbox SET settled_at = now() WHERE status = 'MAX_RECONSUMED'")
+
+        overview = SqlOverview(app.engine, app.tables, limit=10).read()
+
+        assert overview.inbox.states["DEAD"] == Count(rows=5)
+        [group] = overview.groups
+        assert group.backlog.states["DEAD"] == Count(rows=5)
+
+
+def test_unresolved_messages_are_counted_whatever_failed_later(app: ShieldTx) -> None:
+    write(app, 30)
+    settle(app, "shield_outbox", "UNRESOLVED", 3, error="nobody can tell")
+    settle(app, "shield_outbox", "FAILED", 25, error="topic is gone")
+
+    overview = SqlOverview(app.engine, app.tables, limit=10).read()
+
+    assert overview.outbox.states["UNRESOLVED"] == Count(rows=3)
+    assert overview.outbox.states["FAILED"] == Count(rows=10, precision=Precision.AT_LEAST)
+
+
+def test_parked_records_of_a_group_are_counted_beside_a_flood_of_another(app: ShieldTx) -> None:
+    store = SqlInboxStore(app.engine, app.tables)
+    for group, records in (("billing", 30), ("stock", 2)):
+        store.receive(group, [], [Parked(record=a_record(n), reason="?") for n in range(records)])
+
+    overview = SqlOverview(app.engine, app.tables, limit=10).read()
+
+    parked = {group.group: group.parked for group in overview.groups}
+    assert parked["stock"] == Count(rows=2)
+    assert parked["billing"].precision is Precision.AT_LEAST

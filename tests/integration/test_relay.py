@@ -122,7 +122,7 @@ def test_two_relays_share_the_shards_and_their_rows(make_service: Make, wire: Wi
 def test_the_shards_of_a_dead_relay_are_taken_over_when_its_lease_ends(
     make_service: Make, wire: Wire, eventually: Callable[..., None]
 ) -> None:
-    service = make_service("orders", relay_lease=1.0, relay_send_timeout=0.5)
+    service = make_service("orders", relay_lease=4.0, relay_send_timeout=0.5)
     service.app.declare("things.happened")
     make_topics(service)
     write(service, *(f"key-{n}" for n in range(20)))
@@ -563,3 +563,13 @@ def _terminate_waiting(service: Service) -> bool:
             "WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
     )
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_least_number_of_bytes_sends_one_event_at_a_time(make_service: Make, most: int) -> None:
+    service = make_service("orders", relay_batch_bytes=most)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    write(service, "a", "b")
+    drain(service.relay())
+    assert service.outbox() == {"PROCESSED": 2}

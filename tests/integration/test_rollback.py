@@ -13,9 +13,9 @@ from shieldtx.brokers import codec
 from shieldtx.consumer import Consumer
 from shieldtx.events import Envelope
 from shieldtx.inbox import Verdict
-from shieldtx.ports import Arrival, ReceivedRecord
+from shieldtx.ports import Arrival
 from shieldtx.relay import Relay
-from tests.services import QUICK, Service, Wire, drain, effect, make_topics
+from tests.services import QUICK, Service, Wire, as_received, drain, effect, make_topics
 
 Make = Callable[..., Service]
 
@@ -313,13 +313,6 @@ def test_an_event_that_succeeds_on_a_retry_is_not_rolled_back(make_service: Make
 
 
 def _received(app: Any, record: Any) -> tuple[Envelope, Any]:
-    received = ReceivedRecord(
-        topic=record.topic,
-        partition=0,
-        offset=0,
-        key=record.key,
-        value=record.value,
-        headers=record.headers,
-    )
+    received = as_received(record)
     envelope = codec.decode(received, app.settings.topic_prefix)
     return envelope, Arrival(envelope=envelope, record=received)

@@ -24,6 +24,8 @@ from shieldtx.ports import Arrival, Attempt, ReceivedRecord, Retry, Settlement
 from shieldtx.ports.half import Answer, CheckPlan, DueCheck
 from shieldtx.ports.repairs import Note, RepairAction, RowSeen
 from shieldtx.states import INBOX, OUTBOX
+from shieldtx.store.dead_letters import SqlDeadLetters
+from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
@@ -115,6 +117,13 @@ def replay_outbox(row: Row) -> None:
     tables, dialect = row.shop.tables, row.shop.dialect
     with row.shop.engine.begin() as connection:
         connection.execute(outbox_sql.replay(tables, dialect, row.envelope.id))
+
+
+def discard(row: Row) -> None:
+    """An operator who has seen the row as it is."""
+    [letter] = SqlDeadLetters(row.shop.engine, row.shop.tables).find(row.envelope.id)
+    discards = SqlDiscards(row.shop.engine, row.shop.tables)
+    discards.discard([letter], who="ann", reason="a test")
 
 
 def half_store(row: Row) -> SqlHalfStore:
@@ -220,6 +229,7 @@ OUTBOX_MOVERS = {
     "failed": Mover(target=O.FAILED, sources={O.PROCESSING}, act=fail),
     "cancel": Mover(target=O.DISCARDED, sources={O.INIT}, act=cancel, columns=DELAYED),
     "replay": Mover(target=O.INIT, sources={O.FAILED}, act=replay_outbox),
+    "discard": Mover(target=O.DISCARDED, sources={O.FAILED}, act=discard),
     "publish again": Mover(
         target=O.INIT, sources={O.PROCESSED}, act=repair(RepairAction.PUBLISH_AGAIN)
     ),
@@ -275,6 +285,7 @@ INBOX_MOVERS = {
         target=I.DEAD, sources={I.PROCESSING}, act=give_up, kind=TxKind.ROLLBACK
     ),
     "replay": Mover(target=I.PROCESSING, sources={I.DEAD}, act=replay_inbox, kind=TxKind.ROLLBACK),
+    "discard": Mover(target=I.DISCARDED, sources={I.DEAD}, act=discard, kind=TxKind.ROLLBACK),
     "release attempt": Mover(
         target=I.PROCESSING,
         sources={I.PROCESSING},

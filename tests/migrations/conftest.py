@@ -10,22 +10,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, func
 
 from shieldtx.bundled import bundled
-from shieldtx.store import schema as schema_module
-
-SECOND_REVISION = """
-import sqlalchemy as sa
-
-revision = "0007"
-down_revision = "0006"
-
-
-def upgrade(op, *, schema, shards):
-    op.add_column("shield_outbox", sa.Column("note", sa.Text()), schema=schema)
-
-
-def downgrade(op, *, schema, shards):
-    op.drop_column("shield_outbox", "note", schema=schema)
-"""
+from shieldtx.store import migrations as scripts
+from tests.revisions import LATER, LATER_REVISION
 
 
 @pytest.fixture
@@ -43,14 +29,14 @@ class Releases:
         self._monkeypatch = monkeypatch
 
     def install(self, release: str) -> None:
-        self._monkeypatch.setattr(schema_module, "bundled", lambda _: self._folders[release])
+        self._monkeypatch.setattr(scripts, "bundled", lambda _: self._folders[release])
 
 
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Releases:
     later = tmp_path / "later_release"
     shutil.copytree(bundled("migrations"), later, ignore=shutil.ignore_patterns("__pycache__"))
-    (later / "versions" / "0007_note.py").write_text(SECOND_REVISION)
+    (later / "versions" / f"{LATER}_note.py").write_text(LATER_REVISION)
     return Releases(later, monkeypatch)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, text
 
 from shieldtx.bundled import bundled
 from shieldtx.store.schema import Schema
+from tests.revisions import HEAD, LATER
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,14 +73,14 @@ def test_a_new_migration_starts_from_the_template(
     ended = alembic(
         checkout,
         *("-x", f"url={database_url}", "revision", "--autogenerate"),
-        *("--rev-id", "0007", "-m", "the start of a relay"),
+        *("--rev-id", LATER, "-m", "the start of a relay"),
     )
 
     assert ended.returncode == 0, ended.stderr
     scripts = ScriptDirectory(str(checkout / "migrations"))
-    written = scripts.get_revision("0007")
-    assert Path(written.path).name == "0007_the_start_of_a_relay.py"
-    assert written.down_revision == "0006"
+    written = scripts.get_revision(LATER)
+    assert Path(written.path).name == f"{LATER}_the_start_of_a_relay.py"
+    assert written.down_revision == HEAD
     for function in (written.module.upgrade, written.module.downgrade):
         assert list(inspect.signature(function).parameters) == ["op", "schema", "shards"]
     assert "op.add_column('shield_relay'" in Path(written.path).read_text()
@@ -88,7 +89,7 @@ def test_a_new_migration_starts_from_the_template(
 def test_an_empty_migration_refuses_to_run_until_it_is_written(
     checkout: Path, database_url: str
 ) -> None:
-    ended = alembic(checkout, "revision", "--rev-id", "0007", "-m", "nothing yet")
+    ended = alembic(checkout, "revision", "--rev-id", LATER, "-m", "nothing yet")
     assert ended.returncode == 0, ended.stderr
 
     ended = alembic(checkout, "-x", f"url={database_url}", "upgrade", "head")

@@ -7,6 +7,7 @@ from sqlalchemy import Engine, text
 
 from shieldtx.errors import SchemaMismatch
 from shieldtx.store.schema import Schema
+from tests.revisions import HEAD, LATER
 
 
 def test_check_accepts_what_upgrade_made(engine: Engine) -> None:
@@ -14,7 +15,7 @@ def test_check_accepts_what_upgrade_made(engine: Engine) -> None:
     schema.upgrade()
     schema.check()
 
-    assert schema.current() == "0006"
+    assert schema.current() == HEAD
 
 
 def test_a_database_without_tables_is_told_to_upgrade(engine: Engine) -> None:
@@ -43,7 +44,7 @@ def test_a_database_behind_is_told_to_upgrade(engine: Engine, releases: Any) -> 
 
     with pytest.raises(
         SchemaMismatch,
-        match="at revision 0006, this shieldtx needs 0007: run `shieldtx db upgrade`",
+        match=f"at revision {HEAD}, this shieldtx needs {LATER}: run `shieldtx db upgrade`",
     ):
         schema.check()
 
@@ -61,12 +62,12 @@ def test_a_database_ahead_is_told_to_install_the_newer_shieldtx(
 
     for refused in (schema.check, schema.upgrade, lambda: schema.downgrade("base")):
         with pytest.raises(
-            SchemaMismatch, match=r"0007, which this shieldtx \(up to 0006\).*install"
+            SchemaMismatch, match=rf"{LATER}, which this shieldtx \(up to {HEAD}\).*install"
         ) as caught:
             refused()
         assert "db upgrade" not in str(caught.value)
 
-    assert schema.current() == "0007"
+    assert schema.current() == LATER
 
 
 def test_another_number_of_shards_is_told_the_number_to_configure(engine: Engine) -> None:

@@ -16,7 +16,8 @@ from sqlalchemy.pool import StaticPool
 
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.states import OUTBOX
-from shieldtx.store.schema import OWN_TABLES, Schema, include_name, upgrade_with
+from shieldtx.store.migrations import OWN_TABLES
+from shieldtx.store.schema import Schema, include_name, upgrade_with
 from shieldtx.store.tables import tables
 
 
@@ -31,7 +32,9 @@ def definitions(engine: Engine) -> list[tuple[str, str]]:
     with engine.connect() as connection:
         found = connection.execute(
             text(
-                "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%version%' AND sql <> ''"
+                # Triggers hold the number of shards: it is of the tables, no model knows it.
+                "SELECT name, sql FROM sqlite_master "
+                "WHERE name NOT LIKE '%version%' AND sql <> '' AND type <> 'trigger'"
             )
         )
         return sorted((name, " ".join(sql.split())) for name, sql in found)
@@ -74,8 +77,9 @@ def test_migrations_and_models_make_the_same(sqlite: Engine, tmp_path: Path) -> 
 
 
 def sorted_columns(found: list[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """The constraints of a table may come in any order."""
-    return [(name, sorted(sql.removesuffix(")").split(", "))) for name, sql in found]
+    """The constraints of a table may come in any order; one that was renamed has quotes."""
+    plain = [(name, sql.replace(f'"{name}"', name)) for name, sql in found]
+    return [(name, sorted(sql.removesuffix(")").rstrip().split(", "))) for name, sql in plain]
 
 
 def test_a_status_that_does_not_exist_is_refused(sqlite: Engine, an_event: dict[str, Any]) -> None:

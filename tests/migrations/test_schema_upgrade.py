@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, inspect, select, text
+from sqlalchemy import Engine, create_engine, func, insert, inspect, select, text, update
+from sqlalchemy.exc import IntegrityError
 
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused
-from shieldtx.store.schema import OWN_TABLES, Schema, schema_name, upgrade_with
+from shieldtx.events import shard_of
+from shieldtx.ports import Parked, ReceivedRecord
+from shieldtx.ports.half import CheckPlan
+from shieldtx.states import LocalOutcome, OutboxStatus
+from shieldtx.store.half_desk import SqlHalfDesk
+from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.migrations import OWN_TABLES, schema_name
+from shieldtx.store.schema import Schema, downgrade_with, upgrade_with
 from shieldtx.store.tables import tables
+from tests.revisions import HEAD, LATER
 
 
 def table_names(engine: Engine, schema: str | None = None) -> set[str]:
@@ -31,7 +43,7 @@ def test_upgrading_again_changes_nothing(engine: Engine, an_event: dict[str, Any
 
     schema.upgrade()
 
-    assert schema.current() == "0006"
+    assert schema.current() == HEAD
     with engine.connect() as connection:
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
         assert connection.scalar(select(func.count()).select_from(tables().shard)) == 64
@@ -98,14 +110,14 @@ def test_rows_survive_the_next_release_and_the_way_back(
 
     schema.upgrade()
 
-    assert schema.current() == "0007"
+    assert schema.current() == LATER
     with engine.connect() as connection:
         row = connection.execute(text("SELECT event_id, note FROM shield_outbox")).one()
     assert tuple(row) == (an_event["event_id"], None)
 
-    schema.downgrade("0006")
+    schema.downgrade(HEAD)
 
-    assert schema.current() == "0006"
+    assert schema.current() == HEAD
     with engine.connect() as connection:
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
 
@@ -126,6 +138,78 @@ def test_events_of_before_are_no_half_messages(engine: Engine, an_event: dict[st
     schema.downgrade("0003")
 
     assert "shield_barrier" not in table_names(engine)
+
+
+@pytest.mark.parametrize("status", ["HALF", "UNRESOLVED"])
+def test_a_downgrade_that_would_orphan_half_messages_is_refused(
+    engine: Engine, an_event: dict[str, Any], status: str
+) -> None:
+    schema = Schema(engine)
+    schema.upgrade()
+    with engine.begin() as connection:
+        half = {"status": status, "checks": 0, "check_at": func.now()}
+        connection.execute(insert(tables().outbox).values(an_event | half))
+
+    named = rf"\(1\), .*: {an_event['event_id']}\. `shieldtx half list`"
+    with pytest.raises(SchemaMismatch, match=named):
+        schema.downgrade("0003")
+    with engine.begin() as connection, pytest.raises(SchemaMismatch, match=named):
+        downgrade_with(connection, revision="0003")
+    assert schema.current() == HEAD
+
+    schema.downgrade("base")
+    assert schema.current() is None
+
+
+LOST_BY = {
+    "0001": (
+        (
+            "INSERT INTO shield_inbox (event_id, consumer_group, source, topic, event_type,"
+            " tx_kind, operation, payload, event_time, status, due_at, received_at, together)"
+            " SELECT gen_random_uuid(), 'stock', 'orders', 'orders', 'orders.placed', 'COMMIT',"
+            " 'INSERT', '{}', now(), 'PROCESSING', now(), now(), true FROM generate_series(1, 5)"
+        ),
+        r"one of a batch \(5\), .*/stock, .* and others\. Run the consumers",
+        "shield_inbox",
+    ),
+    "0002": (
+        (
+            "INSERT INTO shield_reconcile_run (run_id, scope, mode, who, started_at, lease_until)"
+            " VALUES ('2026-01-01', 'all', 'full', 'ann', now(), now())"
+        ),
+        r"stored runs .*\(1\), .*: 2026-01-01\. `shieldtx reconcile runs`",
+        "shield_reconcile_run",
+    ),
+    "0004": (
+        (
+            "INSERT INTO shield_trace (event_id, attempt, outcome, at)"
+            " SELECT gen_random_uuid(), n, 'APPLIED', now() FROM generate_series(1, 4) n"
+        ),
+        r"trace \(4\), .* and others\. Set SHIELDTX_TRACE=false",
+        "shield_trace",
+    ),
+}
+"""By the revision that a downgrade leads to: rows that it would lose, its error, their table."""
+
+
+@pytest.mark.parametrize("revision", sorted(LOST_BY))
+def test_a_downgrade_that_would_lose_rows_is_refused_before_its_first_step(
+    engine: Engine, revision: str
+) -> None:
+    rows, refusal, table = LOST_BY[revision]
+    schema = Schema(engine)
+    schema.upgrade()
+    with engine.begin() as connection:
+        connection.execute(text(rows))
+
+    with pytest.raises(SchemaMismatch, match=refusal):
+        schema.downgrade(revision)
+    assert schema.current() == HEAD
+
+    with engine.begin() as connection:
+        connection.execute(text(f"DELETE FROM {table}"))
+    schema.downgrade(revision)
+    assert schema.current() == revision
 
 
 def test_before_postgresql_16_there_is_no_index_that_keeps_updates_from_being_hot(
@@ -153,12 +237,12 @@ def test_steps_can_be_taken_one_by_one(engine: Engine, releases: Any) -> None:
     releases.install("later")
     schema = Schema(engine)
 
-    schema.upgrade("0006")
-    assert schema.current() == "0006"
+    schema.upgrade(HEAD)
+    assert schema.current() == HEAD
     schema.upgrade("+1")
-    assert schema.current() == "0007"
+    assert schema.current() == LATER
     schema.downgrade("-1")
-    assert schema.current() == "0006"
+    assert schema.current() == HEAD
 
 
 def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any]) -> None:
@@ -175,7 +259,7 @@ def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any])
     stock.downgrade("base")
 
     orders.check()
-    assert orders.current() == "0006"
+    assert orders.current() == HEAD
     assert stock.current() is None
     assert not table_names(engine)
 
@@ -259,7 +343,7 @@ def test_upgrade_refuses_another_number_of_shards_and_changes_nothing(
     with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set shards to 64"):
         Schema(engine, shards=32).upgrade()
 
-    assert Schema(engine).current() == "0006"
+    assert Schema(engine).current() == HEAD
 
 
 def test_an_engine_in_autocommit_still_migrates_all_or_nothing(database_url: str) -> None:
@@ -281,3 +365,151 @@ def test_a_callers_connection_in_autocommit_is_refused(database_url: str) -> Non
 
     assert not table_names(engine)
     engine.dispose()
+
+
+@pytest.mark.parametrize("schema", [None, "order"])
+def test_events_outside_of_the_shards_come_into_those_of_their_keys(
+    engine: Engine, an_event: dict[str, Any], schema: str | None
+) -> None:
+    made = Schema(engine, schema=schema, shards=16)
+    made.upgrade("0006")
+    outbox = tables(schema).outbox
+    rows = [an_event | {"event_id": uuid4(), "key": key, "shard": 40} for key in ("a", "b", None)]
+    with engine.begin() as connection:
+        for row in [*rows, an_event | {"shard": 7, "key": "c"}]:
+            connection.execute(outbox.insert().values(row))
+
+    Schema(engine, schema=schema).upgrade()
+
+    with engine.connect() as connection:
+        found = {row.event_id: row.shard for row in connection.execute(select(outbox))}
+        for row in rows:
+            assert found[row["event_id"]] == shard_of(row["key"], row["event_id"], 16)
+        assert found[an_event["event_id"]] == 7, "it is sent from where it lies"
+        assert connection.scalar(
+            text("SELECT convalidated FROM pg_constraint WHERE conname LIKE '%shard_check'")
+        )
+        # A running relay's claims then start from the beginning, below the rows that came.
+        assert set(connection.scalars(select(tables(schema).shard.c.epoch))) == {1}
+
+
+def test_parked_records_keep_their_content_as_part_of_their_key(engine: Engine) -> None:
+    schema = Schema(engine)
+    schema.upgrade("0013")
+    park = text(
+        "INSERT INTO shield_parked (consumer_group, topic, record_partition, record_offset, reason,"
+        " record_key, record_value, record_headers, parked_at)"
+        " VALUES ('g', 't.commit', 0, 7, 'no event', NULL, 'x', '[]', now())"
+    )
+    with engine.begin() as connection:
+        connection.execute(park)
+
+    schema.upgrade()
+
+    store = SqlInboxStore(engine, tables())
+    for value in (b"x", b"of the recreated topic"):
+        record = ReceivedRecord("t.commit", 0, 7, None, value)
+        store.receive("g", [], [Parked(record=record, reason="no event")])
+    with engine.connect() as connection:
+        kept = connection.scalars(select(tables().parked.c.record_value)).all()
+    assert sorted(kept) == [b"of the recreated topic", b"x"]
+    with pytest.raises(
+        SchemaMismatch, match=r"share.* \(1\), .*: g/t\.commit/0/7\. Delete all but"
+    ):
+        schema.downgrade("0013")
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM shield_parked WHERE record_value <> 'x'"))
+    schema.downgrade("0013")
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM shield_parked")) == 1
+
+
+def test_tables_keep_their_number_where_none_is_asked_for(engine: Engine) -> None:
+    Schema(engine, shards=16).upgrade("0006")
+
+    Schema(engine).upgrade()
+    Schema(engine).check()
+
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(tables().shard)) == 16
+
+
+def test_half_messages_whose_checks_were_forgotten_are_checked_again(
+    engine: Engine, an_event: dict[str, Any]
+) -> None:
+    schema = Schema(engine, shards=8)
+    schema.upgrade("0012")
+    too_old = datetime.now(UTC) + timedelta(days=1)
+    half = an_event | {"status": "HALF", "waiting": True, "due_at": too_old}
+    with engine.begin() as connection:
+        connection.execute(insert(tables().outbox).values(half))
+        connection.execute(insert(tables().outbox).values(an_event | {"event_id": uuid4()}))
+
+    schema.upgrade()
+
+    plan = CheckPlan()
+    store = SqlHalfStore(engine, tables(), plan=plan)
+    assert [c.envelope.id for c in store.claim_checks("orders.placed", limit=9).checks] == [
+        half["event_id"]
+    ]
+
+
+def test_a_half_message_is_found_and_decided_whatever_is_known_of_its_checks(
+    engine: Engine, an_event: dict[str, Any]
+) -> None:
+    Schema(engine, shards=8).upgrade()
+    half = an_event | {"status": "HALF", "waiting": True}
+    with engine.begin() as connection:
+        connection.execute(insert(tables().outbox).values(half))
+    desk = SqlHalfDesk(engine, tables())
+
+    [listed] = desk.latest(limit=9)
+    assert desk.find(half["event_id"]) == listed
+    desk.decide([listed], LocalOutcome.ROLLBACK, who="ann")
+
+    found = desk.find(half["event_id"])
+    assert found is None or found.status is OutboxStatus.DISCARDED
+    assert desk.latest(limit=9) == []
+
+
+def test_what_is_discarded_keeps_the_tables_of_this_release(
+    engine: Engine, an_event: dict[str, Any]
+) -> None:
+    schema = Schema(engine)
+    schema.upgrade("0014")
+    now = datetime.now(UTC)
+    received = {name: an_event[name] for name in set(an_event) & {c.name for c in tables().inbox.c}}
+    received |= {"consumer_group": "g", "status": "DEAD", "tx_kind": "ROLLBACK"}
+    received |= {"event_time": now, "received_at": now, "settled_at": now}
+    i, p = tables().inbox, tables().parked
+    with engine.begin() as connection:
+        connection.execute(insert(i).values(received))
+    with pytest.raises(IntegrityError, match="status_check"), engine.begin() as connection:
+        connection.execute(update(i).values(status="DISCARDED"))
+
+    schema.upgrade()
+
+    record = ReceivedRecord("t.commit", 0, 7, None, b"x")
+    SqlInboxStore(engine, tables()).receive("g", [], [Parked(record=record, reason="no event")])
+    with engine.begin() as connection:
+        connection.execute(update(i).values(status="DISCARDED"))
+        assert connection.scalar(
+            text("SELECT convalidated FROM pg_constraint WHERE conname='shield_inbox_status_check'")
+        )
+    with pytest.raises(SchemaMismatch, match=f"are DISCARDED .*: {an_event['event_id']}. The"):
+        schema.downgrade("0014")
+    with engine.begin() as connection:
+        connection.execute(update(i).values(status="DEAD"))
+        connection.execute(update(p).values(discarded_at=now))
+    with pytest.raises(SchemaMismatch, match=r"would wait for an operator again: g/t\.commit/0/7"):
+        schema.downgrade("0014")
+    with engine.begin() as connection:
+        connection.execute(update(p).values(discarded_at=None))
+
+    schema.downgrade("0014")
+
+    assert schema.current() == "0014"
+    with pytest.raises(IntegrityError, match="status_check"), engine.begin() as connection:
+        connection.execute(update(i).values(status="DISCARDED"))
+    schema.upgrade()
+    schema.check()

@@ -27,6 +27,7 @@ class Mutant(StrEnum):
     ROLLBACK_IN_SECOND_TRANSACTION = "the attempts are used up first, the rollback written later"
     COMPENSATES_EACH_ROLLBACK = "a compensation does not ask whether there was one before"
     LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves nothing behind"
+    COMPENSATES_UNFINISHED = "a compensation does not ask whether its event has been handled yet"
     TRUSTS_ANY_ROLLBACK = "a rollback record without a valid signature is taken for genuine"
 
 

@@ -45,6 +45,9 @@ MUTANTS: Final = {
     _broken(_M.ROLLBACK_IN_SECOND_TRANSACTION): invariants.ONE_OUTCOME,
     _broken(_M.COMPENSATES_EACH_ROLLBACK, downstream=BOTH, faults=0): invariants.AUTHORITY,
     _broken(_M.LEAVES_NO_TOMBSTONE, downstream=BOTH, faults=0): invariants.ONE_OUTCOME,
+    _broken(_M.COMPENSATES_UNFINISHED, workers=2, downstream=BOTH, faults=0): (
+        invariants.ONE_OUTCOME
+    ),
     _broken(_M.TRUSTS_ANY_ROLLBACK): invariants.AUTHORITY,
 }
 """Each with the invariant that catches it."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from zlib import crc32
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import Delivery, Outcome, Pressure, ReceivedRecord, Record
+from shieldtx.ports import BATCH_BYTES, Delivery, Outcome, Pressure, ReceivedRecord, Record
 
 Place = tuple[str, int]
 
@@ -231,7 +231,13 @@ class MemorySubscriber:
         self.member = member
         self._broker = broker
 
-    def poll(self, *, timeout: float, limit: int) -> Sequence[ReceivedRecord]:  # noqa: ARG002  nothing waits here
+    def poll(
+        self,
+        *,
+        timeout: float,  # noqa: ARG002  nothing waits here
+        limit: int,
+        limit_bytes: int = BATCH_BYTES,
+    ) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, another partition first each time."""
         broker, member = self._broker, self.member
         self._require()
@@ -244,9 +250,12 @@ class MemorySubscriber:
         fetched: list[ReceivedRecord] = []
         for place in places[first:] + places[:first]:
             start = member.positions[place]
-            records = broker.logs[place][start : start + limit - len(fetched)]
-            member.positions[place] += len(records)
-            fetched += records
+            for record in broker.logs[place][start : start + limit - len(fetched)]:
+                if limit_bytes <= 0:
+                    break
+                member.positions[place] += 1
+                fetched.append(record)
+                limit_bytes -= record.size
         return fetched
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:

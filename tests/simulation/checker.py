@@ -155,6 +155,16 @@ class _Look:
                 yield Violation("I5", f"neither: transfer {number} is nowhere")
         if total:
             yield Violation("I5", f"the sum of both banks has changed by {total}")
+        yield from self._undone_too_early()
+
+    def _undone_too_early(self) -> Iterator[Violation]:
+        """Credits after they were taken back: nothing takes those back any more."""
+        undone = set()
+        for entry in self._world.b.ledger:
+            if entry.what == "take back":
+                undone.add(entry.transfer)
+            elif entry.what == "credit" and entry.transfer in undone:
+                yield Violation("I5", f"transfer {entry.transfer} is credited after its take-back")
 
     def given_up_too_early(self) -> Iterator[Violation]:
         """Events whose attempts were used up by the failures and crashes of others."""

@@ -261,12 +261,16 @@ class Database:
         row = OutboxRow(
             envelope=envelope.evolve(time=self.clock.datetime()),
             seq=self.next_in_sequence(),
-            shard=shard_of(envelope.key, envelope.id, len(self.shards)),
+            shard=self.shard_of(envelope),
             due_at=self.now + (delay or 0.0),
             waiting=bool(delay),
             is_delayed=bool(delay),
         )
         transaction.write(partial(self._commit_outbox, row))
+
+    def shard_of(self, envelope: Envelope) -> int:
+        """Return the shard of an event, by the number of the tables."""
+        return shard_of(envelope.key, envelope.id, len(self.shards))
 
     def _commit_outbox(self, row: OutboxRow) -> None:
         event_id = row.envelope.id

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from shieldtx.events import Envelope, shard_of
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.passes import RelayPass
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
@@ -94,6 +95,24 @@ def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., Non
         self.outbox[row.envelope.id] = row
 
     return insert
+
+
+def writes_by_its_own_number(_: Any) -> Callable[..., int]:
+    def of(self: Database, envelope: Envelope) -> int:
+        return shard_of(envelope.key, envelope.id, 64)
+
+    return of
+
+
+def writes_by_a_number_of_each_writer(_: Any) -> Callable[..., int]:
+    """Of two writers, one goes by the number of the tables, the other by half of it."""
+
+    def of(self: Database, envelope: Envelope) -> int:
+        known = len(self.shards)
+        expected = known if envelope.id.int % 2 else max(1, known // 2)
+        return shard_of(envelope.key, envelope.id, expected)
+
+    return of
 
 
 def sends_ahead_whatever_happened(sound: Callable[..., bool]) -> Callable[..., bool]:
@@ -253,6 +272,13 @@ def waits_in_a_circle(_: Any) -> Callable[..., bool]:
 
 def notes_no_compensation(_: Any) -> Callable[..., None]:
     return lambda self, session, attempt: None
+
+
+def believes_every_call(_: Any) -> Callable[..., None]:
+    def run(function: Callable[..., object], *args: object) -> None:
+        function(*args)
+
+    return run
 
 
 def purges_whatever_is_old(sound: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,12 +13,12 @@ from uuid import UUID, uuid4
 
 from shieldtx.checkback import CheckBack, Parking
 from shieldtx.errors import IllegalTransition, LateTransaction
-from shieldtx.events import Envelope, shard_of
+from shieldtx.events import Envelope
+from shieldtx.half_messages import HalfMessages
 from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.half_store import _asked_together as asked_together
 from shieldtx.store.half_store import _reason as why_parked
-from shieldtx.transactional import HalfMessages
 from tests.simulation.banks import TYPE, Transfer
 from tests.simulation.database import Blocked, Database, DatabaseError, OutboxRow, Transaction
 from tests.simulation.processes import Interrupted, Process
@@ -52,7 +52,7 @@ class MemoryHalfStore:
                 OutboxRow(
                     envelope=envelope.evolve(time=db.clock.datetime()),
                     seq=db.next_in_sequence(),
-                    shard=shard_of(envelope.key, envelope.id, len(db.shards)),
+                    shard=db.shard_of(envelope),
                     due_at=db.now + PLAN.max_age.total_seconds(),
                     waiting=True,
                     is_delayed=message.delay is not None,
@@ -71,6 +71,16 @@ class MemoryHalfStore:
             if status is _HALF:
                 self.end(rows[event_id], outcome)
         return before
+
+    def types_due(self, event_types: Sequence[str]) -> Collection[str]:
+        """Return the types with a message due for a check."""
+        now = self._database.now
+        due = {
+            row.envelope.type
+            for row in self._halves()
+            if row.check_at <= now < row.due_at and row.checks < PLAN.most
+        }
+        return [event_type for event_type in event_types if event_type in due]
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
         """Take messages that are due for a check, and count it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,7 +11,7 @@ from uuid import UUID
 
 from shieldtx.errors import LeaseLost
 from shieldtx.events import Envelope
-from shieldtx.ports import Arrival, Attempt, Origin, Original, Parked, Receipt
+from shieldtx.ports import Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
 from shieldtx.states import INBOX, InboxStatus, TxKind
 from tests.simulation.database import (
     COMPENSATES,
@@ -80,14 +81,21 @@ class MemoryInboxStore:
             parked=len(parked) + len(strangers),
         )
 
-    def due(self, group: str, *, limit: int) -> Sequence[Envelope]:
+    def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is, in the order of arrival."""
-        rows = [row for row in self._open(group) if self._is_free(row)]
+        rows = [row for row in self._open(group) if self._is_free(row) and _of(row) in handled]
         return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
 
-    def pending(self, group: str) -> Mapping[Origin, int]:  # noqa: ARG002  as the port
+    def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:  # noqa: ARG002  as the port
         """Count nothing: the shapes are far below every limit."""
         return {}
+
+    def unhandled(
+        self, group: str, *, handled: Handled, limit: int
+    ) -> Mapping[tuple[str, TxKind], int]:
+        """Count what is open and not handled, by type and kind."""
+        rows = [_of(row) for row in self._open(group) if _of(row) not in handled]
+        return Counter(rows[:limit])
 
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
@@ -161,6 +169,7 @@ class MemoryInboxStore:
         """Take back the counted start of attempts, of those that still own their row."""
         for row in self._all_carrying(attempts, InboxStatus.PROCESSING):
             self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
+            self._database.turns[_key(row.group, row.envelope)] -= not row.together
             self._uncount(row)
             row.token = row.lease_until = None
 
@@ -175,6 +184,11 @@ class MemoryInboxStore:
         row.due_at = self._database.now + delay.total_seconds()
         row.last_error = reason
         return True
+
+    def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
+        """Write down why the process of these attempts ends."""
+        for row in self._all_carrying(attempts, InboxStatus.PROCESSING):
+            row.last_error = reason
 
     def give_up(
         self, attempt: Attempt, *, reason: str, also: Callable[[Transaction], Any] | None
@@ -208,6 +222,8 @@ class MemoryInboxStore:
         if own:
             written = db.outbox.get(original_id)
             if written is None or written.envelope.kind is not TxKind.COMMIT:
+                return None
+            if rollback.causation_source not in {written.envelope.source, None}:
                 return None
             session.lock((COMPENSATES, attempt.group, original_id))
             envelope = written.envelope
@@ -269,14 +285,13 @@ class MemoryInboxStore:
         return True
 
     def cause(self, session: Transaction, envelope: Envelope) -> Envelope | None:
-        """Return the received event whose handler wrote `envelope`."""
+        """Return the received event, or rollback, whose handler wrote `envelope`."""
         session.require()
         for row in self._database.inbox.values():
             received = row.envelope
             if (
                 envelope.causation_id == received.id
                 and envelope.causation_source == received.source
-                and received.kind is TxKind.COMMIT
             ):
                 return received
         return None
@@ -378,10 +393,13 @@ class MemoryInboxStore:
         rollback = row.envelope
         if rollback.kind is not TxKind.ROLLBACK or rollback.causation_id is None:
             return False
-        key = (row.group, rollback.causation_id, rollback.causation_source or "")
-        event = self._database.inbox.get(key)
-        return (
-            event is not None and event.settled_at is None and event.envelope.kind is TxKind.COMMIT
+        return any(
+            event.group == row.group
+            and event.settled_at is None
+            and event.envelope.kind is TxKind.COMMIT
+            and event.envelope.id == rollback.causation_id
+            and rollback.causation_source in {None, event.envelope.source}
+            for event in self._database.inbox.values()
         )
 
     def _carrying(self, attempt: Attempt, target: InboxStatus) -> InboxRow | None:
@@ -402,6 +420,10 @@ class MemoryInboxStore:
         row.token = row.lease_until = None
         row.together = False
         row.settled_at = self._database.now
+
+
+def _of(row: InboxRow) -> tuple[str, TxKind]:
+    return row.envelope.type, row.envelope.kind
 
 
 def _key(group: str, envelope: Envelope) -> tuple[str, UUID, str]:

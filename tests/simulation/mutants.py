@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from shieldtx import inbox
 from shieldtx.batches import Batches
 from shieldtx.intake import DirectIntake
 from shieldtx.ports import Outcome
@@ -23,11 +25,11 @@ from tests.simulation.purge import MemoryPurgeStore
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A defect of one method, and the invariant through which it has to show."""
+    """A defect of one method or function, and the invariant through which it has to show."""
 
     name: str
     invariant: str
-    of: type
+    of: type | ModuleType
     method: str
     defective: Callable[[Callable[..., Any]], Callable[..., Any]]
     """Makes the defective method from the sound one."""
@@ -92,6 +94,20 @@ MUTANTS = {
             "insert_outbox",
             defects.shows_what_is_not_committed,
         ),
+        (
+            "writes-by-its-own-number",
+            "I2",
+            Database,
+            "shard_of",
+            defects.writes_by_its_own_number,
+        ),
+        (
+            "writes-by-a-smaller-number",
+            "I4",
+            Database,
+            "shard_of",
+            defects.writes_by_a_number_of_each_writer,
+        ),
         ("retry-holds-nothing", "I4", MemoryOutboxStore, "_let_wait", defects.holds_no_key),
         ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", defects.forgets_the_one_before),
         ("sends-ahead-in-doubt", "I4", Relay, "_end", defects.sends_ahead_whatever_happened),
@@ -131,6 +147,7 @@ MUTANTS = {
             "mark_compensated",
             defects.notes_no_compensation,
         ),
+        ("what-is-not-called-counts", "I5", inbox, "run", defects.believes_every_call),
         # Its batches.
         (
             "neighbours-pay-for-a-crash",

@@ -253,8 +253,9 @@ class InterruptedInbox(Interrupted):
         super().__init__(process, port)
         # Nothing of it leaves the process.
         self.clear = port.clear
-        # It changes nothing.
+        # They change nothing.
         self.pending = port.pending
+        self.unhandled = port.unhandled
 
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:

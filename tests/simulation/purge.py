@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from shieldtx.events import Envelope
 from shieldtx.housekeeping import Purged
-from shieldtx.states import INBOX, OUTBOX
+from shieldtx.states import INBOX, OUTBOX, InboxStatus, TxKind
 from tests.simulation.database import Database, InboxRow, OutboxRow
 
 FIRST_ID = UUID(int=0)
@@ -33,6 +34,14 @@ class MemoryPurgeStore:
         """Look at the next `limit` inbox rows."""
         db = self._database
         return self._purge("inbox", db.inbox, INBOX.purgeable, older_than, limit)
+
+    def purge_parked(self, **_limits: object) -> Purged:
+        """Look at nothing: no operator discards a record here."""
+        return Purged(removed=0, more=False)
+
+    def purge_audit(self, **_limits: object) -> Purged:
+        """Look at nothing: there is no audit."""
+        return Purged(removed=0, more=False)
 
     def _purge(
         self,
@@ -59,6 +68,7 @@ class MemoryPurgeStore:
                 and row.settled_at is not None
                 and row.settled_at < db.now - older_than.total_seconds()
                 and not db.is_passed_over(key)
+                and not is_needed(self._database, row)
             ):
                 db.delete(table, row)
                 removed += 1
@@ -70,3 +80,37 @@ class MemoryPurgeStore:
     def _id_made(self, ago: timedelta) -> UUID:
         milliseconds = max(0, int((self._wall_clock() - ago.total_seconds()) * 1000))
         return UUID(int=milliseconds << 80)
+
+
+def is_needed(db: Database, row: OutboxRow | InboxRow) -> bool:
+    """Whether a compensation that may yet come asks for the row."""
+    event = row.envelope
+    awaited = {
+        (r.group, r.envelope.causation_id)
+        for r in db.inbox.values()
+        if r.envelope.kind is TxKind.ROLLBACK
+        and (r.settled_at is None or r.status is InboxStatus.DEAD)
+    }
+    if isinstance(row, OutboxRow):
+        return event.id in {event_id for _, event_id in awaited}
+    undone = row.compensated_id
+    return (
+        (row.group, event.id) in awaited
+        or _has_caused(db, event)
+        or undone in db.outbox
+        or (undone is not None and (row.group, undone) in awaited)
+        or any(
+            r.group == row.group and r.envelope.id == undone
+            for r in db.inbox.values()
+            if r.envelope.kind is TxKind.COMMIT
+        )
+    )
+
+
+def _has_caused(db: Database, event: Envelope) -> bool:
+    return any(
+        written.envelope.kind is TxKind.COMMIT
+        and written.envelope.causation_id == event.id
+        and written.envelope.causation_source == event.source
+        for written in db.outbox.values()
+    )

@@ -24,7 +24,8 @@ SEQUENCES = 30
 IN_THE_STORES = [
     name
     for name, mutant in MUTANTS.items()
-    if mutant.of.__module__.rpartition(".")[2] in {"outbox", "inbox", "purge"}
+    if isinstance(mutant.of, type)
+    and mutant.of.__module__.rpartition(".")[2] in {"outbox", "inbox", "purge"}
 ]
 
 
@@ -81,6 +82,7 @@ class Calls:
             self.effects: 4,
             self.release: 2,
             self.postpone: 2,
+            self.note: 1,
             self.give_up: 2,
             self.purge: 2,
         }
@@ -209,7 +211,13 @@ class Calls:
 
     def due(self) -> None:
         group, limit = self.group(), self.draw.choice([1, 3, 100])
-        self.twins.same(lambda side: [e.id for e in side.inbox.due(group, limit=limit)])
+        handled = {
+            ("t", kind) for kind in self.draw.choice([[*TxKind], [*TxKind], [TxKind.COMMIT]])
+        }
+        self.twins.same(
+            lambda side: [e.id for e in side.inbox.due(group, handled=handled, limit=limit)]
+        )
+        self.twins.same(lambda side: dict(side.inbox.unhandled(group, handled=handled, limit=1000)))
 
     def start_attempt(self) -> None:
         rows = list(self.twins.memory.database.inbox.values())
@@ -269,6 +277,11 @@ class Calls:
             self.twins.same(
                 lambda side: side.inbox.postpone(attempt(side), delay=delay, reason="again")
             )
+
+    def note(self) -> None:
+        part = self.part()
+        if part is not None:
+            self.twins.same(lambda side: side.inbox.note(part(side), reason="the process ends"))
 
     def give_up(self) -> None:
         attempt, also = self.attempt(), self.draw.choice([None, _breaks, _succeeds])

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Engine, StaticPool, create_engine, delete, event, select, update
+from sqlalchemy import Engine, StaticPool, and_, create_engine, delete, event, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.buffer import Posting
@@ -133,7 +133,9 @@ class Sqlite:
         r, p, b = self.tables.relay.c, self.tables.parked.c, self.tables.barrier.c
         statements = {
             "outbox": select(
-                *(o.event_id, o.shard, o.status, o.attempts, o.waiting, o.holds_key, o.due_at),
+                *(o.event_id, o.shard, o.status, o.attempts, o.waiting),
+                # Without the blocked ones, of which memory knows nothing.
+                *(and_(o.holds_key, o.waiting), o.due_at),
                 *(o.unconfirmed, o.lease_token.is_not(None), o.lease_until, o.settled_at),
                 o.last_error,
             ).order_by(o.seq),

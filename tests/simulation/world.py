@@ -25,6 +25,7 @@ from tests.simulation.database import (
 )
 from tests.simulation.fates import Fates, Fault
 from tests.simulation.processes import Killed, Process
+from tests.simulation.purge import is_needed
 from tests.simulation.shapes import Shape
 from tests.simulation.strands import Strand, Strands
 
@@ -307,11 +308,15 @@ class World:
 
     def purgeable(self) -> list[OutboxRow | InboxRow]:
         """Return the rows that nobody needs any more once their retention is over."""
-        outbox = [row for db in (self.a, self.b) for row in db.outbox.values()]
-        inbox = [row for db in (self.a, self.b) for row in db.inbox.values()]
         return [
-            *(row for row in outbox if row.status in OUTBOX.purgeable),
-            *(row for row in inbox if row.status in INBOX.purgeable),
+            row
+            for db in (self.a, self.b)
+            for rows, purgeable in (
+                (db.outbox.values(), OUTBOX.purgeable),
+                (db.inbox.values(), INBOX.purgeable),
+            )
+            for row in rows
+            if row.status in purgeable and not is_needed(db, row)
         ]
 
     # --- what it is made of -----------------------------------------------------------------------

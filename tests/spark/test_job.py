@@ -190,6 +190,8 @@ def _plant_back(p):
     p.rollback(V.IN_FLIGHT, refused(), settled_age=3)
     dead = refused()
     p.returned(p.rollback(V.PARKED, dead), dead, I.DEAD, compensated=False)
+    closed = refused()
+    p.returned(p.rollback(V.DISCARDED, closed), closed, I.DISCARDED, compensated=False)
     stuck = refused()
     p.returned(p.rollback(V.STUCK, stuck), stuck, I.PROCESSING, compensated=False)
     undone = refused()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from spark.__main__ import root_cause
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from shieldtx.embedded.jars import JDBC_DRIVER
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
+from spark.__main__ import driver_jar, root_cause
 
 TRACE = """[FAILED_JDBC.CONNECTION] Failed JDBC jdbc:postgresql:***(redacted)
 
@@ -31,3 +38,32 @@ def test_an_error_of_python_speaks_for_itself_and_says_where():
     error = ValueError("no such thing\nand more")
     error.add_note("in the database of service stock")
     assert root_cause(error) == "ValueError: no such thing (in the database of service stock)"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of jars with a driver that somebody has exchanged."""
+    monkeypatch.setenv("SHIELDTX_CACHE", str(tmp_path))
+    folder = tmp_path / JDBC_DRIVER.name
+    folder.mkdir()
+    for jar in JDBC_DRIVER.checksums():
+        (folder / jar).write_bytes(b"another driver")
+    return tmp_path
+
+
+def test_without_a_driver_the_pinned_one_is_used_and_verified(cache: Path):
+    jar = driver_jar(_request(cache))
+
+    assert jar.is_relative_to(cache)
+    assert hashlib.sha256(jar.read_bytes()).hexdigest() == JDBC_DRIVER.checksums()[jar.name]
+
+
+def test_a_driver_that_the_request_names_is_used_as_it_is(tmp_path: Path):
+    own = tmp_path / "own.jar"
+
+    assert driver_jar(_request(tmp_path, jdbc_jar=own)) == own
+
+
+def _request(folder: Path, jdbc_jar: Path | None = None) -> ReconcileRequest:
+    service = ServiceDatabase(name="orders", url="postgresql://127.0.0.1/orders")
+    return ReconcileRequest(services=(service,), folder=folder, jdbc_jar=jdbc_jar)

@@ -99,9 +99,24 @@ def test_a_range_that_ends_with_transaction_markers_comes_to_its_end(spark, topi
             (producer.commit_transaction if commits else producer.abort_transaction)()
     extent = extent_of(topic)
     assert extent.ranges[0].end == 4
-    # Consumers that do not ask for committed records alone receive those of aborted ones too.
-    assert [row.offset for row in read(spark, topic)] == [0, 2]
-    assert [row.offset for row in read(spark, topic, part=1)] == [0, 2]
+    # Consumers do not receive the record of the aborted one.
+    assert [row.offset for row in read(spark, topic)] == [0]
+    assert [row.offset for row in read(spark, topic, part=1)] == [0]
+
+
+def test_a_topic_with_an_open_transaction_is_told_apart_from_an_empty_one(topic):
+    with topic.producer(transactional_id=f"t-{topic.logical}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic.name, b"x", partition=0)
+        producer.flush()
+        with (
+            KafkaExtents(topic.connection, timeout=1) as extents,
+            pytest.raises(BrokerError, match=r"partition 0 .* open transaction .* offset 0"),
+        ):
+            extents.of(topic.name)
+        producer.abort_transaction()
+    assert extent_of(topic).ranges[0].end == 2
 
 
 def test_what_was_deleted_before_the_run_is_not_waited_for(spark, topic):

@@ -154,7 +154,7 @@ def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
         tuple(map(plain, values)): PAIRS.judge(dict(zip(PAIRS.facts, values, strict=True))).value
         for values in every
     }
-    assert len(by_python) == 2 * 8 * 7 * 2**6
+    assert len(by_python) == 2 * 8 * 8 * 2**7
     assert by_spark == by_python
 
 
@@ -365,6 +365,25 @@ def test_attempts_are_held_against_the_limit_of_the_group(spark, attempts, limit
         received(spark, row),
         answers=(rollbacks(spark, {"event_id": "e"}), compensations(spark)),
         routes=[route(limit=limit)],
+    )
+    assert found == {("e", "reserve"): verdict}
+
+
+@pytest.mark.parametrize(
+    ("compensated", "verdict"),
+    [
+        ({"causation_id": "e", "answered_at": before(24)}, "EFFECT_DESPITE_ROLLBACK"),
+        ({"causation_id": "e", "answered_at": before(22)}, "MATCHED"),
+        ({"causation_id": "e", "answered_at": before(24), "consumer_group": "mail"}, "MATCHED"),
+        ({"causation_id": "f", "answered_at": before(24)}, "MATCHED"),
+    ],
+)
+def test_an_effect_after_its_groups_own_compensation_is_a_mismatch(spark, compensated, verdict):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}),
+        received(spark, {"event_id": "e", "settled_at": before(23)}),
+        answers=(rollbacks(spark), compensations(spark, {"downstream": "stock"} | compensated)),
     )
     assert found == {("e", "reserve"): verdict}
 

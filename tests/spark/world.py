@@ -241,7 +241,7 @@ class World:
             kind=event.kind,
             **times,
         )
-        was_given_up = status in {I.MAX_RECONSUMED, I.DEAD}
+        was_given_up = status in {I.MAX_RECONSUMED, I.DEAD, I.DISCARDED}
         row |= self._envelope(event) | {
             "attempts": group.limit if was_given_up else int(status is not I.FENCED),
             "event_time": ago(self.now, event.written_age),

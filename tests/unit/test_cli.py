@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from shieldtx.cli.logs import LogFormat, LogLevel, set_up
 from shieldtx.cli.output import age, print_fields, print_table, printable
 from shieldtx.cli.program import _common_first
 from shieldtx.errors import BrokerUnavailable, SchemaMismatch
+from shieldtx.reasons import WITH_TRACEBACK
 from shieldtx.reconcile.findings import Bounds, Count, Findings, Outcome, OutputFolder, Pair
 from shieldtx.reconcile.launch import ReconcileResult
 from shieldtx.reconcile.rules import Verdict
@@ -77,11 +79,11 @@ def test_foreign_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
         (SchemaMismatch("too\nold"), Failure(line="too old", status=MISCONFIGURED)),
         (BrokerUnavailable("away"), Failure(line="away", status=FAILED)),
         (
-            OperationalError("SELECT 'secret'", {}, Exception("no\n\tanswer")),
+            OperationalError("SELECT 'secret'", {}, sqlite3.OperationalError("no\n\tanswer")),
             Failure(line="the database cannot be used: no answer", status=FAILED),
         ),
         (
-            ProgrammingError("SELECT 'secret'", {}, Exception("no right")),
+            ProgrammingError("SELECT 'secret'", {}, sqlite3.ProgrammingError("no right")),
             Failure(line="the database refused a statement: no right", status=FAILED),
         ),
         (
@@ -199,3 +201,16 @@ def test_people_read_what_a_reconciliation_has_found(
     assert "3 mismatches. Not everything could be judged." in told
     assert "not judged   nobody received any" in told
     assert f"report       {tmp_path}/report.html" in told
+
+
+@pytest.mark.parametrize("form", list(LogFormat))
+def test_a_handlers_last_error_keeps_its_traceback(form, capsys):
+    set_up(LogLevel.INFO, form)
+    error = OperationalError("SELECT 1", {}, sqlite3.OperationalError("no such table: pay"))
+    log = logging.getLogger("shieldtx.inbox")
+    log.warning("poll failed", exc_info=error)
+    explained = capsys.readouterr().err
+    log.warning("gives up", exc_info=error, extra=WITH_TRACEBACK)
+    told = capsys.readouterr().err
+    assert "OperationalError" not in explained
+    assert "sqlalchemy.exc.OperationalError" in told

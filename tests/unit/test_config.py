@@ -40,7 +40,7 @@ def refusal() -> str:
 def test_a_source_and_a_database_are_enough(environment):
     environment()
     settings = Settings.from_env()
-    assert (settings.source, settings.shards, settings.database_schema) == ("shop", 64, None)
+    assert (settings.source, settings.shards, settings.database_schema) == ("shop", None, None)
     assert settings.url.password == SECRET
     assert settings.url.database == "shop"
 
@@ -55,6 +55,8 @@ def test_what_is_missing_is_named_all_at_once(environment):
     ("name", "value", "problem"),
     [
         ("SOURCE", "the shop", "cannot be used"),
+        ("DATABASE_POOLER", "pgbouncer", "Input should be 'none' or 'transaction'"),
+        ("FAILURE_LIMIT", "-1", "must not be below 0 seconds"),
         ("DATABASE_URL", f"shop:{SECRET}@127.0.0.1", "not a database URL"),
         ("DATABASE_URL", f"postgresql+psycopg://shop:x@y:{SECRET}@h/d", "not a database URL"),
         ("DATABASE_URL", f"postgresql+psycopg://shop@h:{SECRET}/d", "not a database URL"),

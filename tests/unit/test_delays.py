@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import LEVELS, EventRefused, Verdict
-from shieldtx.delays import Due, due
+from shieldtx.delays import EARLIEST, LATEST, Due, due
 
 HOUR = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
 DOCUMENTED = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
@@ -59,7 +60,13 @@ def test_one_of_the_three_chooses_when_an_event_is_due(given, when) -> None:
         ({"delay": timedelta.max}, "delay", "too far"),
         ({"at": NOON.replace(tzinfo=None)}, "at", "no time zone"),
         ({"at": "2031-05-01"}, "at", "a str is no datetime"),
-        ({"at": datetime.max.replace(tzinfo=timezone(-HOUR))}, "at", "too far"),
+        ({"at": datetime.max.replace(tzinfo=timezone(-HOUR))}, "at", "too near"),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, "at", "too near to an end of the calendar"),
+        ({"at": datetime.min.replace(tzinfo=UTC)}, "at", "due times are from 1?0*1-01-02"),
+        ({"at": datetime.min.replace(tzinfo=timezone(HOUR))}, "at", "to 9999-12-30"),
+        ({"at": EARLIEST - MOMENT}, "at", "too near"),
+        ({"at": LATEST + MOMENT}, "at", "too near"),
+        ({"delay": LATEST - datetime.now(UTC) + HOUR}, "delay", "too far"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(given, field, problem) -> None:
@@ -84,3 +91,8 @@ def test_the_page_has_the_levels_that_there_are() -> None:
 def test_the_page_explains_every_verdict_and_no_other() -> None:
     explained = re.findall(r"^\| `([a-z ]+)` \|", PAGE, re.MULTILINE)
     assert explained == [verdict.value for verdict in Verdict]
+
+
+@pytest.mark.parametrize("at", [EARLIEST, LATEST])
+def test_a_day_from_each_end_of_the_calendar_can_be(at: datetime) -> None:
+    assert due(at=at) == Due(at=at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from datetime import UTC, datetime
 from functools import partial
 
@@ -45,10 +46,11 @@ class Watched:
         self.polls = 0
         self.commits = 0
 
-    def poll(self, *, timeout: float, limit: int) -> list[ReceivedRecord]:
+    def poll(self, *, timeout: float, limit: int, limit_bytes: int) -> list[ReceivedRecord]:
         with self._alone():
             self.polls += 1
-            return list(self._subscriber.poll(timeout=timeout, limit=limit))
+            polled = self._subscriber.poll(timeout=timeout, limit=limit, limit_bytes=limit_bytes)
+            return list(polled)
 
     def commit(self, records: tuple[ReceivedRecord, ...]) -> None:
         with self._alone():
@@ -231,6 +233,83 @@ def test_an_outage_while_reading_ahead_loses_nothing(
     intake.put_back(batch)
     broker.come_back()
     assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+
+
+class Flaky:
+    """A decoder that fails once at each of some calls, with what nothing is prepared for."""
+
+    def __init__(self, failures: dict[int, BaseException]) -> None:
+        self._failures = failures
+        self._calls = 0
+
+    def __call__(self, record: ReceivedRecord) -> Envelope:
+        self._calls += 1
+        if failure := self._failures.pop(self._calls, None):
+            raise failure
+        return codec.decode(record, "")
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
+def test_an_unexpected_error_while_decoding_rewinds_the_whole_poll(
+    broker: MemoryBroker,
+    group: ConsumerGroup,
+    subscriber: Watched,
+    error: type[BaseException],
+) -> None:
+    fill(broker, range(3))
+    intake = DirectIntake(
+        group=group, subscriber=subscriber, decode=Flaky({2: error("one allocation fails")})
+    )
+    with pytest.raises(error):
+        intake.take(timeout=0, limit=3)
+    assert taken(intake.take(timeout=0, limit=3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
+def test_a_batch_goes_back_whatever_the_read_ahead_has_met(
+    broker: MemoryBroker,
+    group: ConsumerGroup,
+    subscriber: Watched,
+    error: type[BaseException],
+) -> None:
+    fill(broker, range(4))
+    direct = DirectIntake(
+        group=group, subscriber=subscriber, decode=Flaky({4: error("one allocation fails")})
+    )
+    intake = ReadAheadIntake(direct)
+    batch = intake.take(timeout=0, limit=2)
+    intake.put_back(batch)
+    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+    assert taken(intake.take(timeout=0, limit=2)) == [2, 3]
+    intake.close()
+
+
+def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
+) -> None:
+    class Interrupted(Future[Batch]):
+        waits = 0
+
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            return super().exception(timeout)
+
+    class Beside(Executor):
+        def submit(self, call, /, *args, **kwargs):
+            future = Interrupted()
+            future.set_result(call(*args, **kwargs))
+            return future
+
+    fill(broker, range(2))
+    direct = DirectIntake(
+        group=group, subscriber=subscriber, decode=partial(codec.decode, prefix="")
+    )
+    intake = ReadAheadIntake(direct, beside=Beside())
+    with pytest.raises(KeyboardInterrupt):
+        intake.take(timeout=0, limit=5)
+    assert taken(intake.take(timeout=0, limit=5)) == [0, 1]
 
 
 def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(

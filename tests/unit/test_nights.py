@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -82,6 +83,19 @@ def test_a_signal_while_it_starts_ends_it_too(monkeypatch: pytest.MonkeyPatch) -
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(BackgroundScheduler, "start", start)
+    assert run_by(IntervalTrigger(seconds=60), lambda: None) == EXIT_STOPPED
+
+
+def test_a_signal_before_the_schedulers_thread_runs_ends_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def start_late(self: threading.Thread) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
     assert run_by(IntervalTrigger(seconds=60), lambda: None) == EXIT_STOPPED
 
 

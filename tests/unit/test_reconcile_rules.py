@@ -60,7 +60,7 @@ def differing_in(fact):
 def judge_pair(kind, upstream, downstream, **facts):
     """Judge two rows past the watermark; what is not said is in order, and there is no answer."""
     known = {F.SAME_PAYLOAD: True, F.ANSWERED: False, F.ENTITLED: True, F.WITHIN_LIMIT: True}
-    known |= {F.QUIET: True, F.KEPT: True, F.KIND: kind}
+    known |= {F.UNDONE_FIRST: False, F.QUIET: True, F.KEPT: True, F.KIND: kind}
     known |= {F.UPSTREAM: upstream, F.DOWNSTREAM: downstream}
     return PAIRS.judge(known | {F(name): value for name, value in facts.items()})
 
@@ -72,8 +72,8 @@ def judge_record(upstream, *, recorded, **facts):
 
 
 def test_every_combination_of_facts_has_one_verdict():
-    both, one = 7 * 6, 7 + 6
-    assert len(OF_PAIRS) == 2 * (both * 2 + one) * 2**5
+    both, one = 7 * 7, 7 + 7
+    assert len(OF_PAIRS) == 2 * (both * 2 + one) * 2**6
     assert len(OF_TOPICS) == (7 * (1 + 2 * 2) + 2) * 2**2
     assert {type(book.judge(facts)) for book, facts in EVERY} == {Verdict}
 
@@ -132,10 +132,15 @@ def test_a_row_of_which_a_fact_is_not_known_cannot_be_judged(name):
 
 
 def test_before_the_watermark_nothing_is_a_mismatch_but_what_time_cannot_mend():
-    """A payload, a given-up row's attempts and a row parked for a person stay as they are."""
+    """A payload, a given-up row's attempts, an effect and a row parked for a person stay."""
     young = [(book, facts) for book, facts in EVERY if not facts[F.QUIET]]
     accused = {book.judge(facts) for book, facts in young if book.judge(facts).is_mismatch}
-    assert accused == {V.PAYLOAD_DIFFERS, V.ATTEMPTS_DIFFER, V.PARKED}
+    assert accused == {
+        V.PAYLOAD_DIFFERS,
+        V.ATTEMPTS_DIFFER,
+        V.PARKED,
+        V.EFFECT_DESPITE_ROLLBACK,
+    }
     assert not any(book.judge(facts).is_mismatch for book, facts in young if book is TOPICS)
 
 
@@ -195,6 +200,19 @@ def test_a_rollback_nothing_called_for_accuses_an_effect_and_nothing_else():
         if PAIRS.judge(uncalled) is not PAIRS.judge(called)
     }
     assert changed == {(V.EFFECT_DESPITE_ROLLBACK, V.MATCHED, True, True)}
+
+
+def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:
+    changed = {
+        (PAIRS.judge(late), PAIRS.judge(right))
+        for _, right, late in differing_in(F.UNDONE_FIRST)
+        if PAIRS.judge(late) is not PAIRS.judge(right)
+    }
+    assert changed == {(V.EFFECT_DESPITE_ROLLBACK, V.MATCHED)}
+    for quiet in (False, True):
+        facts = {"undone_first": True, "answered": False, "quiet": quiet}
+        judged = judge_pair(COMMIT, O.PROCESSED, I.PROCESSED, **facts)
+        assert judged is V.EFFECT_DESPITE_ROLLBACK
 
 
 def test_attempts_beyond_the_limit_matter_only_to_an_event_that_was_given_up_in_good_order():
@@ -263,6 +281,12 @@ def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
         (ROLLBACK, O.PROCESSED, I.PROCESSED, True, V.MATCHED),
         (ROLLBACK, O.PROCESSED, I.PROCESSED, False, V.ROLLBACK_NOT_COMPENSATED),
         (ROLLBACK, O.PROCESSED, I.DEAD, False, V.PARKED),
+        (ROLLBACK, O.PROCESSED, I.DISCARDED, False, V.DISCARDED),
+        (ROLLBACK, O.PROCESSED, I.DISCARDED, True, V.DISCARDED),
+        (ROLLBACK, O.DISCARDED, None, False, V.DISCARDED),
+        (ROLLBACK, O.DISCARDED, I.PROCESSED, True, V.STATUS_DISAGREES),
+        (ROLLBACK, None, I.DISCARDED, False, V.UNKNOWN_UPSTREAM),
+        (COMMIT, O.PROCESSED, I.DISCARDED, False, V.STATUS_DISAGREES),
         (ROLLBACK, O.PROCESSED, None, False, V.MISSING_DOWNSTREAM),
         (ROLLBACK, O.PROCESSED, I.PROCESSING, False, V.STUCK),
         (ROLLBACK, O.PROCESSED, I.MAX_RECONSUMED, True, V.STATUS_DISAGREES),
@@ -351,5 +375,6 @@ def test_what_may_be_wrong_or_is_unknown_is_never_clean():
         V.BEFORE_TOPIC,
     }
     assert {verdict for verdict in Verdict if verdict.weight is Weight.NOTE} == {
-        V.DUPLICATE_RECORDS
+        V.DISCARDED,
+        V.DUPLICATE_RECORDS,
     }

@@ -139,6 +139,36 @@ def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, capl
     assert "LookupError: the database is away" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SystemExit(3), 3),
+        (SystemExit(), EXIT_NOT_GRACEFUL),
+        (SystemExit("no licence"), EXIT_NOT_GRACEFUL),
+        (SystemExit(256), EXIT_NOT_GRACEFUL),
+        (KeyboardInterrupt(), EXIT_NOT_GRACEFUL),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("where", ["pass", "close"])
+def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, where):
+    def run() -> None:
+        if where == "pass":
+            raise error
+        bench.stop()
+
+    def close() -> None:
+        bench.closed += 1
+        if where == "close":
+            raise error
+
+    bench.tick("poll", run)
+    bench.close = close
+    assert bench.run() == (status if where == "pass" else EXIT_NOT_GRACEFUL)
+    assert bench.closed == 1
+    assert type(error).__name__ in caplog.text
+
+
 def test_an_error_in_one_tick_leaves_the_others_alone(bench: Bench):
     runs = []
 

@@ -27,6 +27,7 @@ OUTBOX_ARROWS = {
     ("PROCESSING", "PROCESSING"),
     ("PROCESSING", "FAILED"),
     ("FAILED", "INIT"),
+    ("FAILED", "DISCARDED"),
     ("PROCESSED", "INIT"),
     ("INIT", "DISCARDED"),
 }
@@ -39,6 +40,7 @@ INBOX_ARROWS = {
     ("PROCESSING", "MAX_RECONSUMED"),
     ("PROCESSING", "DEAD"),
     ("DEAD", "PROCESSING"),
+    ("DEAD", "DISCARDED"),
     (None, "FENCED"),
 }
 BOTH = pytest.mark.parametrize(

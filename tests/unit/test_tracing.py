@@ -133,22 +133,30 @@ def test_entries_are_written_without_being_asked_for(
 
 
 def test_closing_writes_what_is_left_and_ends_the_thread(kept: Kept) -> None:
+    before = writers()
     made, hooks = tracer(kept, every=NEVER)
     after_send(hooks)(sent())
-    assert [t for t in threading.enumerate() if t.name == "shieldtx-trace"]
+    assert writers() - before
     made.close()
     assert len(kept.entries) == 1
-    assert not [t for t in threading.enumerate() if t.name == "shieldtx-trace"]
+    assert not writers() - before
+
+
+def writers() -> set[threading.Thread]:
+    """The threads that write a trace, of other tests' tracers too."""
+    return {t for t in threading.enumerate() if t.name == "shieldtx-trace"}
 
 
 def test_a_tracer_without_entries_has_neither_thread_nor_store() -> None:
+    before = writers()
+
     def store() -> Kept:
         raise AssertionError("nobody needs it")
 
     made = Tracer(store)
     made.flush()
     made.close()
-    assert not [t for t in threading.enumerate() if t.name == "shieldtx-trace"]
+    assert not writers() - before
 
 
 def test_they_go_in_batches(kept: Kept) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Integer, Select, Text, bindparam, func, not_, select, union_all
+from sqlalchemy import Integer, Select, Text, bindparam, func, not_, select, union, union_all
 
 from shieldtx.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
@@ -23,13 +23,13 @@ def events(t: Tables, d: StoreDialect) -> Select[Any]:
     """Count a topic's unsettled COMMIT events that are due, up to a limit.
 
     No index knows topics, so it reads the unsettled rows of all, the latest first and a bounded
-    number of them: the three parts in the words and the order of one partial index each. Half
+    number of them: the three parts in the words and the order of one partial index each. Of those
+    that hold their keys also the first of every shard, so that a pile in one hides no other. Half
     messages are not to be sent yet. Built once, run with `parameters`.
     """
     o = t.outbox
     row = select(o.c.topic, o.c.tx_kind, o.c.status).where(o.c.settled_at.is_(None))
-    in_line = row.where(not_(o.c.waiting)).order_by(o.c.seq.desc())
-    retrying = row.where(o.c.waiting, o.c.holds_key).order_by(o.c.shard, o.c.key)
+    in_line = row.where(not_(o.c.waiting), not_(o.c.holds_key)).order_by(o.c.seq.desc())
     delayed = (
         row.add_columns(o.c.shard)
         .where(o.c.waiting, not_(o.c.holds_key), o.c.due_at <= d.now())
@@ -38,8 +38,8 @@ def events(t: Tables, d: StoreDialect) -> Select[Any]:
     shards = select(t.shard.c.shard).subquery("shards")
     joined, due = d.first_of_each(shards, delayed, "shard", _SCANNED)
     for_now = select(due.c.topic, due.c.tx_kind, due.c.status).select_from(joined)
-    parts = (in_line, retrying, for_now)
-    rows = union_all(*(part.limit(_SCANNED).subquery().select() for part in parts)).subquery()
+    parts = [part.limit(_SCANNED).subquery().select() for part in (in_line, for_now)]
+    rows = union_all(*parts, _holding(t, d)).subquery()
     found = (
         select(rows.c.topic)
         .where(rows.c.topic == _TOPIC, rows.c.tx_kind == TxKind.COMMIT.value)
@@ -48,6 +48,38 @@ def events(t: Tables, d: StoreDialect) -> Select[Any]:
         .subquery()
     )
     return select(func.count()).select_from(found)
+
+
+def _holding(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Select the first rows that hold their keys, and the first of every shard, each row once."""
+    o = t.outbox
+    columns = (o.c.event_id, o.c.topic, o.c.tx_kind, o.c.status)
+    rows = select(*columns).where(o.c.settled_at.is_(None), o.c.holds_key)
+    first = rows.order_by(o.c.shard, o.c.key, o.c.seq).limit(_SCANNED).subquery().select()
+    shards = select(t.shard.c.shard).subquery("shards")
+    each = select(_SCANNED // func.count() + 1).select_from(t.shard).scalar_subquery()
+    of_shard = rows.add_columns(o.c.shard).order_by(o.c.key, o.c.seq)
+    joined, heads = d.first_of_each(shards, of_shard, "shard", each)
+    heads_of_all = select(*(heads.c[column.name] for column in columns)).select_from(joined)
+    found = union(first, heads_of_all).subquery()
+    return select(found.c.topic, found.c.tx_kind, found.c.status)
+
+
+def other_sources(t: Tables, source: str) -> Select[Any]:
+    """Count the unsettled rows of other sources by source, among the first of each kind.
+
+    In the line, behind or at the head of a held key, and those that wait for their time.
+    """
+    o = t.outbox
+    row = select(o.c.source).where(o.c.settled_at.is_(None))
+    parts = (
+        row.where(not_(o.c.waiting), not_(o.c.holds_key)).order_by(o.c.seq),
+        row.where(o.c.holds_key).order_by(o.c.shard, o.c.key, o.c.seq),
+        row.where(o.c.waiting, not_(o.c.holds_key)).order_by(o.c.shard, o.c.due_at),
+    )
+    found = union_all(*(part.limit(MOST_SCANNED).subquery().select() for part in parts)).subquery()
+    others = select(found.c.source, func.count().label("rows")).where(found.c.source != source)
+    return others.group_by(found.c.source).order_by(found.c.source)
 
 
 def parameters(topic: str, upto: int) -> dict[str, Any]:

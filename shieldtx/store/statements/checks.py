@@ -39,6 +39,21 @@ _TOKEN = bindparam("with_token", type_=Uuid())
 _EVENT = bindparam("of_event", type_=Uuid())
 _REASON = bindparam("why", type_=Text())
 _EVENTS = "of_events"
+_TYPES = "of_types"
+
+
+def types_due(t: Tables, d: StoreDialect, plan: CheckPlan) -> Select[Any]:
+    """Select those of the given event types that have a message due for a check."""
+    o = t.outbox
+    asked = d.texts(_TYPES)
+    rows = select(o.c.event_type.label("value")).where(_is_due(t, d, plan))
+    joined, _ = d.first_of_each(asked, rows, "value", 1)
+    return select(asked.c.value).select_from(joined).distinct()
+
+
+def types_due_parameters(event_types: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of a `types_due`."""
+    return {_TYPES: list(event_types)}
 
 
 def due(t: Tables, d: StoreDialect, plan: CheckPlan) -> Select[Any]:

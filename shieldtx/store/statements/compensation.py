@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, Update, bindparam, exists, select, update
+from sqlalchemy import Select, bindparam, exists, select
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.states import InboxStatus, TxKind
@@ -15,23 +15,14 @@ from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
 
 
-def mark_compensated(
-    t: Tables, *, group: str, event_id: UUID, source: str, original_id: UUID
-) -> Update:
-    """Note which event a rollback took back."""
-    return (
-        update(t.inbox).where(is_row(t, group, event_id, source)).values(compensated_id=original_id)
-    )
-
-
 def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
     """Select whether the group has compensated an event."""
     i = t.inbox
     return select(exists().where(i.c.consumer_group == group, i.c.compensated_id == original_id))
 
 
-def own_original(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select a COMMIT event that this service wrote, and keep it from being purged.
+def own_original(t: Tables, event_id: UUID, source: str | None) -> Select[Any]:
+    """Select a COMMIT event of a source that this service wrote, and keep it from being purged.
 
     The lock leaves its status to the relay, which may not have settled it yet: a compensation may
     take long, and a claim that waited for it would hold up all the relay's shards.
@@ -40,6 +31,7 @@ def own_original(t: Tables, event_id: UUID) -> Select[Any]:
     return (
         select(*envelope_columns(o, "created_at"))
         .where(o.c.event_id == event_id, o.c.tx_kind == TxKind.COMMIT.value)
+        .where(o.c.source == (o.c.source if source is None else source))
         .with_for_update(read=True, key_share=True)
     )
 
@@ -55,12 +47,11 @@ def received_original(t: Tables, group: str, event_id: UUID, source: str) -> Sel
 
 
 def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
-    """Select a COMMIT event that any group of this service received."""
+    """Select an event or a rollback that any group of this service received."""
     i = t.inbox
     return (
         select(*envelope_columns(i, "event_time"))
         .where(i.c.event_id == event_id, i.c.source == source)
-        .where(i.c.tx_kind == TxKind.COMMIT.value)
         .limit(1)
     )
 

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Insert, Select, Table, literal, null, sele
 from shieldtx.states import InboxStatus, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
-from shieldtx.store.tables import Tables, ended_in_error
+from shieldtx.store.tables import Tables, needs_operator
 
 
 def failed_events(t: Tables, *, topic: str | None, limit: int) -> Select[Any]:
@@ -36,43 +36,52 @@ def received(t: Tables, event_id: UUID) -> Select[Any]:
     return select(*_inbox_columns(t)).where(i.c.event_id == event_id).order_by(i.c.consumer_group)
 
 
-def locked_outbox_status(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select an outbox row's status, and lock the row."""
+def outbox_status(t: Tables, event_id: UUID) -> Select[Any]:
+    """Select an outbox row's status."""
     o = t.outbox
-    return select(o.c.status).where(o.c.event_id == event_id).with_for_update()
+    return select(o.c.status).where(o.c.event_id == event_id)
 
 
-def locked_inbox_status(t: Tables, *, group: str, event_id: UUID, source: str) -> Select[Any]:
-    """Select an inbox row's status, and lock the row."""
+def inbox_status(t: Tables, *, group: str, event_id: UUID, source: str) -> Select[Any]:
+    """Select an inbox row's status."""
     i = t.inbox
-    return (
-        select(i.c.status)
-        .where(i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source)
-        .with_for_update()
+    return select(i.c.status).where(
+        i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source
     )
 
 
 def parked_records(
     t: Tables, *, group: str | None, topics: Sequence[str] | None, limit: int, values: bool
 ) -> Select[Any]:
-    """Select the latest parked records, or all about them but their values."""
+    """Select the latest parked records that wait, or all about them but their values."""
     p = t.parked
     value = p.c.record_value if values else null().label("record_value")
     others = [column for column in p.c if column is not p.c.record_value]
-    statement = select(*others, value).order_by(p.c.parked_at.desc()).limit(limit)
+    waiting = select(*others, value).where(p.c.discarded_at.is_(None))
+    statement = waiting.order_by(p.c.parked_at.desc()).limit(limit)
     if group is not None:
         statement = statement.where(p.c.consumer_group == group)
     return statement if topics is None else statement.where(p.c.topic.in_(topics))
 
 
-def parked_record(t: Tables, *, group: str, topic: str, partition: int, offset: int) -> Select[Any]:
-    """Select one parked record."""
+def parked_from(
+    t: Tables, *, group: str, topic: str, partition: int, offset: int, digest: str
+) -> Select[Any]:
+    """Select the records that were parked from an offset, also discarded ones, the latest first.
+
+    They are several where the topic was recreated; `digest` is one's, or the beginning of it.
+    """
     p = t.parked
-    return select(p).where(
-        p.c.consumer_group == group,
-        p.c.topic == topic,
-        p.c.record_partition == partition,
-        p.c.record_offset == offset,
+    return (
+        select(p)
+        .where(
+            p.c.consumer_group == group,
+            p.c.topic == topic,
+            p.c.record_partition == partition,
+            p.c.record_offset == offset,
+            p.c.digest.startswith(digest, autoescape=True),
+        )
+        .order_by(p.c.parked_at.desc())
     )
 
 
@@ -94,7 +103,7 @@ def _latest(
 ) -> Select[Any]:
     statement = (
         select(*columns)
-        .where(ended_in_error(table), table.c.status == status.value)
+        .where(needs_operator(table), table.c.status == status.value)
         .order_by(table.c.settled_at.desc())
         .limit(limit)
     )

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Row
+from sqlalchemy import ColumnElement, FromClause, Row, type_coerce
 
 from shieldtx.events import NO_HEADERS, Envelope
 from shieldtx.states import Operation, TxKind
+from shieldtx.store.columns import InsideCalendar
 
 _KINDS = {kind.value: kind for kind in TxKind}
 _OPERATIONS = {operation.value: operation for operation in Operation}
@@ -24,7 +25,8 @@ def envelope_columns(table: FromClause, time: str) -> list[ColumnElement[Any]]:
         c.source,
         c.topic,
         c.payload,
-        c[time],
+        # The time of a clock, or of a record that the codec has checked.
+        type_coerce(c[time], InsideCalendar()).label(time),
         c.tx_kind,
         c.operation,
         c.key,

@@ -32,7 +32,7 @@ from shieldtx.ports.half import CheckPlan, Preparation
 from shieldtx.states import OUTBOX, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns, values_of
-from shieldtx.store.tables import Tables, ended_in_error
+from shieldtx.store.tables import Tables, needs_operator
 
 HALF = OutboxStatus.HALF
 WITH_A_PERSON = OutboxStatus.UNRESOLVED
@@ -82,9 +82,17 @@ def locked(t: Tables, d: StoreDialect, event_ids: Sequence[UUID]) -> Select[Any]
     o = t.outbox
     return (
         select(o.c.event_id, o.c.status)
-        .where(d.among(o.c.event_id, event_ids, o.c.event_id.type), o.c.checks.is_not(None))
+        .where(d.among(o.c.event_id, event_ids, o.c.event_id.type), _was_prepared(t))
         .order_by(o.c.event_id)
         .with_for_update()
+    )
+
+
+def half_types(t: Tables, d: StoreDialect, event_ids: Sequence[UUID]) -> Select[Any]:
+    """Select the event types of messages that are HALF."""
+    o = t.outbox
+    return select(o.c.event_id, o.c.event_type).where(
+        d.among(o.c.event_id, event_ids, o.c.event_id.type), o.c.status == HALF.value
     )
 
 
@@ -160,10 +168,11 @@ def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) ->
     """Select the messages that are HALF, the oldest first, or UNRESOLVED, the latest first."""
     o = t.outbox
     if status is HALF:
-        rows = _messages(t).where(o.c.check_at.is_not(None), o.c.status == status.value)
-        rows = rows.order_by(o.c.created_at)
+        # Where the index of waiting rows has them, whether checks of them are planned or not.
+        rows = _messages(t).where(o.c.settled_at.is_(None), o.c.waiting)
+        rows = rows.where(o.c.status == status.value).order_by(o.c.created_at)
     else:
-        rows = _messages(t).where(ended_in_error(o), o.c.status == status.value)
+        rows = _messages(t).where(needs_operator(o), o.c.status == status.value)
         rows = rows.order_by(o.c.settled_at.desc())
     return (rows if topic is None else rows.where(o.c.topic == topic)).limit(limit)
 
@@ -171,7 +180,12 @@ def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) ->
 def one(t: Tables, event_id: UUID) -> Select[Any]:
     """Select an event that was prepared as a half message, whatever its status."""
     o = t.outbox
-    return _messages(t).where(o.c.event_id == event_id, o.c.checks.is_not(None))
+    return _messages(t).where(o.c.event_id == event_id, _was_prepared(t))
+
+
+def _was_prepared(t: Tables) -> ColumnElement[bool]:
+    """Whether an event was a half message; one that is HALF is, whatever is known of its checks."""
+    return or_(t.outbox.c.checks.is_not(None), t.outbox.c.status == HALF.value)
 
 
 def _messages(t: Tables) -> Select[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Float,
     Integer,
@@ -29,8 +30,10 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.events import storable
+from shieldtx.ports import Handled
 from shieldtx.states import INBOX, InboxStatus, TxKind
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.columns import Timestamp
+from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.tables import Tables
 
@@ -40,41 +43,69 @@ _SOURCE = bindparam("of_source", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
 _LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
 _EVENT_IDS = "of_events"
+COMPENSATED = "compensated"
 _MOST = bindparam("most", type_=Integer())
+_BYTES = bindparam("bytes_at_most", type_=BigInteger())
+_HANDLED = {TxKind.COMMIT: "handled_commits", TxKind.ROLLBACK: "handled_rollbacks"}
 
 
 def due(t: Tables, d: StoreDialect) -> Select[Any]:
-    """Select rows whose turn it is, in the order of arrival; built once, run with its limit."""
+    """Select rows whose turn it is, in the order of arrival; built once, run with its limits.
+
+    The limits are one of rows and one of their payloads' bytes; one row is selected however large
+    it is. Rows that the worker has no handler for are left out: they would fill the limit for ever.
+    """
     i = t.inbox.alias("waiting")
-    return (
-        select(*envelope_columns(i, "event_time"))
-        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
+    columns = envelope_columns(i, "event_time")
+    line = (
+        select(*columns, i.c.seq, d.bytes_of(i.c.payload).label("size"))
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None), _is_handled(i, d))
         .where(_is_free(i, d), not_(_is_held_back(t, i)))
         .order_by(i.c.seq)
         .limit(_MOST)
+        .subquery("line")
+    )
+    before = func.sum(line.c.size).over(order_by=line.c.seq, rows=(None, -1))
+    summed = select(line, before.label("before")).subquery("summed")
+    return (
+        select(*(summed.c[column.name] for column in columns))
+        .where(func.coalesce(summed.c.before, 0) < _BYTES)
+        .order_by(summed.c.seq)
     )
 
 
-def due_parameters(group: str, limit: int) -> dict[str, Any]:
-    """Return the parameters of `due`."""
-    return {_GROUP.key: group, _MOST.key: limit}
-
-
-def pending(t: Tables) -> Select[Any]:
+def pending(t: Tables, d: StoreDialect) -> Select[Any]:
     """Count a group's unfinished rows by origin; built once, run with `group_parameters`."""
     i = t.inbox
     origin = (i.c.topic, i.c.tx_kind, i.c.record_partition)
     return (
         select(*origin, func.count())
-        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None), _is_handled(i, d))
         .where(i.c.record_partition.is_not(None))
         .group_by(*origin)
     )
 
 
-def group_parameters(group: str) -> dict[str, Any]:
-    """Return the parameters of the statements on all rows of a group."""
-    return {_GROUP.key: group}
+def unhandled(t: Tables, d: StoreDialect) -> Select[Any]:
+    """Count unfinished rows without a handler by type and kind, up to a limit; built once."""
+    i = t.inbox
+    rows = (
+        select(i.c.event_type, i.c.tx_kind)
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None), not_(_is_handled(i, d)))
+        .limit(_MOST)
+        .subquery()
+    )
+    return select(*rows.c, func.count()).group_by(*rows.c)
+
+
+def group_parameters(
+    group: str, handled: Handled, limit: int | None = None, limit_bytes: int | None = None
+) -> dict[str, Any]:
+    """Return the parameters of the statements on the unfinished rows of a group."""
+    of_kinds = {
+        _HANDLED[kind]: sorted(name for name, its in handled if its is kind) for kind in TxKind
+    }
+    return {_GROUP.key: group, _MOST.key: limit, _BYTES.key: limit_bytes} | of_kinds
 
 
 def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
@@ -106,22 +137,55 @@ def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     )
 
 
+def held(t: Tables, d: StoreDialect) -> Select[Any] | ReturningUpdate[Any]:
+    """Lock a row before its handler runs; built once, run with `attempt_parameters`."""
+    row = t.inbox.c.event_id == _EVENT_ID
+    return d.held(t.inbox, _may_be_settled(t, row, _GROUP, _TOKEN, InboxStatus.PROCESSED))
+
+
+def all_held(t: Tables, d: StoreDialect) -> Select[Any] | ReturningUpdate[Any]:
+    """Lock the rows of a batch before their handlers run; run with `batch_parameters`."""
+    rows = d.is_one_of(t.inbox.c.event_id, _EVENT_IDS)
+    return d.held(t.inbox, _may_be_settled(t, rows, _GROUP, _TOKEN, InboxStatus.PROCESSED))
+
+
 def processed(t: Tables, d: StoreDialect) -> Update:
-    """Settle a row with its effect; built once, run with `attempt_parameters`."""
-    return _write_back(t, _GROUP, _EVENT_ID, _TOKEN, InboxStatus.PROCESSED).values(
-        settled_at=d.now(), last_error=None
-    )
+    """Settle a row in the transaction of its effect; built once, run by `lent_session.settle`."""
+    settled = _write_back(t, _GROUP, _EVENT_ID, _TOKEN, InboxStatus.PROCESSED)
+    return _in_its_transaction(settled, d)
+
+
+def compensated(t: Tables, d: StoreDialect) -> Update:
+    """Settle a rollback, and note which event it took back; run as `processed`."""
+    return processed(t, d).values(compensated_id=bindparam(COMPENSATED, type_=Uuid()))
 
 
 def all_processed(t: Tables, d: StoreDialect) -> Update:
-    """Settle the rows of a batch with their effects; built once, run with `batch_parameters`."""
-    return _write_back_all(t, d, InboxStatus.PROCESSED).values(settled_at=d.now(), last_error=None)
+    """Settle the rows of a batch in the transaction of their effects; run as `processed`."""
+    return _in_its_transaction(_write_back_all(t, d, InboxStatus.PROCESSED), d)
+
+
+def _in_its_transaction(settled: Update, d: StoreDialect) -> Update:
+    return settled.where(d.is_transaction(TRANSACTION)).values(
+        settled_at=bindparam(SINCE, type_=Timestamp()), last_error=None
+    )
 
 
 def release(t: Tables, d: StoreDialect) -> Update:
     """Take the start of attempts of a batch back; built once, run with `batch_parameters`."""
     i = t.inbox
     return _write_back_all(t, d, InboxStatus.PROCESSING).values(attempts=i.c.attempts - 1)
+
+
+def note(t: Tables, d: StoreDialect, *, reason: str) -> Update:
+    """Write down why the process of a batch ends; run with `batch_parameters`."""
+    i = t.inbox
+    return (
+        update(i)
+        .where(d.is_one_of(i.c.event_id, _EVENT_IDS), i.c.consumer_group == _GROUP)
+        .where(i.c.lease_token == _TOKEN)
+        .values(last_error=storable(reason))
+    )
 
 
 def batch_parameters(group: str, ids: Iterable[UUID], token: UUID) -> dict[str, Any]:
@@ -211,12 +275,21 @@ def _write_back_all(t: Tables, d: StoreDialect, target: InboxStatus) -> Update:
 def _end_hold(
     t: Tables, rows: ColumnElement[bool], group: Any, token: Any, target: InboxStatus
 ) -> Update:
-    i = t.inbox
     return (
-        update(i)
-        .where(rows, i.c.consumer_group == group, i.c.lease_token == token)
-        .where(_may_become(t, target, InboxStatus.PROCESSING))
+        update(t.inbox)
+        .where(_may_be_settled(t, rows, group, token, target))
         .values(status=target.value, lease_token=None, lease_until=None, together=false())
+    )
+
+
+def _may_be_settled(
+    t: Tables, rows: ColumnElement[bool], group: Any, token: Any, target: InboxStatus
+) -> ColumnElement[bool]:
+    return and_(
+        rows,
+        t.inbox.c.consumer_group == group,
+        t.inbox.c.lease_token == token,
+        _may_become(t, target, InboxStatus.PROCESSING),
     )
 
 
@@ -228,6 +301,15 @@ def _may_start(t: Tables) -> ColumnElement[bool]:
 def _may_become(t: Tables, target: InboxStatus, *among: InboxStatus) -> ColumnElement[bool]:
     sources = INBOX.sources_of(target, among=among)
     return t.inbox.c.status.in_([s.value for s in sources])
+
+
+def _is_handled(i: Any, d: StoreDialect) -> ColumnElement[bool]:
+    return or_(
+        *(
+            and_(i.c.tx_kind == kind.value, d.is_one_of(i.c.event_type, names))
+            for kind, names in _HANDLED.items()
+        )
+    )
 
 
 def _is_free(i: Any, d: StoreDialect) -> ColumnElement[bool]:
@@ -261,5 +343,6 @@ def _waits_for_its_event(t: Tables, i: Any) -> ColumnElement[bool]:
         # Of two rollbacks that name each other, neither waits.
         event.c.tx_kind == TxKind.COMMIT.value,
         event.c.event_id == i.c.causation_id,
-        event.c.source == i.c.causation_source,
+        # A rollback that names no source means an event of its service's own.
+        or_(i.c.causation_source.is_(None), event.c.source == i.c.causation_source),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Delete,
+    Executable,
     Insert,
     Select,
     Update,
@@ -47,6 +48,11 @@ def count_relays(t: Tables) -> Select[Any]:
 def count_shards(t: Tables) -> Select[Any]:
     """Count the shards of this database."""
     return select(func.count()).select_from(t.shard)
+
+
+def made_for(t: Tables, d: StoreDialect) -> Executable:
+    """Select the number of shards that the tables were made for, as every role may read it."""
+    return d.made_for(t.outbox, t.shard)
 
 
 def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:

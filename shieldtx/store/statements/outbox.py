@@ -9,11 +9,13 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    Executable,
     Float,
     Insert,
     Table,
     Update,
     Uuid,
+    and_,
     bindparam,
     func,
     not_,
@@ -26,7 +28,7 @@ from shieldtx.buffer import Posting
 from shieldtx.events import shard_of, storable
 from shieldtx.states import OUTBOX, OutboxStatus
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
 from shieldtx.store.statements.envelopes import values_of
 from shieldtx.store.tables import Tables
 
@@ -134,10 +136,17 @@ def retry(
     )
 
 
+def held(t: Tables, d: StoreDialect, token: UUID, event_id: UUID) -> Executable:
+    """Lock a row before its local rollback runs."""
+    return d.held(t.outbox, _may_be_settled(t, d, token, [event_id], OutboxStatus.FAILED))
+
+
 def failed(t: Tables, d: StoreDialect, token: UUID, event_id: UUID, *, reason: str) -> Update:
-    """Settle a row that is never to be delivered."""
-    return _write_back(t, d, token, [event_id], OutboxStatus.FAILED).values(
-        settled_at=d.now(), last_error=storable(reason)
+    """Settle a row that is never to be delivered; run by `lent_session.settle`."""
+    return (
+        _write_back(t, d, token, [event_id], OutboxStatus.FAILED)
+        .where(d.is_transaction(TRANSACTION))
+        .values(settled_at=bindparam(SINCE, type_=Timestamp()), last_error=storable(reason))
     )
 
 
@@ -185,15 +194,21 @@ def _write_back(
     t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
 ) -> Update:
     """End a claim's hold on rows that still carry its token."""
-    o = t.outbox
     return (
-        update(o)
-        .where(
-            d.among(o.c.event_id, ids, o.c.event_id.type),
-            o.c.lease_token == token,
-            _leaves_its_claim_for(o, target),
-        )
+        update(t.outbox)
+        .where(_may_be_settled(t, d, token, ids, target))
         .values(status=target.value, lease_token=None, lease_until=None)
+    )
+
+
+def _may_be_settled(
+    t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
+) -> ColumnElement[bool]:
+    o = t.outbox
+    return and_(
+        d.among(o.c.event_id, ids, o.c.event_id.type),
+        o.c.lease_token == token,
+        _leaves_its_claim_for(o, target),
     )
 
 

@@ -23,9 +23,10 @@ from sqlalchemy import (
 from shieldtx.states import OutboxStatus
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.tables import Tables, ended_in_error
+from shieldtx.store.tables import Tables, in_line, needs_operator
 
 IN_LINE = "in line"
+BLOCKED = "blocked"
 RETRYING = "retrying"
 DELAYED = "delayed"
 HALF = "half"
@@ -41,8 +42,10 @@ def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
     o = t.outbox
     open_ = o.c.settled_at.is_(None)
     # Four parts, in the words and the order of one partial index each.
-    in_line = _events(t, IN_LINE, o.c.created_at).where(open_, not_(o.c.waiting))
-    retrying = _events(t, RETRYING, o.c.created_at).where(open_, o.c.waiting, o.c.holds_key)
+    line = _events(t, IN_LINE, o.c.created_at).where(in_line(o))
+    # Behind a retry, the rows of its key are blocked.
+    place = case((o.c.waiting, literal(RETRYING)), else_=literal(BLOCKED))
+    holding = _events(t, place, o.c.created_at).where(open_, o.c.holds_key)
     # Nobody waits for a delayed event before it is due.
     since = case((o.c.due_at <= d.now(), o.c.due_at), else_=null())
     delayed = _events(t, DELAYED, since).where(
@@ -51,8 +54,8 @@ def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
     # Of a half message nobody knows yet whether it is to be sent.
     half = _events(t, HALF, cast(null(), Timestamp())).where(o.c.check_at.is_not(None))
     parts = (
-        in_line.order_by(o.c.shard, o.c.seq),
-        retrying.order_by(o.c.shard, o.c.key),
+        line.order_by(o.c.shard, o.c.seq),
+        holding.order_by(o.c.shard, o.c.key, o.c.seq),
         delayed.order_by(o.c.shard, o.c.due_at),
         half.order_by(o.c.event_type, o.c.check_at),
     )
@@ -61,20 +64,22 @@ def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
 
 
 def oldest_events(t: Tables, d: StoreDialect, each: int) -> Select[Any]:
-    """Find since when topics wait, from the first `each` rows in the line of every shard."""
+    """Find since when topics wait, from the first `each` rows of every shard.
+
+    Those of its line, and those that hold their keys: a backlog of one shard hides no other.
+    """
     o = t.outbox
-    rows = (
-        _events(t, IN_LINE, o.c.created_at)
-        .add_columns(o.c.shard)
-        .where(o.c.settled_at.is_(None), not_(o.c.waiting))
-        .order_by(o.c.seq)
-    )
+    rows = _events(t, IN_LINE, o.c.created_at).add_columns(o.c.shard)
+    line = rows.where(in_line(o)).order_by(o.c.seq)
+    holding = rows.where(o.c.settled_at.is_(None), o.c.holds_key).order_by(o.c.key, o.c.seq)
     shards = select(t.shard.c.shard).subquery("shards")
-    joined, heads = d.first_of_each(shards, rows, "shard", each)
-    return (
-        select(heads.c.topic, heads.c.tx_kind, func.min(heads.c.since).label("since"))
-        .select_from(joined)
-        .group_by(heads.c.topic, heads.c.tx_kind)
+    parts = []
+    for part in (line, holding):
+        joined, heads = d.first_of_each(shards, part, "shard", each)
+        parts.append(select(heads.c.topic, heads.c.tx_kind, heads.c.since).select_from(joined))
+    found = union_all(*parts).subquery()
+    return select(found.c.topic, found.c.tx_kind, func.min(found.c.since).label("since")).group_by(
+        found.c.topic, found.c.tx_kind
     )
 
 
@@ -89,7 +94,7 @@ def oldest_half(t: Tables, limit: int) -> Select[Any]:
 def oldest_unresolved(t: Tables, limit: int) -> Select[Any]:
     """Find when the oldest half message was prepared whose end nobody knows, among `limit`."""
     o = t.outbox
-    is_unresolved = and_(ended_in_error(o), o.c.status == OutboxStatus.UNRESOLVED.value)
+    is_unresolved = and_(needs_operator(o), o.c.status == OutboxStatus.UNRESOLVED.value)
     return _earliest(select(o.c.created_at).where(is_unresolved).limit(limit))
 
 
@@ -107,16 +112,17 @@ def open_arrivals(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
         .where(i.c.settled_at.is_(None))
         .order_by(i.c.seq)
     )
-    joined, first = d.first_of_each(_groups(t), rows, "consumer_group", limit)
+    groups = _groups(i.c.consumer_group, i.c.settled_at.is_(None))
+    joined, first = d.first_of_each(groups, rows, "consumer_group", limit)
     found = select(*first.c).select_from(joined).subquery()
     return _counted(found, "consumer_group", "status", "place")
 
 
-def ended_in_error_by(t: Tables, table: Table, limit: int) -> Select[Any]:
-    """Count the rows at rest with an error, the latest `limit` at most."""
+def waiting_for_operator(t: Tables, table: Table, status: str, limit: int) -> Select[Any]:
+    """Count the rows of a status that waits for an operator, the latest `limit` at most."""
     rows = (
         select(*_dimensions(t, table), table.c.status)
-        .where(ended_in_error(table))
+        .where(needs_operator(table), table.c.status == status)
         .order_by(table.c.settled_at.desc())
         .limit(limit)
         .subquery()
@@ -135,9 +141,14 @@ def settled_by(t: Tables, table: Table, limit: int) -> Select[Any]:
     return _tallied(rows)
 
 
-def parked_by_group(t: Tables, limit: int) -> Select[Any]:
-    """Count the parked records, any `limit` of them at most."""
-    return _tallied(select(t.parked.c.consumer_group).limit(limit).subquery())
+def parked_by_group(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
+    """Count the parked records of each group that wait, any `limit` of them at most."""
+    p = t.parked
+    groups = _groups(p.c.consumer_group)
+    waiting = select(p.c.consumer_group).where(p.c.discarded_at.is_(None))
+    joined, found = d.first_of_each(groups, waiting, "consumer_group", limit)
+    rows = select(found.c.consumer_group).select_from(joined).subquery()
+    return _tallied(rows)
 
 
 def living_relays(t: Tables, d: StoreDialect) -> Select[Any]:
@@ -160,19 +171,17 @@ def shards(t: Tables, d: StoreDialect) -> Select[Any]:
     return select(func.count().label("all"), func.coalesce(func.sum(held), 0).label("held"))
 
 
-def _events(t: Tables, place: str, since: ColumnElement[Any]) -> Select[Any]:
+def _events(t: Tables, place: str | ColumnElement[str], since: ColumnElement[Any]) -> Select[Any]:
     o = t.outbox
-    return select(
-        o.c.topic, o.c.tx_kind, o.c.status, literal(place).label("place"), since.label("since")
-    )
+    named = literal(place) if isinstance(place, str) else place
+    return select(o.c.topic, o.c.tx_kind, o.c.status, named.label("place"), since.label("since"))
 
 
-def _groups(t: Tables) -> Any:
-    """Find the groups with open rows by one look into their index for each."""
-    i = t.inbox
-    first = select(func.min(i.c.consumer_group)).where(i.c.settled_at.is_(None))
+def _groups(column: ColumnElement[str], *conditions: ColumnElement[bool]) -> Any:
+    """Find the groups of a table by one look into an index for each."""
+    first = select(func.min(column)).where(*conditions)
     found = select(first.scalar_subquery().label("consumer_group")).cte("found", recursive=True)
-    after = first.where(i.c.consumer_group > found.c.consumer_group).scalar_subquery()
+    after = first.where(column > found.c.consumer_group).scalar_subquery()
     found = found.union_all(select(after).where(found.c.consumer_group.is_not(None)))
     return select(found.c.consumer_group).where(found.c.consumer_group.is_not(None)).subquery()
 

@@ -7,9 +7,25 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Delete, Select, Table, delete, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Select,
+    Table,
+    and_,
+    delete,
+    exists,
+    literal,
+    literal_column,
+    not_,
+    or_,
+    select,
+    tuple_,
+)
 
+from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.tables import Tables
 
 
 def end_of_batch(table: Table, *, after: UUID, upto: UUID, limit: int) -> Select[Any]:
@@ -33,8 +49,9 @@ def purge(
     after: UUID,
     upto: UUID,
     limit: int,
+    needed: ColumnElement[bool],
 ) -> Delete:
-    """Remove those of a batch that are at rest and old, but for what somebody has locked."""
+    """Remove those of a batch that are at rest, old and not needed, but for locked ones."""
     event_id, key = table.c.event_id, list(table.primary_key.columns)
     old = (
         select(*key)
@@ -43,6 +60,7 @@ def purge(
             event_id <= upto,
             table.c.status.in_(sorted(status)),
             table.c.settled_at < d.later(-older_than),
+            not_(needed),
         )
         .order_by(event_id)
         # No more than are there, but the planner cannot know.
@@ -50,3 +68,70 @@ def purge(
         .with_for_update(skip_locked=True)
     )
     return delete(table).where(tuple_(*key).in_(old))
+
+
+# In the words of partial indexes: the planner has to see the values in every plan.
+_COMMIT = literal(TxKind.COMMIT.value, literal_execute=True)
+_ROLLBACK = literal(TxKind.ROLLBACK.value, literal_execute=True)
+
+
+def is_needed_in_outbox(t: Tables) -> ColumnElement[bool]:
+    """Whether a rollback that is open or DEAD takes the event back: with the payload kept here."""
+    return _may_be_taken_back(t, t.outbox.c.event_id)
+
+
+def is_needed_in_inbox(t: Tables) -> ColumnElement[bool]:
+    """Whether a compensation that may yet come asks for the row.
+
+    - A rollback of its event that is open or DEAD: for the event, or for the note that another
+      rollback has compensated the event already.
+    - An event in the outbox that this row's handler wrote: when that is taken back, an event is
+      taken back next, and with a rollback the chain ends. Without the row, neither is known.
+    - The event itself, where the row notes that it was compensated: another rollback may follow.
+    """
+    i, o, received = t.inbox, t.outbox, t.inbox.alias("received")
+    caused = _is_there(
+        o.c.tx_kind == _COMMIT,
+        o.c.causation_id == i.c.event_id,
+        o.c.causation_source == i.c.source,
+    )
+    can_be_compensated = or_(
+        _is_there(o.c.event_id == i.c.compensated_id),
+        _is_there(
+            received.c.event_id == i.c.compensated_id,
+            received.c.consumer_group == i.c.consumer_group,
+            received.c.tx_kind == _COMMIT,
+        ),
+    )
+    return or_(
+        _may_be_taken_back(t, i.c.event_id, of=i.c.consumer_group),
+        caused,
+        and_(
+            i.c.compensated_id.is_not(None),
+            or_(
+                can_be_compensated, _may_be_taken_back(t, i.c.compensated_id, of=i.c.consumer_group)
+            ),
+        ),
+    )
+
+
+def _may_be_taken_back(
+    t: Tables, event_id: ColumnElement[UUID], *, of: ColumnElement[str] | None = None
+) -> ColumnElement[bool]:
+    """Whether a rollback of the event, received by the group `of` or by any, is open or DEAD."""
+    rollback = t.inbox.alias("awaited")
+    its_group = rollback.c.consumer_group
+    return _is_there(
+        rollback.c.tx_kind == _ROLLBACK,
+        rollback.c.causation_id == event_id,
+        or_(rollback.c.settled_at.is_(None), rollback.c.status == InboxStatus.DEAD.value),
+        its_group == (its_group if of is None else of),
+    )
+
+
+def _is_there(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether there is such a row; asked row by row, by an index.
+
+    OFFSET keeps PostgreSQL from reading the whole table into a hash instead.
+    """
+    return exists(select(literal_column("1")).where(*conditions).offset(0))

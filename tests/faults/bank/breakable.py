@@ -10,7 +10,9 @@ from typing import Any
 
 from shieldtx import Settings, ShieldTx, workers
 from shieldtx.consumer import Consumer
+from shieldtx.events import Envelope
 from shieldtx.housekeeping import Housekeeping
+from shieldtx.ports import ReceivedRecord
 from shieldtx.relay import Relay
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.faults import failpoints as points
@@ -57,7 +59,9 @@ class BreakableShield(ShieldTx):
         self.outbox._writer = points.Breakable(
             self.outbox._writer, self.breaker, points.WRITER_STEPS
         )
-        self.halves._store = points.Breakable(self.halves._store, self.breaker, points.HALF_STEPS)
+        halves = self.halves
+        halves._store = points.Breakable(halves._store, self.breaker, points.HALF_STEPS)
+        halves._check_store = points.Breakable(halves._check_store, self.breaker, points.HALF_STEPS)
 
     def relay(self, name: str | None = None) -> Relay:
         relay = super().relay(name)
@@ -73,11 +77,13 @@ class BreakableShield(ShieldTx):
         consumer = super().consumer_worker(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
         consumer._store = consumer._inbox._store = consumer._batches._store = store
+        consumer._inbox._compensation._store = store
         intake = consumer._intake._intake
         intake._subscriber._options |= membership()
         intake._subscriber = points.Breakable(
             intake._subscriber, self.breaker, points.SUBSCRIBER_STEPS
         )
+        intake._decode = self._broken_decoder(intake._decode)
         return consumer
 
     def housekeeping(self) -> Housekeeping:
@@ -89,6 +95,15 @@ class BreakableShield(ShieldTx):
 
     def dead_letters(self) -> SqlDeadLetters:
         return points.Breakable(super().dead_letters(), self.breaker, points.REPLAY_STEPS)
+
+    def _broken_decoder(
+        self, decode: Callable[[ReceivedRecord], Envelope]
+    ) -> Callable[[ReceivedRecord], Envelope]:
+        def broken(record: ReceivedRecord) -> Envelope:
+            with self.breaker.around("decode"):
+                return decode(record)
+
+        return broken
 
     def break_in_handler(self) -> None:
         """Come to the middle of a handler, with its writes not committed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shieldtx.bundled import bundled
 from shieldtx.cli import main
-from shieldtx.store import schema
+from shieldtx.store import migrations as scripts
 
 LATER_REVISION = "later"
 
@@ -40,6 +40,6 @@ def make_later_release(folder: Path, head: str) -> Path:
 
 def run_later_release(migrations: str, *words: str) -> None:
     """Run `shieldtx` with these words as the later release does."""
-    schema.bundled = lambda _: Path(migrations)
+    scripts.bundled = lambda _: Path(migrations)
     sys.argv = ["shieldtx", *words]
     main()

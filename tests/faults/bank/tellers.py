@@ -11,11 +11,13 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -41,6 +43,12 @@ class End(StrEnum):
     """And the teller says so."""
     RAISED = "raised"
     """Rolled back by an exception, which says nothing."""
+    ABORTED = "aborted"
+    """By an error that the teller swallows: the COMMIT rolls back silently."""
+
+
+SOUND_ENDS = (End.COMMITTED, End.ROLLED_BACK, End.RAISED)
+"""Of tellers who know how their transactions end."""
 
 
 class Stand(StrEnum):
@@ -144,6 +152,10 @@ def _run(shift: Shift, journal: Journal, half: Half, told: Transfer, end: End) -
             _stand(shift, Stand.OPEN)
             if end is End.RAISED:
                 raise ClosedForToday
+            if end is End.ABORTED:
+                with suppress(DBAPIError):
+                    session.execute(text("SELECT 1 / 0"))
+                session.commit()
             shield.breaker.reach("local", "before")
             if end is End.COMMITTED:
                 answer = "info"

@@ -7,21 +7,26 @@ for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import BigInteger, bindparam, create_engine, false, func, or_, select
+from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from shieldtx.batches import Batches
 from shieldtx.brokers import codec, signature
+from shieldtx.brokers.kafka import KafkaSubscriber
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay import Relay
+from shieldtx.scheduling import Worker
 from shieldtx.sending import Sender
 from shieldtx.states import TxKind
+from shieldtx.store import connections, lent_session
+from shieldtx.store.blocked import BlockedRows
+from shieldtx.store.fence import Fence
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lent_session import lend
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
@@ -77,7 +82,7 @@ def _no_shard_leases(breaker: Breaker) -> None:
         s = t.shard
         return select(s.c.shard, s.c.epoch, d.later(60).label("lease_until")).cte("leased")
 
-    claim_sql._leased_shards = mutant
+    claim_sql.leased_shards = mutant
 
 
 def _polled_by_last_seen(breaker: Breaker) -> None:
@@ -111,28 +116,19 @@ def _a_claim_without_order(breaker: Breaker) -> None:
 
 def _an_outbox_without_fencing(breaker: Breaker) -> None:
     def mutant(t: Any, d: Any, token: Any, ids: Sequence[Any], target: Any) -> Any:
-        o = t.outbox
-        return (
-            o.update()
-            .where(d.among(o.c.event_id, ids, o.c.event_id.type))
-            .values(status=target.value, lease_token=None, lease_until=None)
-        )
+        return d.among(t.outbox.c.event_id, ids, t.outbox.c.event_id.type)
 
-    outbox_sql._write_back = mutant
+    outbox_sql._may_be_settled = mutant
 
 
 def _an_inbox_without_fencing(breaker: Breaker) -> None:
     def mutant(t: Any, rows: Any, group: Any, token: Any, target: Any) -> Any:
         i = t.inbox
-        return (
-            i.update()
-            .where(rows, i.c.consumer_group == group)
-            # The parameter has to be there, and decides nothing.
-            .where(or_(i.c.lease_token == token, i.c.event_id.is_not(None)))
-            .values(status=target.value, lease_token=None, lease_until=None, together=false())
-        )
+        # The parameter has to be there, and decides nothing.
+        anyhow = or_(i.c.lease_token == token, i.c.event_id.is_not(None))
+        return and_(rows, i.c.consumer_group == group, anyhow)
 
-    inbox_sql._end_hold = mutant
+    inbox_sql._may_be_settled = mutant
 
 
 def _published_before_the_commit(breaker: Breaker) -> None:
@@ -179,23 +175,24 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
 
 def _effect_and_status_apart(breaker: Breaker) -> None:
     @contextmanager
-    def apart(self: SqlInboxStore, settle: Any, parameters: Any) -> Iterator[Session]:
+    def apart(self: SqlInboxStore, hold: Any, settle: Any, parameters: Any) -> Iterator[Session]:
         with lend(self._engine, "handler") as (session, _):
             yield session
         breaker.reach("handler", "after")
-        with self._engine.begin() as connection:
-            connection.execute(settle, parameters)
+        with lend(self._engine, "handler") as (session, connection):
+            held = lent_session.hold(connection, hold, parameters)
+            lent_session.settle(session, held, settle, parameters)
 
     def effect(self: SqlInboxStore, attempt: Any) -> Any:
         e = attempt.envelope
         parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
-        return apart(self, self._processed, parameters)
+        return apart(self, self._held, self._processed, parameters)
 
     def effects(self: SqlInboxStore, attempts: Any) -> Any:
         first = attempts[0]
         ids = [attempt.envelope.id for attempt in attempts]
         parameters = inbox_sql.batch_parameters(first.group, ids, first.token)
-        return apart(self, self._all_processed, parameters)
+        return apart(self, self._all_held, self._all_processed, parameters)
 
     SqlInboxStore.effect, SqlInboxStore.effects = effect, effects
 
@@ -262,11 +259,45 @@ def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
     Inbox.fail = mutant
 
 
+def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
+    def swallowed(self: Worker, tick: Any) -> None:
+        with suppress(BaseException):
+            passes(self, tick)
+
+    passes = Worker._run_passes
+    Worker._run_passes = swallowed
+    Worker.stop = lambda self: None
+    Relay._claims_kept = lambda self: nullcontext()
+    Relay._answers = lambda self, batch, send: send()
+
+
 def _whoever_asks_is_believed(breaker: Breaker) -> None:
     def mutant(record: Any, prefix: str, keys: Sequence[Any] = ()) -> Any:
         return codec.decode(record, prefix)
 
     signature.decode = mutant
+
+
+def _former_primaries_are_kept(breaker: Breaker) -> None:
+    connections._drop_the_useless = lambda context: None
+
+
+def _aborted_records_are_read(breaker: Breaker) -> None:
+    begin = KafkaSubscriber.__init__
+
+    def mutant(self: KafkaSubscriber, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self._options["isolation_level"] = "read_uncommitted"
+
+    KafkaSubscriber.__init__ = mutant
+
+
+def _blocked_for_good(breaker: Breaker) -> None:
+    BlockedRows._bring_back = lambda self, connection, free: 0
+
+
+def _a_fence_that_never_retreats(breaker: Breaker) -> None:
+    Fence.retreat = lambda self, seq: None
 
 
 IN_BANKS = named(
@@ -293,4 +324,9 @@ IN_BANKS = named(
     ("M16", "a retry holds back nothing of its key", _a_retry_that_holds_nothing_back),
     ("M17", "the event written outside of the business transaction", _published_before_the_commit),
     ("M18", "rollbacks believed without their signature", _whoever_asks_is_believed),
+    ("M26", "an interrupted pass forgets its claim", _an_interrupted_pass_is_forgotten),
+    ("M34", "connections to a former primary are kept", _former_primaries_are_kept),
+    ("M37", "records of aborted transactions are read", _aborted_records_are_read),
+    ("M45", "blocked rows stay blocked when their key is free", _blocked_for_good),
+    ("M46", "claims pass over rows that were unblocked", _a_fence_that_never_retreats),
 )

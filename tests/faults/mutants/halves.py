@@ -16,6 +16,7 @@ from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import barrier as barrier_sql
 from shieldtx.store.statements import half as half_sql
 from shieldtx.store.tables import Tables
+from shieldtx.transactional import Half
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named
 
@@ -49,9 +50,17 @@ def _nobody_is_immune(breaker: Breaker) -> None:
     half_sql.parameters_of = mutant
 
 
+def _every_commit_is_believed(breaker: Breaker) -> None:
+    def mutant(self: Half, outcome: LocalOutcome) -> dict[UUID, Any]:
+        return {}
+
+    Half._asked_about = mutant
+
+
 OF_HALVES = named(
     "BANK_MUTANT",
     ("M23", "committed by default after the last check", _committed_after_the_last_check),
     ("M24", "a check that looks, and does not enter the barrier", _a_check_that_only_looks),
     ("M25", "checked in spite of immunity", _nobody_is_immune),
+    ("M36", "a commit believed although the barrier has none", _every_commit_is_believed),
 )

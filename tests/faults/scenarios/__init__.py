@@ -3,17 +3,21 @@
 from tests.faults.matrix import Fault
 from tests.faults.scenarios import (
     broker,
+    connections,
     consumer,
     database,
     forgery,
     halves,
+    interruptions,
     network,
     operation,
     poison,
     reconciliation,
     reconciliation_killed,
     relay,
+    releases,
     rollback,
+    strangers,
     topics,
     write,
 )
@@ -21,7 +25,9 @@ from tests.faults.scenarios import (
 FAULTS: tuple[Fault, ...] = (
     *write.FAULTS,
     *database.FAULTS,
+    *connections.FAULTS,
     *relay.FAULTS,
+    *releases.FAULTS,
     *operation.FAULTS,
     *broker.FAULTS,
     *network.FAULTS,
@@ -30,7 +36,9 @@ FAULTS: tuple[Fault, ...] = (
     *poison.FAULTS,
     *rollback.FAULTS,
     *forgery.FAULTS,
+    *strangers.FAULTS,
     *halves.FAULTS,
+    *interruptions.FAULTS,
     *reconciliation.FAULTS,
     *reconciliation_killed.FAULTS,
 )

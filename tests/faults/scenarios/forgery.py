@@ -18,6 +18,7 @@ from shieldtx.ports import ReceivedRecord
 from tests.faults.banks import Banks
 from tests.faults.intruder import Intruder, Raw
 from tests.faults.matrix import Fault
+from tests.faults.scenarios.members import await_rollbacks
 from tests.faults.world import World
 
 KEY = "the banks' own key that they tell nobody else"
@@ -65,7 +66,7 @@ def forged_among_genuine(banks: Banks) -> None:
     """Forged, tampered and replayed rollbacks lie beside the genuine ones when these are read."""
     banks.open(but="upstream consume")
     banks.write(60, refused=0.3)
-    _await_rollbacks(banks)
+    await_rollbacks(banks)
     intruder = Intruder(banks.kafka.bootstrap)
     genuine = intruder.read(banks.topics[1])
     credited = [row.id for row in banks.downstream.rows("SELECT id FROM credit ORDER BY n")]
@@ -89,19 +90,6 @@ def forged_among_genuine(banks: Banks) -> None:
     refunded = {row.id for row in banks.upstream.rows("SELECT id FROM refund")}
     due = {row.id for row in banks.upstream.rows("SELECT id FROM transfer")} - set(credited)
     banks.expect(refunded == due, "what was refused is given back, and nothing else")
-
-
-def _await_rollbacks(banks: Banks) -> None:
-    """Wait until every transfer is credited or refused, and the refusals are on their topic."""
-    side = banks.downstream
-    banks.until(
-        lambda: (
-            not side.unsettled()
-            and banks.upstream.one("SELECT count(*) FROM transfer") == sum(side.inbox().values())
-        ),
-        "every refusal is on its way back",
-        60,
-    )
 
 
 def _expect_none_believed(banks: Banks, planned: list[Forgery], put: list[Raw]) -> None:

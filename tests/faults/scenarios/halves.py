@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from tests.faults.bank import TRANSFERRED
 from tests.faults.bank.ledger import LEDGER
-from tests.faults.bank.tellers import End, Stand
+from tests.faults.bank.tellers import SOUND_ENDS, End, Stand
 from tests.faults.banks import Banks
 from tests.faults.counter import DIES_UNHEARD, Counter, Teller
 from tests.faults.journal import Operations
@@ -112,6 +112,18 @@ def _late(counter: Counter) -> None:
     counter.expect_ends({"late": "DISCARDED", "immune": "PROCESSED"})
 
 
+def rolled_back_silently(banks: Banks) -> None:
+    """A local transaction rolls back silently, and its teller believes that it has committed."""
+    counter = Counter(banks)
+    banks.open()
+    others = banks.begin_writing(40)
+    teller = counter.begin("aborted", ends=(End.ABORTED,))
+    teller.end()
+    counter.banks.expect(teller.worker.has_logged("did not commit"), "the teller is told")
+    counter.expect_ends({"aborted": "DISCARDED"})
+    others.finish()
+
+
 def immune_while_another_is_checked(counter: Counter) -> Teller:
     """Let a message that is immune outlive a check of one that is not, of a teller that is dead."""
     immune = counter.begin("immune", stand=Stand.PREPARED, immunity=HOUR_S)
@@ -143,7 +155,7 @@ def unreachable(banks: Banks) -> None:
         _while_prepared(counter, tellers, by_proxy)
         _while_told(counter, tellers, by_proxy)
         _while_asked(counter, relays, asked, relay)
-        counter.begin("sound", transfers=12, tellers=3, ends=tuple(End)).end()
+        counter.begin("sound", transfers=12, tellers=3, ends=SOUND_ENDS).end()
         banks.drain()
         relay.terminate()
     up.relay()
@@ -295,6 +307,12 @@ FAULTS = (
         id="F33c",
         name="fifteen checks that cannot tell, and a person who can",
         run=known_to_nobody,
+        setting=own_ledger,
+    ),
+    Fault(
+        id="F33d",
+        name="a local transaction that rolls back silently",
+        run=rolled_back_silently,
         setting=own_ledger,
     ),
 )

@@ -55,3 +55,16 @@ def stop_consumers(side: Side) -> None:
 def consumers_of(side: Side) -> list[Worker]:
     """Return the consumers of a bank that run."""
     return [w for w in side.workers if w.name.startswith("consume") and w.is_running]
+
+
+def await_rollbacks(banks: Banks) -> None:
+    """Wait until every transfer is credited or refused, and the refusals are on their topic."""
+    side = banks.downstream
+    banks.until(
+        lambda: (
+            not side.unsettled()
+            and banks.upstream.one("SELECT count(*) FROM transfer") == sum(side.inbox().values())
+        ),
+        "every refusal is on its way back",
+        60,
+    )

@@ -35,7 +35,7 @@ def poison(banks: Banks) -> None:
     _limit_messages(banks, 100_000)
     banks.write(30)
     for name, accounts, size in (
-        # Above the limit that every client knows.
+        # Above the limit of the relay below, which knows it without the broker.
         ("too large", (one, one, other), 1_500_000),
         # Only the broker knows this limit: it refuses the whole batch, good ones and all.
         ("larger than its topic takes", (one, third), 150_000),
@@ -43,7 +43,11 @@ def poison(banks: Banks) -> None:
         up.call(name, partial(by_hand.transfer_too_much, size=size), *accounts).finish()
         banks.write(30)
     # To find a culprit that only the broker knows takes a few more requests than a good batch.
-    relay = up.relay(SHIELDTX_RELAY_LEASE="20", SHIELDTX_RELAY_SEND_TIMEOUT="15")
+    relay = up.relay(
+        SHIELDTX_RELAY_LEASE="20",
+        SHIELDTX_RELAY_SEND_TIMEOUT="15",
+        SHIELDTX_MAX_PAYLOAD_BYTES="1000000",
+    )
     banks.drain()
     ended = dict(map(tuple, up.rows(_FAILURES)))
     banks.expect(ended == {"client": 3, "broker": 2}, f"the poison alone fails, not {ended}")

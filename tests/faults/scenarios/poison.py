@@ -1,4 +1,4 @@
-"""F27: records that are no events of the banks, among those that are."""
+"""F27, F38: records that are no events of the banks among those that are, and large ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Any
 
+import psutil
+
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.events import new_event_id
+from tests.faults.bank import by_hand
 from tests.faults.banks import Banks
 from tests.faults.intruder import LARGEST, Intruder, Raw
 from tests.faults.matrix import Fault
 from tests.faults.world import World
 
 FIFTY_MB = 50_000_000
+SIXTEEN_MB = 16 * 2**20
+NEARLY_A_MB = 900_000
+LARGE_EVENTS = 240
+MOST_MEMORY = 400_000_000
+"""Bytes of a relay, or of a consumer."""
 STRANGER = "stranger"
 
 
@@ -136,10 +145,42 @@ def _expect_refused(banks: Banks) -> None:
     banks.expect(not unheard, "a type that no handler asked for goes by")
 
 
+def large_among_small_ones(banks: Banks) -> None:
+    """Events of 900 kB fill batches that are bounded by bytes, beside records of 16 MB."""
+    up, topic = banks.upstream, banks.topics[0]
+    accounts = [banks.accounts[n % len(banks.accounts)] for n in range(LARGE_EVENTS)]
+    up.call("large", partial(by_hand.transfer_too_much, size=NEARLY_A_MB), *accounts).finish()
+    banks.open(but="downstream consume")
+    banks.write(30)
+    banks.until(lambda: set(up.outbox()) == {"PROCESSED"}, "all are on the topic", 60)
+    intruder = Intruder(banks.kafka.bootstrap)
+    model = intruder.read(topic)[0]
+    value = json.dumps("x" * (SIXTEEN_MB - 2)).encode()
+    # From somebody else: none of the banks' own, and no transfer.
+    model = model.headed(ce_id=str(new_event_id()).encode(), ce_source=STRANGER.encode())
+    large = model.evolve(value=value)
+    partitions = range(intruder.partitions(topic))
+    put = intruder.put(*(large.evolve(partition=partition) for partition in partitions))
+    banks.planted |= {record.place for record in put}
+    banks.downstream.consume()
+    banks.write(30)
+    _await_all(banks, intruder)
+    _expect_refused(banks)
+    for worker in (worker for side in banks.sides for worker in side.workers if worker.is_running):
+        memory = psutil.Process(worker.pid).memory_info().rss
+        banks.expect(memory < MOST_MEMORY, f"{worker.name}: {memory / 1e6:.0f} MB")
+
+
 def large_records(world: World, open_: ExitStack) -> Mapping[str, Any]:
     """Start a broker that takes records as large as the poison."""
     settings = {"message.max.bytes": str(LARGEST)}
     return {"kafka": open_.enter_context(EmbeddedKafka(settings=settings))}
+
+
+def many_in_a_batch(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Let batches take more of these events than there are, as far as their number goes."""
+    sizes = {f"SHIELDTX_{who}_BATCH_SIZE": "1000" for who in ("RELAY", "CONSUMER")}
+    return {**large_records(world, open_), "settings": sizes}
 
 
 FAULTS = (
@@ -148,5 +189,11 @@ FAULTS = (
         name="poison among good records",
         run=poison_among_good_ones,
         setting=large_records,
+    ),
+    Fault(
+        id="F38",
+        name="large events in full batches, records of 16 MB",
+        run=large_among_small_ones,
+        setting=many_in_a_batch,
     ),
 )

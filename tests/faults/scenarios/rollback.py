@@ -1,4 +1,4 @@
-"""F29 to F31: what happens on the way back."""
+"""F29 to F31, F43: what happens on the way back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from tests.faults.bank import auditors_of, by_hand
 from tests.faults.banks import Banks
 from tests.faults.intruder import Echo, Intruder
 from tests.faults.matrix import Fault
-from tests.faults.scenarios.members import await_deaths, launch_dying, stop_consumers
+from tests.faults.scenarios.members import (
+    await_deaths,
+    await_rollbacks,
+    launch_dying,
+    stop_consumers,
+)
 from tests.faults.workers import Worker
 
 PLACES = (
@@ -102,7 +107,7 @@ _FENCED = "SELECT count(*) FROM shield_inbox WHERE status = 'FENCED'"
 def _let_rollbacks_come_late(banks: Banks) -> None:
     """All rollbacks come once more when the upstream bank has purged whatever it knew of them."""
     up = banks.upstream
-    up.call("purge", by_hand.purge, **PURGED).finish()
+    _purge(banks)
     banks.expect(not up.outbox() and not up.inbox(), "the upstream bank has forgotten everything")
     refunds = up.one("SELECT count(*) FROM refund")
     intruder = Intruder(banks.kafka.bootstrap)
@@ -156,6 +161,36 @@ def compensation_that_fails_for_ever(banks: Banks) -> None:
     banks.expect(not _dead(banks), "nothing is DEAD any more")
 
 
+def purged_beside_rollbacks(banks: Banks) -> None:
+    """Whatever may be purged is, while rollbacks are tried again, are DEAD, and are replayed."""
+    up = banks.upstream
+    banks.open(but="upstream consume")
+    banks.write(60, refused=0.4, undo="never")
+    await_rollbacks(banks)
+    rollbacks = banks.downstream.rows("SELECT causation_id FROM shield_outbox")
+    owed = {row.causation_id for row in rollbacks}
+    banks.expect(owed, "no transfer was refused")
+    up.consume()
+    banks.until(lambda: sum(up.inbox().values()) == len(owed), "all rollbacks have arrived")
+    while len(_dead(banks)) < len(owed):
+        _purge(banks)
+    banks.drain()
+    _purge(banks)
+    kept = {row.event_id for row in up.rows("SELECT event_id FROM shield_outbox")}
+    banks.expect(kept == owed, f"{len(kept)} transfers are kept, {len(owed)} have a rollback")
+    stop_consumers(up)
+    up.consume(BANK_MENDED="1")
+    _replay(banks)
+    refunded = "SELECT count(*) FROM refund"
+    banks.until(lambda: up.one(refunded) == len(owed), "all is given back")
+    _purge(banks)
+    banks.expect(not up.outbox() and not up.inbox(), "nothing is kept for a rollback any more")
+
+
+def _purge(banks: Banks) -> None:
+    banks.upstream.call("purge", by_hand.purge, **PURGED).finish()
+
+
 def _dead(banks: Banks) -> set[UUID]:
     dead = banks.upstream.rows("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'")
     return {row.event_id for row in dead}
@@ -184,5 +219,10 @@ FAULTS = (
         id="F31",
         name="a compensation that fails for ever",
         run=compensation_that_fails_for_ever,
+    ),
+    Fault(
+        id="F43",
+        name="a purge beside rollbacks that are tried again, dead, replayed",
+        run=purged_beside_rollbacks,
     ),
 )

@@ -1,4 +1,4 @@
-"""F22: what happens to topics while clients write."""
+"""F22, F44: what happens to topics while clients write."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from confluent_kafka.admin import NewPartitions
 
 from shieldtx.states import TxKind
 from tests.faults.banks import Banks
+from tests.faults.intruder import Intruder
 from tests.faults.matrix import Fault
 from tests.faults.replicas import administer, ask_for, client, in_sync, replicate, second_broker
 from tests.faults.survivors import PATIENCE_S, expect_all_to_end_in_order, expect_no_attempt_burnt
@@ -57,6 +58,21 @@ def missing_for_too_long(banks: Banks) -> None:
     banks.write(40)
 
 
+def missing_for_a_while(banks: Banks) -> None:
+    """The topic stays away until events are blocked behind those that wait for it."""
+    banks.open(but="upstream relay")
+    banks.upstream.relay(**PATIENT)
+    topic = banks.topics[0]
+    administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
+    load = banks.begin_writing(300, pause=0.05)
+    blocked = (
+        "SELECT count(*) FROM shield_outbox WHERE settled_at IS NULL AND holds_key AND NOT waiting"
+    )
+    banks.until(lambda: banks.upstream.one(blocked) > 60, "events are blocked", PATIENCE_S)
+    make_topics(banks.kafka, banks.topics)
+    load.finish(PATIENCE_S)
+
+
 def more_partitions(banks: Banks) -> None:
     """Partitions are added while clients write: between two relays, when all has been read."""
     banks.open(but="upstream relay")
@@ -92,6 +108,41 @@ def too_few_replicas(banks: Banks) -> None:
         )
         banks.expect(banks.upstream.unsettled() > 20, "what is written waits")
         ask_for(first, topic, 1)
+
+
+def parked_before_and_after(banks: Banks) -> None:
+    """Records are parked, their topic is made anew, and others are parked at the same places."""
+    banks.open()
+    banks.write(30)
+    banks.drain()
+    topic, intruder = banks.topics[0], Intruder(banks.kafka.bootstrap)
+    model = intruder.read(topic)[0]
+    contents: list[bytes] = []
+
+    def park() -> None:
+        begin = len(contents)
+        contents.extend(f"no event {begin + p}".encode() for p in range(PARTITIONS))
+        poison = [model.evolve(value=v, headers=()) for v in contents[-PARTITIONS:]]
+        put = intruder.put(*(r.evolve(partition=p) for p, r in enumerate(poison)))
+        banks.planted |= {record.place for record in put}
+        banks.until(lambda: _parked(banks) == contents, "each is parked", PATIENCE_S)
+
+    park()
+    for _ in range(2):
+        _await_readers(banks)
+        there = banks.records()[len(banks.gone) :]
+        banks.gone.extend(record for record in there if record.topic == topic)
+        banks.planted.clear()
+        administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
+        make_topics(banks.kafka, [topic])
+        park()
+        banks.write(30)
+        banks.drain()
+
+
+def _parked(banks: Banks) -> list[bytes]:
+    rows = banks.downstream.rows("SELECT record_value FROM shield_parked")
+    return sorted((bytes(row.record_value) for row in rows), key=lambda v: int(v.split()[2]))
 
 
 def _await_published(banks: Banks, number: int) -> None:
@@ -170,6 +221,13 @@ FAULTS = (
         setting=own_kafka,
     ),
     Fault(
+        id="F22e",
+        name="topic missing until events are blocked",
+        run=missing_for_a_while,
+        after=_none_failed,
+        setting=own_kafka,
+    ),
+    Fault(
         id="F22c",
         name="partitions added",
         run=more_partitions,
@@ -181,6 +239,12 @@ FAULTS = (
         name="not enough replicas",
         run=too_few_replicas,
         after=_first_attempts,
+        setting=own_kafka,
+    ),
+    Fault(
+        id="F44",
+        name="topic made anew beside parked records",
+        run=parked_before_and_after,
         setting=own_kafka,
     ),
 )

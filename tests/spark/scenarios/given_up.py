@@ -121,6 +121,17 @@ def dead_compensation(w: World) -> None:
     w.returned(w.rollback(event, group.service, verdict=V.PARKED), I.DEAD, compensated=False)
 
 
+def discarded_compensation(w: World) -> None:
+    event, group = refused(w)
+    rollback = w.rollback(event, group.service, verdict=V.DISCARDED)
+    w.returned(rollback, I.DISCARDED, compensated=False)
+
+
+def discarded_rollback(w: World) -> None:
+    event, group = refused(w)
+    w.rollback(event, group.service, O.DISCARDED, verdict=V.DISCARDED)
+
+
 def open_compensation(w: World) -> None:
     event, group = refused(w)
     status = w.random.choice((I.PROCESSING, I.INIT))
@@ -151,6 +162,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     lost_rollback,
     rollback_that_was_not_sent,
     dead_compensation,
+    discarded_compensation,
+    discarded_rollback,
     open_compensation,
     rollback_on_its_way,
     changed_reason,

@@ -1,0 +1,47 @@
+"""How soon fresh events are readable in Kafka, beside many rows behind held keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.bench import Bench, Outcome
+from benchmarks.experiments.latency import to_record
+from benchmarks.filling import fill_behind
+from benchmarks.measures import measured
+from benchmarks.servers import Place
+
+FIGURES: Final = ("held_keys_fresh_p99_ms",)
+RATE: Final = 100
+"""Events per second."""
+
+
+def run(bench: Bench) -> Outcome:
+    """Write the rows at once, start a relay, and write fresh events at a steady pace.
+
+    The rows are in the line then, so that the first claims walk over them: a table of its own shows
+    the longest time of the first events.
+    """
+    sizes = bench.sizes
+
+    def prepare(place: Place) -> None:
+        bench.say(f"held keys: writing {sizes.rows_behind:,} rows behind {sizes.held_keys:,} keys")
+        with place.connect() as connection:
+            fill_behind(connection, sizes.rows_behind, keys=sizes.held_keys)
+        place.tidy()
+        bench.say(f"held keys: {RATE} events/s for {sizes.held_seconds:.0f} s beside them")
+
+    delays = to_record(
+        bench,
+        rate=RATE,
+        seconds=sizes.held_seconds,
+        warm=sizes.held_warm_seconds,
+        prepare=prepare,
+    )
+    return Outcome(
+        figures={"held_keys_fresh_p99_ms": delays.percentile(0.99)},
+        absolutes={
+            "held_keys_fresh_p50_ms": delays.percentile(0.50),
+            "held_keys_fresh_longest_ms": measured([max(delays.milliseconds.values())]),
+            "held_keys_first_seconds_longest_ms": measured([delays.warm_longest_ms]),
+        },
+    )

@@ -1,0 +1,60 @@
+"""The memory of a relay and of a consumer that deal with large events."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import psutil
+
+from benchmarks.bench import Bench, Outcome
+from benchmarks.filling import fill
+from benchmarks.measures import BenchmarkFailed, Measured, measured
+from benchmarks.servers import Place
+from benchmarks.subjects.application import GROUP
+from benchmarks.workers import worker
+
+FIGURES: Final = ("relay_rss_large_mb", "consumer_rss_large_mb")
+SIZE: Final = 900_000
+"""Bytes of a payload."""
+CHUNK: Final = 100
+"""Events that are written by a statement."""
+SILENCE_S: Final = 60.0
+EVERY_S: Final = 0.02
+_MB: Final = 1_000_000
+
+_SENT: Final = "SELECT count(*) FROM shield_outbox WHERE status = 'PROCESSED'"
+_EFFECTS: Final = "SELECT count(*) FROM bench_effect"
+
+
+def run(bench: Bench) -> Outcome:
+    """Publish all of them, then consume them, each with the command that an operator starts."""
+    events = bench.sizes.large_events
+    bench.say(f"large events: writing {events:,}")
+    with bench.servers.place() as place:
+        with place.connect() as connection:
+            keys = bench.sizes.keys
+            fill(connection, begin=0, end=events, keys=keys, note="x" * SIZE, chunk=CHUNK)
+        bench.say(f"large events: {events:,} through a relay")
+        relay = _highest(place, _SENT, events, "relay")
+        bench.say(f"large events: {events:,} through a consumer")
+        consumer = _highest(place, _EFFECTS, events, "consume", GROUP)
+    return Outcome(figures={"relay_rss_large_mb": relay, "consumer_rss_large_mb": consumer})
+
+
+def _highest(place: Place, count: str, events: int, *command: str) -> Measured:
+    """Return the highest memory of a worker until a query counts so many events, in MB."""
+    highest = done = 0
+    moved = time.monotonic()
+    with worker(place, *command) as started, place.connect() as connection:
+        process = psutil.Process(started.pid)
+        while done < events:
+            row = connection.execute(count).fetchone()
+            assert row is not None
+            if row[0] > done:
+                done, moved = row[0], time.monotonic()
+            if time.monotonic() - moved > SILENCE_S:
+                raise BenchmarkFailed(f"{command[0]}: {done} of {events} events, and no more come")
+            highest = max(highest, process.memory_info().rss)
+            time.sleep(EVERY_S)
+    return measured([highest / _MB])

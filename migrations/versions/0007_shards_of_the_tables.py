@@ -1,0 +1,57 @@
+"""The number of shards becomes a property of the tables: no new row can lie outside of them.
+
+The constraint does not look at the rows that are there, so that writers wait only for its lock. The
+next revision moves those that lie outside.
+
+Revision ID: 0007
+Revises: 0006
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+from alembic.operations import Operations
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+NAME: Final = "shield_outbox_shard_check"
+
+
+def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
+    """Let the table refuse rows of shards that have no lease row."""
+    shard = sa.table("shield_shard", schema=schema)
+    made_for = op.get_bind().scalar(sa.select(sa.func.count()).select_from(shard))
+    if op.get_context().dialect.name == "sqlite":
+        # It cannot add a constraint to a table.
+        for event in ("INSERT", "UPDATE OF shard"):
+            op.execute(
+                f"CREATE TRIGGER {_trigger(event)} BEFORE {event} ON shield_outbox "
+                f"WHEN NEW.shard NOT BETWEEN 0 AND {made_for} - 1 "
+                f"BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed: {NAME}'); END"
+            )
+        return
+    op.create_check_constraint(
+        op.f(NAME),
+        "shield_outbox",
+        f"shard >= 0 AND shard < {made_for}",
+        schema=schema,
+        postgresql_not_valid=True,
+    )
+
+
+def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
+    """Let the table take any shard."""
+    if op.get_context().dialect.name == "sqlite":
+        for event in ("INSERT", "UPDATE OF shard"):
+            op.execute(f"DROP TRIGGER {_trigger(event)}")
+        return
+    op.drop_constraint(NAME, "shield_outbox", schema=schema)
+
+
+def _trigger(event: str) -> str:
+    return f"{NAME}_{event.split(maxsplit=1)[0].lower()}"

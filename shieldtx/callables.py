@@ -1,0 +1,136 @@
+"""What an application registers to be called: checked when it is declared, and after each call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import AsyncContextDecorator, ContextDecorator
+from functools import partial
+from typing import Any
+
+from shieldtx.errors import ConfigurationError, HandlerError
+
+_UNCALLED = (
+    Awaitable,
+    AsyncGenerator,
+    AsyncContextDecorator,
+    ContextDecorator,
+    Future,
+    Generator,
+    filter,
+    map,
+    partial,
+)
+"""Results whose code has not run, or not to its end, when the call returns."""
+
+
+def check_callable(function: object, *, what: str, call: str, accepts_async: bool = False) -> None:
+    """Refuse a function that the plain `call`, such as "handler(session, event)", would not run.
+
+    Raises ConfigurationError for a coroutine or generator function, a class, what is not callable,
+    and a signature that does not take the positional arguments of `call`. `what` names the
+    declaration in the message. With an empty `call` any signature is accepted; with `accepts_async`
+    a coroutine function is.
+    """
+    problem = _problem(function, call, accepts_async=accepts_async)
+    if problem:
+        raise ConfigurationError(f"{what}: {_described(function)} {problem}")
+
+
+def run(function: Callable[..., object], *args: object) -> None:
+    """Call a function for its effect; raises HandlerError when its code has not run."""
+    check_result(function(*args), function)
+
+
+def check_result(result: object, function: object) -> None:
+    """Raise HandlerError when a call returned something whose code has not run; see uncalled."""
+    if problem := uncalled(result):
+        raise HandlerError(
+            f"{_described(function)} returned {problem}. Register a plain function that does the "
+            "work before it returns"
+        )
+
+
+def uncalled(result: object) -> str:
+    """Describe a coroutine, a generator or the like that a call returned; "" for anything else.
+
+    Lambdas and decorators hide these from check_callable. The result is closed, so that Python does
+    not warn of it.
+    """
+    if result is None or not (isinstance(result, _UNCALLED) or inspect.isroutine(result)):
+        return ""
+    _close(result)
+    return f"a {type(result).__name__}, whose code has not run, so that its work is not done"
+
+
+def _problem(function: object, call: str, *, accepts_async: bool) -> str:
+    if inspect.isclass(function):
+        return "is a class: calling it makes an object and does no work. Give a function"
+    if not callable(function):
+        return "is not callable. Give a function"
+    code = _code_of(function)
+    if inspect.isclass(code):
+        return "makes an object of a class when it is called, and does no work. Give a function"
+    if inspect.iscoroutinefunction(code) and not accepts_async:
+        return (
+            "is a coroutine function: shieldtx calls it without awaiting it, so it would do "
+            "nothing. Give a plain `def`; inside it, asyncio.run(...) runs a coroutine to its end"
+        )
+    if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+        return (
+            "is a generator function (it has a `yield`): calling it runs none of its code. Give a "
+            "function without `yield`"
+        )
+    return _misfit(function, call)
+
+
+def _misfit(function: Callable[..., Any], call: str) -> str:
+    """Return why a signature does not take the arguments of a call; "" where it does."""
+    if not call:
+        return ""
+    names = call.partition("(")[2].rstrip(")").split(", ")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        # Some builtins have none.
+        return ""
+    try:
+        signature.bind(*[name for name in names if name])
+    except TypeError as error:
+        return f"cannot be called as {call}: its signature is {signature} ({error})"
+    return ""
+
+
+def _code_of(function: object) -> object:
+    """Return the function behind partials, methods and callable objects."""
+    while True:
+        if isinstance(function, partial):
+            function = function.func
+        elif inspect.ismethod(function) or isinstance(function, staticmethod):
+            function = function.__func__
+        elif inspect.isroutine(function) or inspect.isclass(function):
+            return function
+        else:
+            inside = inspect.getattr_static(type(function), "__call__", None)
+            if not inspect.isfunction(inside):
+                return function
+            function = inside
+
+
+def _described(function: object) -> str:
+    """Name a function with the file and line of its code, where it has any."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    code = getattr(inspect.unwrap(_code_of(function)), "__code__", None)  # type: ignore[arg-type]
+    place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+    return f"{name}{place}"
+
+
+def _close(result: object) -> None:
+    """End what was not run; an async generator that was not started needs nothing."""
+    if isinstance(result, Coroutine | Generator):
+        result.close()
+    elif isinstance(result, Future) or inspect.isawaitable(result):
+        cancel = getattr(result, "cancel", None)
+        if cancel is not None:
+            cancel()

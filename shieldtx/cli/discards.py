@@ -1,0 +1,139 @@
+"""`shieldtx dead discard`: discard what will never be handled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from shieldtx.app import ShieldTx
+from shieldtx.cli import letters
+from shieldtx.cli.failures import FAILED
+from shieldtx.cli.invocation import invocation
+from shieldtx.cli.output import AsJson, print_json, print_line
+from shieldtx.cli.persons import operator, says_yes
+from shieldtx.cli.waiting import (
+    Group,
+    Limit,
+    Status,
+    Topic,
+    Waiting,
+    Who,
+    Yes,
+    in_group,
+    record_of,
+    rows_of,
+    waiting_in,
+)
+from shieldtx.errors import ConfigurationError
+from shieldtx.store.dead_letters import DeadLetter
+from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_of
+
+Refs = Annotated[
+    list[str] | None,
+    typer.Argument(help="Ids of events, and GROUP/TOPIC/PARTITION/OFFSET of parked records."),
+]
+Reason = Annotated[str, typer.Option("--reason", help="Reason of the discard, for the audit.")]
+
+
+def discard(
+    context: typer.Context,
+    refs: Refs = None,
+    *,
+    reason: Reason,
+    status: Status = None,
+    group: Group = None,
+    topic: Topic = None,
+    limit: Limit = 50,
+    who: Who = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Discard FAILED events, DEAD compensations and parked records for good.
+
+    Nothing is published, handled or compensated any more, and nothing is undone: the effect of an
+    event whose rollback is discarded stays. Who did it and why is written into shield_audit, in the
+    same transaction. Without ids, --status chooses what `shieldtx dead list` shows with the same
+    options. A row that waits no more stays as it is and is named, and the exit status is 1.
+
+    Example: `shieldtx dead discard --status PARKED --group stock --reason "a test of the producer"`
+
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA,
+    SHIELDTX_TOPIC_PREFIX, SHIELDTX_RETENTION_OUTBOX, SHIELDTX_RETENTION_INBOX.
+    """
+    if not reason.strip():
+        raise ConfigurationError("--reason: say why, the audit keeps it")
+    if bool(refs) == (status is not None) or (refs and topic is not None):
+        raise ConfigurationError(
+            "name rows by their ids, or choose them by --status, --group and --topic"
+        )
+    app = invocation(context).service()
+    app.schema.check()
+    if refs:
+        chosen = _named(app, refs, group)
+    else:
+        chosen = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
+    if chosen:
+        _confirm(chosen, yes=yes)
+    found = app.discards().discard(chosen, who=who or operator(), reason=reason)
+    _tell(found, as_json=as_json)
+
+
+def _named(app: ShieldTx, refs: Sequence[str], group: str | None) -> list[Discardable]:
+    store, named = app.dead_letters(), dict[str, Discardable]()
+    for ref in refs:
+        if "/" in ref:
+            row: Discardable = record_of(store, ref)
+            if group not in {None, row.group}:
+                raise ConfigurationError(f"{ref!r} is not of group {group}")
+        else:
+            row = _chosen(in_group(rows_of(store, ref), group))
+        named[str(row)] = row
+    return list(named.values())
+
+
+def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
+    """Return the one row of an event that can be discarded, or the one that is left as it is."""
+    possible = [row for row in rows if row.status in DISCARD]
+    if len(possible) > 1:
+        named = ", ".join(map(str, possible))
+        raise ConfigurationError(f"choose one with --group: {named}")
+    return possible[0] if possible else rows[0]
+
+
+def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
+    for row in rows:
+        if letters.status_of(row) in set(Waiting):
+            typer.echo(f"warning: {letters.titled(row)}; {consequence_of(row)}", err=True)
+    if not yes and not says_yes(f"Discard {len(rows)} for good?"):
+        typer.echo("nothing was discarded (scripts say --yes)", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _tell(found: Sequence[Discard], *, as_json: bool) -> None:
+    """Say what became of each; the exit status is 1 unless all are discarded."""
+    left = [each for each in found if not each.done]
+    if as_json:
+        print_json([_answer(each) for each in found])
+    else:
+        for each in found:
+            problem = "" if each.done else f" is left as it is: {_why_not(each)}"
+            print_line(f"{each.row}{problem or ' is discarded'}")
+        print_line(f"discarded: {len(found) - len(left):,}, left as they are: {len(left):,}")
+    if left:
+        raise typer.Exit(FAILED)
+
+
+def _answer(each: Discard) -> dict[str, Any]:
+    return letters.summary_of(each.row) | {
+        "status": each.status,
+        "discarded": each.done,
+        "problem": None if each.done else _why_not(each),
+    }
+
+
+def _why_not(each: Discard) -> str:
+    if each.status is None:
+        return "the row is gone"
+    return f"it is {each.status}, and only {', '.join(Waiting)} rows can be discarded"

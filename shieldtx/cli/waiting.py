@@ -1,0 +1,105 @@
+"""What waits for an operator: the options that choose rows, and the rows that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from shieldtx.app import ShieldTx
+from shieldtx.cli import letters
+from shieldtx.errors import ConfigurationError
+from shieldtx.events import physical_topic
+from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
+
+
+class Waiting(StrEnum):
+    """The states in which a row waits for an operator."""
+
+    FAILED = "FAILED"
+    DEAD = "DEAD"
+    PARKED = "PARKED"
+
+
+Status = Annotated[Waiting | None, typer.Option("--status", help="Only rows in this state.")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="Only what this consumer group received.")
+]
+Topic = Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind.")]
+Who = Annotated[
+    str | None,
+    typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+_NUMBER = re.compile("[0-9]{1,18}")
+_LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {
+    Waiting.FAILED: OutboxStatus.FAILED,
+    Waiting.DEAD: InboxStatus.DEAD,
+}
+
+
+def waiting_in(
+    app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
+) -> list[DeadLetter | ParkedRecord]:
+    """Return what waits for an operator, up to `limit` dead letters and parked records each."""
+    store, found = app.dead_letters(), list[DeadLetter | ParkedRecord]()
+    if status is not Waiting.PARKED:
+        of_status = None if status is None else _LETTERS[status]
+        found += store.latest(limit=limit, group=group, topic=topic, status=of_status)
+    if status in {Waiting.PARKED, None}:
+        prefix = app.settings.topic_prefix
+        topics = None if topic is None else [physical_topic(prefix, topic, kind) for kind in TxKind]
+        found += store.parked(limit=limit, group=group, topics=topics, values=False)
+    return found
+
+
+def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:
+    """Return the rows of the event with an id; raises ConfigurationError where there are none."""
+    try:
+        event_id = UUID(ref)
+    except ValueError:
+        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx dead list`") from None
+    found = store.find(event_id)
+    if not found:
+        raise ConfigurationError(f"there is no event {event_id} in this database")
+    return found
+
+
+def record_of(store: SqlDeadLetters, ref: str) -> ParkedRecord:
+    """Return the parked record with a name; raises ConfigurationError where there is not one."""
+    parts = ref.split("/")
+    needed = len(letters.RECORD_REF)
+    if len(parts) not in (needed, needed + 1) or not all(map(_NUMBER.fullmatch, parts[2:4])):
+        raise ConfigurationError(f"{ref!r}: write it as {'/'.join(letters.RECORD_REF)}")
+    group, topic, partition, offset, *digest = parts
+    found = store.find_parked(
+        group=group,
+        topic=topic,
+        partition=int(partition),
+        offset=int(offset),
+        digest="".join(digest),
+    )
+    if not found:
+        raise ConfigurationError(f"there is no parked record {ref} in this database")
+    if len(found) > 1:
+        refs = ", ".join(record.ref for record in found)
+        raise ConfigurationError(
+            f"{len(found)} records were parked from {ref}, as its topic was recreated: name one "
+            f"of {refs}"
+        )
+    return found[0]
+
+
+def in_group(rows: Sequence[DeadLetter], group: str | None) -> list[DeadLetter]:
+    """Return those of an event's rows that a group received, or all of them without a group."""
+    wanted = [row for row in rows if group is None or row.group == group]
+    if not wanted:
+        raise ConfigurationError(f"group {group} has not received event {rows[0].envelope.id}")
+    return wanted

@@ -1,0 +1,211 @@
+"""Compensation: takes an event back, once, from what this service's own tables know of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final, Protocol
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import NothingToCompensate
+from shieldtx.events import Envelope, age_of
+from shieldtx.handlers import ConsumerGroup, Handler
+from shieldtx.outbox import Outbox
+from shieldtx.ports import Attempt, InboxStore, Original
+from shieldtx.states import InboxStatus, TxKind
+
+log = logging.getLogger(__name__)
+
+_NOT_APPLIED = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED}
+SURE: Final = 0.9
+"""The part of the retention within which a settled row is there, whatever the clocks are."""
+
+_UNFINISHED = {InboxStatus.INIT, InboxStatus.PROCESSING}
+
+
+class EventUnfinished(Exception):
+    """The event of a rollback is in the inbox and not settled: the rollback waits for it."""
+
+
+class CameTooLate(NothingToCompensate):
+    """The event of a rollback may have been applied and purged, or it may never have come."""
+
+
+class Call(Protocol):
+    """Runs a handler on one event, see `Inbox.call`."""
+
+    def __call__(
+        self, session: Session, handler: Handler, envelope: Envelope, *, cause: Envelope | None
+    ) -> None:
+        """Run it, events that it writes naming `cause` as theirs."""
+        ...
+
+
+class Compensation:
+    """Compensates what the rollbacks of one group name."""
+
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        store: InboxStore,
+        outbox: Outbox,
+        call: Call,
+        kept_for: timedelta | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Compensate with the handlers of `group`, run by `call`.
+
+        Settled rows are purged from the inbox after `kept_for` at the earliest; None: never.
+        """
+        self._group = group
+        self._store = store
+        self._outbox = outbox
+        self._call = call
+        self._kept_for = kept_for
+        self._wall_clock = wall_clock
+
+    def run(self, attempt: Attempt, handler: Handler) -> bool:
+        """Compensate the event of a rollback in one transaction with the rollback's PROCESSED.
+
+        Returns False when nothing is to be compensated: it was before, or the event was never
+        applied here. Raises EventUnfinished, having done nothing, when the group has yet to handle
+        the event; NothingToCompensate when the event is gone.
+        """
+        with self._store.effect(attempt) as session:
+            original = self._store.original(session, attempt, own=True)
+            if original is not None and self._outbox.owns(original.envelope):
+                return self._take_back_own(session, attempt, handler, original)
+            self._refuse_without_event(attempt)
+            original = self._store.original(session, attempt, own=False)
+            if original is None:
+                self._refuse_late(attempt)
+                self._fence(session, attempt)
+                return False
+            if original.envelope.causation_id == attempt.envelope.id:
+                # A tombstone of its own: it was DEAD, and a person replays it.
+                self._refuse_late(attempt)
+            if original.compensated or original.status in _NOT_APPLIED:
+                return False
+            if original.status in _UNFINISHED:
+                raise _unfinished(attempt)
+            self._take_back(session, attempt, handler, original)
+        return True
+
+    def _take_back_own(
+        self, session: Session, attempt: Attempt, handler: Handler, original: Original
+    ) -> bool:
+        if original.compensated:
+            return False
+        self._stop_effect(session, attempt, original)
+        self._take_back(session, attempt, handler, original)
+        self._pass_on(session, original.envelope, attempt)
+        return True
+
+    def _take_back(
+        self, session: Session, attempt: Attempt, handler: Handler, original: Original
+    ) -> None:
+        # Stamped before the handler runs: an effect that is settled later came too late.
+        self._store.mark_compensated(session, attempt)
+        self._call(session, handler, original.envelope, cause=attempt.envelope)
+
+    def _stop_effect(self, session: Session, attempt: Attempt, original: Original) -> None:
+        """Let no effect follow the compensation where the group handles its service's own event."""
+        envelope = original.envelope
+        if self._group.handler_of(envelope.type, TxKind.COMMIT) is None:
+            return
+        named = attempt.envelope.evolve(causation_source=envelope.source)
+        attempt = attempt._replace(envelope=named)
+        received = self._store.original(session, attempt, own=False)
+        if received is None:
+            self._fence(session, attempt)
+        elif received.status in _UNFINISHED:
+            raise _unfinished(attempt)
+
+    def close(self, session: Session, attempt: Attempt) -> None:
+        """Have the event of a rollback that came too late refused, should it come.
+
+        Raises EventUnfinished when it has come meanwhile.
+        """
+        if not self._store.fence(session, attempt):
+            original = self._store.original(session, attempt, own=False)
+            if original is not None and original.status is not InboxStatus.FENCED:
+                raise _unfinished(attempt)
+
+    def _fence(self, session: Session, attempt: Attempt) -> None:
+        """Have the event refused when it comes."""
+        rollback = attempt.envelope
+        if not self._store.fence(session, attempt):
+            if self._store.original(session, attempt, own=False) is not None:
+                raise _unfinished(attempt)
+            raise NothingToCompensate(
+                f"the rollback {rollback.id} names {rollback.causation_id} of "
+                f"{rollback.causation_source}, which is a rollback itself: nothing takes one back"
+            )
+        log.info(
+            "rollback %s came before event %s of %s, which group %s will refuse",
+            rollback.id,
+            rollback.causation_id,
+            rollback.causation_source,
+            attempt.group,
+        )
+
+    def _refuse_without_event(self, attempt: Attempt) -> None:
+        """Raise NothingToCompensate unless the event may be in the inbox, or may still come."""
+        rollback = attempt.envelope
+        event_id, source = rollback.causation_id, rollback.causation_source
+        if event_id is None:
+            raise NothingToCompensate(f"the rollback {rollback.id} names no event")
+        if source in {self._outbox.source, None}:
+            raise NothingToCompensate(
+                f"the rollback {rollback.id} names event {event_id}, which is not in "
+                "this service's outbox: purged, or never written"
+            )
+
+    def _refuse_late(self, attempt: Attempt) -> None:
+        """Raise CameTooLate for an event that may have been applied here and purged."""
+        rollback = attempt.envelope
+        if rollback.causation_id is not None and (age := self._too_old(rollback.causation_id)):
+            raise CameTooLate(
+                f"the rollback {rollback.id} comes too late: event {rollback.causation_id} of "
+                f"{rollback.causation_source} is {age.days} days old, and rows of that age are "
+                f"purged here (SHIELDTX_RETENTION_INBOX is {self._kept_for}). Find out whether "
+                f"group {attempt.group!r} had applied the event, and undo it by hand"
+            )
+
+    def _pass_on(self, session: Session, undone: Envelope, attempt: Attempt) -> None:
+        """Take back the event whose handler wrote the undone one: a chain goes back in order.
+
+        It ends with an event that a compensation wrote: nothing takes a rollback back.
+        """
+        cause = self._store.cause(session, undone)
+        if cause is not None and cause.kind is TxKind.ROLLBACK:
+            return
+        if cause is not None:
+            reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
+            self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
+        elif undone.causation_id is not None and (age := self._too_old(undone.causation_id)):
+            raise NothingToCompensate(
+                f"{undone.type} {undone.id} was written because of event {undone.causation_id} of "
+                f"{undone.causation_source}, which is {age.days} days old and was perhaps purged "
+                f"here (SHIELDTX_RETENTION_INBOX is {self._kept_for}): it cannot be taken back "
+                "too. Undo both by hand"
+            )
+
+    def _too_old(self, event_id: UUID) -> timedelta | None:
+        """Return the age of an event whose settled row may have been purged; None: it cannot."""
+        age = age_of(event_id, self._wall_clock())
+        is_over = age is not None and self._kept_for is not None and age > self._kept_for * SURE
+        return age if is_over else None
+
+
+def _unfinished(attempt: Attempt) -> EventUnfinished:
+    rollback = attempt.envelope
+    return EventUnfinished(
+        f"the rollback {rollback.id} waits for event {rollback.causation_id}, which the group "
+        f"{attempt.group!r} has received and not settled"
+    )

@@ -1,0 +1,263 @@
+"""Half messages: prepared before a local transaction, and sent or discarded as that one ends.
+
+For local transactions that are not in the outbox's own database; where they are, an event that is
+added to them needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from time import time as unix_time
+from typing import Any, TypedDict, Unpack
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from shieldtx.delays import due
+from shieldtx.entries import Entry, enter_at_commit, enter_now
+from shieldtx.errors import (
+    EventRefused,
+    IllegalTransition,
+    TransactionRefused,
+)
+from shieldtx.events import NO_HEADERS, Envelope, Event, age_of
+from shieldtx.outbox import CallersTransaction, caller_of
+from shieldtx.ports.half import Barrier, HalfStore, Preparation
+from shieldtx.states import LocalOutcome, Operation, OutboxStatus
+from shieldtx.verdicts import outcomes
+
+_ENDS = {
+    LocalOutcome.COMMIT: {
+        OutboxStatus.INIT,
+        OutboxStatus.PROCESSING,
+        OutboxStatus.PROCESSED,
+        OutboxStatus.FAILED,
+    },
+    LocalOutcome.ROLLBACK: {OutboxStatus.DISCARDED},
+}
+"""Where a message may be found that has ended so before."""
+
+_TO_END = {
+    LocalOutcome.COMMIT: ("committed", "commit"),
+    LocalOutcome.ROLLBACK: ("rolled back", "roll back"),
+}
+
+OPPOSITES = {
+    LocalOutcome.COMMIT: LocalOutcome.ROLLBACK,
+    LocalOutcome.ROLLBACK: LocalOutcome.COMMIT,
+}
+
+
+class Parts(TypedDict, total=False):
+    """What a half message may be made of, besides its type and its payload."""
+
+    key: str | None
+    """It keeps order, by the commit."""
+    biz_key: str | None
+    operation: Operation
+    headers: Mapping[str, str]
+    delay: timedelta | None
+    """When it is due: from the commit on."""
+    at: datetime | None
+    """When it is due, as an aware datetime: then or with the commit, whichever is later."""
+    immunity: timedelta | None
+    """How long it is not asked about; None: as configured."""
+
+
+class HalfMessages:
+    """Prepares half messages and ends them by the word of their application.
+
+    Each call is a transaction of its own in the outbox's database. A word that is lost on its way
+    is no harm: whoever declares that he can tell is asked, see checkback.py.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: HalfStore,
+        barrier_of: Callable[[str], Barrier | None],
+        seal: Callable[[Event], Envelope],
+        after_commit: Callable[[], None],
+        barrier_retention: timedelta = timedelta.max,
+    ) -> None:
+        """Rows of the barriers stay for `barrier_retention`."""
+        self._barrier_retention = barrier_retention
+        self._store = store
+        self.barrier_of = barrier_of
+        """By event type; None where another one tells the end of its local transactions."""
+        self._seal = seal
+        self._after_commit = after_commit
+
+    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[Parts]) -> UUID:
+        """Store a half message and return its id.
+
+        Raises EventRefused naming the field, UnknownEventType, and what the database raises: then
+        the local transaction is not to be run.
+        """
+        when, immunity = due(parts.get("delay"), parts.get("at")), parts.get("immunity")
+        if immunity is not None and immunity < timedelta(0):
+            raise EventRefused("immunity", f"{immunity} is in the past")
+        event = Event(
+            type=event_type,
+            payload=payload,
+            key=parts.get("key"),
+            biz_key=parts.get("biz_key"),
+            operation=parts.get("operation", Operation.INSERT),
+            headers=parts.get("headers", NO_HEADERS),
+        )
+        message = Preparation(
+            envelope=self._seal(event), delay=when.delay, at=when.at, immunity=immunity
+        )
+        self._store.prepare([message])
+        return event.id
+
+    def end(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> None:
+        """Commit or roll back half messages: all in one transaction, in this order.
+
+        Again is no error. Raises IllegalTransition, having ended the others, for those that ended
+        otherwise before, that wait for a person, or that are not there.
+        """
+        before = self._store.resolve(event_ids, outcome)
+        if outcome is LocalOutcome.COMMIT and OutboxStatus.HALF in before.values():
+            self._after_commit()
+        problems = [
+            problem
+            for event_id in event_ids
+            if (problem := _problem(event_id, before.get(event_id), outcome))
+        ]
+        if problems:
+            raise IllegalTransition("; ".join(problems))
+
+    def commit(self, event_ids: Sequence[UUID]) -> None:
+        """Commit half messages as `end` does; where a barrier is declared, only if that agrees.
+
+        Raises TransactionRefused, having ended the others, where the local transaction has not
+        committed: one that rolled back, or never entered its barrier, has its message discarded.
+        So it does for a message that its barrier has forgotten; an operator decides about that one.
+        """
+        self._end_confirmed(event_ids, LocalOutcome.COMMIT)
+
+    def rollback(self, event_ids: Sequence[UUID]) -> None:
+        """Roll half messages back as `end` does; where a barrier is declared, only if that agrees.
+
+        A local transaction that has not come is shut out. Raises TransactionRefused, having ended
+        the others, where it has committed, and the message is sent, or is in flight.
+        """
+        self._end_confirmed(event_ids, LocalOutcome.ROLLBACK)
+
+    def _end_confirmed(self, event_ids: Sequence[UUID], said: LocalOutcome) -> None:
+        barriers = self._barriers_of(event_ids)
+        forgotten = {i for i, barrier in barriers.items() if self._is_forgotten(i, barrier)}
+        found = outcomes({i: barriers[i] for i in barriers if i not in forgotten})
+        ended = dict.fromkeys(event_ids, said) | found
+        self.end_each({i: its for i, its in ended.items() if i not in forgotten})
+        problems = [
+            contradiction(i, said=said, found=its) for i, its in found.items() if its is not said
+        ] + [_forgotten(event_id, self._barrier_retention) for event_id in sorted(forgotten)]
+        if problems:
+            raise TransactionRefused("; ".join(problems))
+
+    def _is_forgotten(self, event_id: UUID, barrier: Barrier) -> bool:
+        """Whether a row of the local transaction may have been purged from the barrier.
+
+        To ask the barrier would then take a local transaction that committed for one that did not.
+        """
+        age = age_of(event_id, unix_time())
+        is_old = age is not None and age >= self._barrier_retention
+        return is_old and barrier.look(event_id) is LocalOutcome.UNKNOWN
+
+    def end_each(self, told: Mapping[UUID, LocalOutcome]) -> None:
+        """End each message its way; those that are UNKNOWN are left to their checks."""
+        for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
+            ids = [event_id for event_id, its in told.items() if its is outcome]
+            if ids:
+                self.end(ids, outcome)
+
+    def _barriers_of(self, event_ids: Sequence[UUID]) -> dict[UUID, Barrier]:
+        """Return the barriers of the messages that are still HALF and have one."""
+        return {
+            event_id: barrier
+            for event_id, event_type in self._store.half_types(event_ids).items()
+            if (barrier := self.barrier_of(event_type)) is not None
+        }
+
+    def guard(self, transaction: CallersTransaction, event_ids: Sequence[UUID]) -> None:
+        """Guard the transaction with half messages that were prepared by hand.
+
+        They are to be committed by hand. Raises TransactionRefused for those that are not HALF or
+        have no barrier; else as `Half.guard` does.
+        """
+        barriers = self._barriers_of(event_ids)
+        missing = [str(each) for each in event_ids if each not in barriers]
+        if missing:
+            raise TransactionRefused(
+                f"half message {', '.join(missing)} has ended, is not there or has no barrier: "
+                "prepare it first, and declare `shield.barrier(...)` for its event type"
+            )
+        enter(transaction, barriers)
+
+
+def enter(transaction: CallersTransaction, barriers: Mapping[UUID, Barrier]) -> list[Entry]:
+    """Enter the barriers of half messages, each database's in one statement."""
+    caller = session_of(transaction)
+    entries = []
+    for barrier in dict.fromkeys(barriers.values()):
+        ids = [event_id for event_id, its in barriers.items() if its is barrier]
+        if isinstance(caller_of(transaction), AsyncSession) and isinstance(caller, Session):
+            entries.append(enter_at_commit(caller, barrier, ids))
+        else:
+            entries.append(enter_now(caller, barrier, ids))
+    return entries
+
+
+def session_of(transaction: CallersTransaction) -> Session | Connection:
+    """Return the synchronous session of an AsyncSession, the caller's own object of others."""
+    caller = caller_of(transaction)
+    return caller.sync_session if isinstance(caller, AsyncSession) else caller
+
+
+def contradiction(event_id: UUID, *, said: LocalOutcome, found: LocalOutcome) -> str:
+    """Say how the barrier contradicts a COMMIT or a ROLLBACK."""
+    if found is LocalOutcome.UNKNOWN:
+        ended, first = _TO_END[said]
+        return (
+            f"the local transaction of half message {event_id} is not known to have {ended}: "
+            f"{first} it first; a check finds its end"
+        )
+    if found is LocalOutcome.COMMIT:
+        return (
+            f"by its barrier, the local transaction of half message {event_id} committed, so that "
+            "the message is sent: say ROLLBACK only before the commit, and let no error of "
+            "`rollback_on` be raised behind it"
+        )
+    return (
+        f"by its barrier, the local transaction of half message {event_id} did not commit, so that "
+        "the message is discarded. Either it rolled back: say so where that is meant, with "
+        "tx.rollback() or by returning LocalOutcome.ROLLBACK. Or its commit() was not called. Or "
+        "an error of the database was swallowed: let the error out, or try the statement in "
+        "session.begin_nested(). Or it was not guarded: call guard(session) in each local "
+        "transaction, before anything else"
+    )
+
+
+def _forgotten(event_id: UUID, retention: timedelta) -> str:
+    """Say why neither outcome of a message is believed."""
+    return (
+        f"half message {event_id} is older than {retention} (SHIELDTX_RETENTION_BARRIER), so that "
+        "its barrier does not know any more how the local transaction ended: an operator decides, "
+        f"see `shieldtx half show {event_id}`"
+    )
+
+
+def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome) -> str | None:
+    """Say why a message could not be ended so; None where it was, now or before."""
+    if before is None:
+        return f"there is no half message {event_id}"
+    if before is OutboxStatus.UNRESOLVED:
+        return f"half message {event_id} waits for a person: `shieldtx half show {event_id}`"
+    if before is OutboxStatus.HALF or before in _ENDS[outcome]:
+        return None
+    return f"half message {event_id} cannot {outcome}: it is {before} by an earlier word or check"

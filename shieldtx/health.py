@@ -1,0 +1,85 @@
+"""The health of a worker: whether its passes end in time, and whether any of them succeeds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from shieldtx.errors import BrokerUnavailable
+
+NEVER: Final = timedelta(0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symptom:
+    """A tick that hangs or fails, and for how long."""
+
+    tick: str
+    seconds: float
+
+
+class Health:
+    """Keeps when each pass began, and since when the passes of each tick fail."""
+
+    def __init__(
+        self,
+        *,
+        watchdog: timedelta,
+        failure_limit: timedelta,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Allow a pass `watchdog`, and a tick `failure_limit` (NEVER: any time) without success."""
+        self._clock = clock
+        self._watchdog = watchdog
+        self._failure_limit = failure_limit
+        self._began: dict[str, float] = {}
+        self._failing: dict[str, tuple[float, float]] = {}
+        """When the first and the last of its failed passes ended, since its last good one."""
+
+    @contextmanager
+    def watching(self, tick: str) -> Iterator[None]:
+        """Count the block as one pass of a tick, or as a part of it."""
+        self._began[tick] = self._clock()
+        try:
+            yield
+        finally:
+            self._began.pop(tick, None)
+
+    def succeeded(self, tick: str) -> None:
+        """Note a good pass."""
+        self._failing.pop(tick, None)
+
+    def failed(self, tick: str, error: Exception) -> None:
+        """Note a failed pass; an unreachable broker does not count, a restart is no remedy."""
+        if isinstance(error, BrokerUnavailable):
+            self._failing.pop(tick, None)
+        else:
+            now = self._clock()
+            first, _ = self._failing.get(tick, (now, now))
+            self._failing[tick] = first, now
+
+    def hung(self) -> Symptom | None:
+        """Return a tick whose pass takes longer than the watchdog allows."""
+        now = self._clock()
+        # A copy: passes begin and end in other threads.
+        for tick, began in list(self._began.items()):
+            if now - began > self._watchdog.total_seconds():
+                return Symptom(tick=tick, seconds=now - began)
+        return None
+
+    def failing(self) -> Symptom | None:
+        """Return a tick without a good pass for longer than the limit.
+
+        From its first failed pass to its last: one in progress may be good, and how long it takes
+        is the watchdog's concern.
+        """
+        if self._failure_limit == NEVER:
+            return None
+        for tick, (first, last) in list(self._failing.items()):
+            if last - first > self._failure_limit.total_seconds():
+                return Symptom(tick=tick, seconds=last - first)
+        return None

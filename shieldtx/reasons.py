@@ -1,0 +1,220 @@
+"""What logs, tables and topics say of an error: of a database's, nothing that its rows contain."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy.exc import PendingRollbackError, StatementError
+
+WITH_TRACEBACK: Final = {"with_traceback": True}
+"""`extra` of a log entry whose traceback is shown even where its error explains itself."""
+
+_QUOTING: Final = ("22", "38", "39", "P0")
+"""Classes of SQLSTATE whose primary message may quote a value: data, and errors of functions."""
+_RAISED: Final = "exec_stmt_raise"
+"""The function of the server that raises what a PL/pgSQL function wants, under any SQLSTATE."""
+_POSTGRESQL: Final = {"psycopg", "psycopg2", "asyncpg", "pg8000"}
+_ADAPTED: Final = "sqlalchemy.dialects."
+"""SQLAlchemy's modules have classes that stand for those of asynchronous drivers."""
+_LONGEST_LEFT_OUT = 4
+"""A detail of fewer characters is part of too many other texts."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error's class and message, without what database errors tell of rows."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message, without what database errors tell of rows.
+
+    Of a database error the primary message, the SQLSTATE and the constraint's name are left; where
+    the message may quote a value, the name of the driver's class instead. Where another error
+    quotes one that it was raised from, or beside, that part is reduced likewise.
+    """
+    text = _summary(error)
+    return _without_details(str(error), error) if text is None else text
+
+
+def loggable(error: BaseException) -> BaseException:
+    """Return an error whose formatted traceback has the messages that message_of gives.
+
+    The error itself, where it has nothing to do with a database; else a copy, with its chain.
+    """
+    if all(_summary(each) is None for each in _chain(error)):
+        return error
+    return _copy(error, {})
+
+
+def _summary(error: BaseException) -> str | None:
+    """Return what may be said of a database error; None for any other error."""
+    if isinstance(error, PendingRollbackError):
+        return str(error).partition(" Original exception was:")[0]
+    if isinstance(error, StatementError):
+        if error.orig is None:
+            return str(error.args[0]) if error.args else ""
+        return _summary(error.orig) or f"{type(error.orig).__name__}: {error.orig}"
+    if not _is_of_driver(error):
+        return None
+    fields = _fields(error)
+    message = f"{fields.condition}, whose text is left out" if fields.quotes else fields.message
+    named = [f"SQLSTATE {fields.sqlstate}"] if fields.sqlstate else []
+    named += [f"constraint {fields.constraint}"] if fields.constraint else []
+    return f"{message} ({', '.join(named)})" if named else message
+
+
+def _is_of_driver(error: BaseException) -> bool:
+    """Whether an error's class, or one that it is derived from, is a database driver's."""
+    return any(map(_is_a_drivers, type(error).__mro__))
+
+
+def _is_a_drivers(kind: type) -> bool:
+    """Whether a class is from a package with PEP 249's module globals, or from asyncpg."""
+    if kind.__module__.startswith(_ADAPTED) or _root_of(kind) in _POSTGRESQL:
+        return True
+    packages = accumulate(kind.__module__.split("."), "{}.{}".format)
+    return any(hasattr(sys.modules.get(package), "apilevel") for package in packages)
+
+
+class _Fields(NamedTuple):
+    """What a driver's error consists of."""
+
+    message: str
+    condition: str
+    """The name of the driver's class, which drivers for PostgreSQL derive from the SQLSTATE."""
+    sqlstate: str | None = None
+    constraint: str | None = None
+    routine: str | None = None
+    """The function of the server's source that has raised it."""
+
+    @property
+    def quotes(self) -> bool:
+        """Whether the message may quote a value, in whatever language."""
+        of_client = self.sqlstate is None and self.condition == "DataError"
+        return of_client or self.routine == _RAISED or (self.sqlstate or "").startswith(_QUOTING)
+
+
+def _fields(error: BaseException) -> _Fields:
+    """Return what an error consists of, driver by driver."""
+    diag, condition = getattr(error, "diag", None), type(error).__name__
+    if primary := getattr(diag, "message_primary", None):
+        # psycopg and psycopg2
+        sqlstate = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        constraint = getattr(diag, "constraint_name", None)
+        routine = getattr(diag, "source_function", None)
+        return _Fields(primary, condition, sqlstate, constraint, routine)
+    first = error.args[0] if error.args else ""
+    if isinstance(first, dict):
+        # pg8000
+        message = str(first.get("M", ""))
+        return _Fields(message, condition, first.get("C"), first.get("n"), first.get("R"))
+    if error.__cause__ is not None and _is_of_driver(error.__cause__):
+        # asyncpg, adapted by SQLAlchemy
+        return _fields(error.__cause__)
+    if hasattr(error, "constraint_name"):
+        # asyncpg
+        sqlstate, routine = (
+            getattr(error, name, None) for name in ("sqlstate", "server_source_function")
+        )
+        return _Fields(str(first), condition, sqlstate, error.constraint_name, routine)
+    if isinstance(error, sqlite3.Error) or _is_of_postgresql(error):
+        # Its message comes from the client, or from SQLite, which names columns only.
+        return _Fields(str(error).partition("\nDETAIL:")[0], condition)
+    # MySQL, for one, puts values into its only message.
+    code = f"error {first} " if isinstance(first, int) else ""
+    return _Fields(f"{code}of {type(error).__module__}, whose text is left out", condition)
+
+
+def _is_of_postgresql(error: BaseException) -> bool:
+    return not _POSTGRESQL.isdisjoint(map(_root_of, type(error).__mro__))
+
+
+def _root_of(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _without_details(text: str, error: BaseException) -> str:
+    """Reduce the parts of a text that quote a database error of its chain."""
+    for other in _chain(error):
+        summary = _summary(other)
+        if summary is not None:
+            if quoted := str(other):
+                text = text.replace(quoted, summary)
+            for detail in _details(other):
+                text = text.replace(detail, "...")
+    return text
+
+
+def _details(error: BaseException) -> Iterator[str]:
+    """Yield what PostgreSQL tells of rows in the further fields of an error, and its message."""
+    first = error.args[0] if error.args else None
+    fields = _fields(error) if _is_of_driver(error) else None
+    diag: Any = getattr(error, "diag", None)
+    found = [
+        fields.message if fields and fields.quotes else None,
+        getattr(diag, "message_detail", None),
+        getattr(diag, "context", None),
+        getattr(error, "detail", None),
+        *((first.get("D"), first.get("W")) if isinstance(first, dict) else ()),
+    ]
+    yield from (each for each in found if isinstance(each, str) and len(each) > _LONGEST_LEFT_OUT)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all that it was raised from, beside, or for."""
+    seen: set[int] = set()
+    agenda: list[BaseException | None] = [error]
+    while agenda:
+        each = agenda.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        agenda += [each.__context__, each.__cause__]
+        if isinstance(each, StatementError):
+            agenda.append(each.orig)
+        if isinstance(each, BaseExceptionGroup):
+            agenda += each.exceptions
+
+
+def _copy(error: BaseException, made: dict[int, BaseException]) -> BaseException:
+    """Copy an error and its chain with reduced messages; classes and tracebacks stay."""
+    if id(error) in made:
+        return made[id(error)]
+    copy = made[id(error)] = _reduced(error, made)
+    copy.__traceback__ = error.__traceback__
+    copy.__cause__ = error.__cause__ and _copy(error.__cause__, made)
+    copy.__context__ = error.__context__ and _copy(error.__context__, made)
+    copy.__suppress_context__ = error.__suppress_context__
+    for note in getattr(error, "__notes__", ()):
+        copy.add_note(_without_details(str(note), error))
+    return copy
+
+
+def _reduced(error: BaseException, made: dict[int, BaseException]) -> BaseException:
+    """Return an error of the same class with a reduced message, and without its chain."""
+    if isinstance(error, BaseExceptionGroup):
+        copies = [_copy(each, made) for each in error.exceptions]
+        return BaseExceptionGroup(_without_details(error.message, error), copies)
+    kind, text = type(error), message_of(error)
+    try:
+        copy = kind.__new__(kind)
+        copy.args = (text,)
+        kept = {name: value for name, value in vars(error).items() if name != "__notes__"}
+        if isinstance(copy, StatementError):
+            vars(copy).update(kept | {"statement": None, "params": None, "detail": []})
+            copy.orig = None if copy.orig is None else _copy(copy.orig, made)
+        elif _summary(error) is None:
+            vars(copy).update(kept)
+        is_faithful = str(copy).startswith(text)
+    except Exception:  # noqa: BLE001  a class of the application's, which may do anything
+        is_faithful = False
+    if is_faithful:
+        return copy
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    stand_in: BaseException = type(kind.__name__, (Exception,), names)(text)
+    return stand_in

@@ -1,0 +1,27 @@
+"""Whether a caller's connection can take rows of shieldtx into its transaction."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Table
+
+from shieldtx.errors import TransactionRefused
+from shieldtx.store.dialects import dialect_of
+
+
+def admit(connection: Connection, table: Table, *, or_else: str) -> None:
+    """Raise TransactionRefused for a connection in AUTOCOMMIT, `or_else` saying what would follow.
+
+    Also where its `schema_translate_map` redirects the table: relays would not find the row.
+    """
+    if dialect_of(connection.dialect).is_autocommit(connection):
+        raise TransactionRefused(
+            f"the connection is in AUTOCOMMIT, so {or_else}; use a connection with transactions"
+        )
+    redirected = connection.get_execution_options().get("schema_translate_map") or {}
+    if table.schema in redirected:
+        there = redirected[table.schema]
+        raise TransactionRefused(
+            f"the connection's schema_translate_map redirects {table.fullname} to schema {there}, "
+            "where no relay of this service looks: set SHIELDTX_DATABASE_SCHEMA to the schema of "
+            "shieldtx's tables, which the map must not name"
+        )

@@ -1,0 +1,254 @@
+"""Blocked rows: those behind held keys leave the line, so that claims do not walk over them.
+
+The first of each key leaves at once, so that there is a fence (`store.fence`); the others follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from shieldtx.reasons import loggable
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.fence import Fence
+from shieldtx.store.low_water import SETTLING_S
+from shieldtx.store.statements import blocked as sql
+from shieldtx.store.statements.blocked import Key, Position
+from shieldtx.store.statements.fence import bounds, window
+from shieldtx.store.tables import Tables
+
+LOOK_EVERY_S = 1.0
+"""Between two looks at the line, when the last one has found little."""
+SHARE = 20
+"""Looks that find little take one part in so many of the relay's time, at most."""
+BUDGET_S = 0.2
+"""How long one look may take; fresh events of other keys wait meanwhile."""
+LONGEST_S = 5.0
+"""The same until there is a fence, where the claim before took half as long."""
+WINDOW = 2_000
+"""Rows of one statement."""
+LARGEST = 16
+"""So many windows of rows are blocked together where a statement of fewer takes little time."""
+STEP_S = 0.1
+"""How long a statement that blocks rows should take."""
+_KEYS_TOGETHER = 100
+_LAST = 2**63 - 1
+"""The largest number of a sequence."""
+_PART_OF_UNBLOCKING = 1 / 8
+_WORTH_IT = 1 / 10
+"""The part of its rows that a look has to block, or unblock, for the next to follow at once."""
+
+log = logging.getLogger(__name__)
+
+
+class BlockedRows:
+    """Blocks and unblocks rows of one relay's shards, in bounded steps between its claims.
+
+    What a settled row held is known at once. A periodic look finds what became free in any other
+    way: another relay settled it, this one's process ended in between, or a step failed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tables: Tables,
+        dialect: StoreDialect,
+        clock: Callable[[], float],
+        *,
+        source: str | None = None,
+    ) -> None:
+        """Keep a fence for claims of a `source`; None: of any."""
+        self.fence = Fence(tables, dialect, clock, source)
+        self._engine = engine
+        self._tables = tables
+        self._dialect = dialect
+        self._clock = clock
+        self._leased = sql.leased(tables, dialect)
+        self._held_shards = sql.held_shards(tables, dialect)
+        self._bounds = bounds(tables, dialect)
+        self._block_part = sql.block(tables, dialect)
+        self._holders = sql.holders(tables)
+        self._holders_of_key = sql.holders_of_key(tables)
+        self._freed: set[Key] = set()
+        """Keys of which a row was settled that had held them."""
+        self._next_look = clock()
+        self._after = 0
+        """How far the line was looked at."""
+        self._windows = 1
+        """How many are blocked together."""
+        self._to_look_at: deque[Position] = deque()
+        """Where each shard's blocked rows are still to be looked at."""
+        self._known: set[int] = set()
+        """Shards whose blocked rows were looked at, or are about to be."""
+        self._found = 0
+        self._seen = 0
+        self._is_fencing = False
+        """The last look has ended before the fence was set up."""
+
+    def freed(self, keys: Iterable[Key]) -> None:
+        """Note keys of which a row was settled that had held them."""
+        self._freed.update(keys)
+
+    def tend(self, relay: str, *, claim_took: float = 0.0) -> bool:
+        """Make some steps if they are due; return whether rows may be back in the line.
+
+        The claim that follows needs none of them, and finds out itself whether the database is
+        there: an error is logged, and the next look comes later.
+        """
+        began = self._clock()
+        is_look = began >= self._next_look
+        if not is_look and not self._freed:
+            return False
+        self._found = self._seen = 0
+        self._is_fencing = False
+        try:
+            unblocked = self._make_steps(relay, claim_took, is_look=is_look)
+        except SQLAlchemyError as error:
+            self._freed.clear()
+            # Its step may have been committed.
+            self.fence.forget()
+            pause = max(LOOK_EVERY_S, SHARE * (self._clock() - began))
+            self._next_look = began + pause
+            log.warning(
+                "rows behind held keys were not moved, which slows claims; next try in %.0f s",
+                pause,
+                exc_info=loggable(error),
+            )
+            return True
+        if is_look:
+            took = self._clock() - began
+            pause = max(LOOK_EVERY_S, SHARE * took)
+            if self._is_worth_it:
+                pause = 0.0
+            elif self.fence.is_missing:
+                pause = SETTLING_S
+            self._next_look = began + pause
+        return unblocked > 0
+
+    def _make_steps(self, relay: str, claim_took: float, *, is_look: bool) -> int:
+        ends = self._clock() + BUDGET_S
+        with self._engine.begin() as connection:
+            shards = connection.scalars(self._held_shards, sql.of_relay(relay)).all()
+        if not shards:
+            self._freed.clear()
+            self._known.clear()
+            self.fence.forget()
+            return 0
+        unblocked = self._unblock_freed(relay, ends)
+        if is_look:
+            # Its own part: it walks over all blocked rows, and finds hardly ever any.
+            until = min(self._clock() + BUDGET_S * _PART_OF_UNBLOCKING, ends)
+            unblocked += self._unblock(relay, shards, until)
+            until = self._clock() + max(BUDGET_S, min(2 * claim_took, LONGEST_S))
+            if self._set_up_fence(relay, until):
+                self._block(relay, ends)
+        return unblocked
+
+    def _set_up_fence(self, relay: str, ends: float) -> bool:
+        """Block the first row behind each held key; return whether there was time for all."""
+        while True:
+            with self._step(relay) as (connection, _):
+                goes_on = self.fence.sweep(connection, relay)
+            if not goes_on:
+                return True
+            if self._clock() >= ends:
+                self._is_fencing = True
+                return False
+
+    @contextmanager
+    def _step(self, relay: str) -> Iterator[tuple[Connection, Sequence[int]]]:
+        """Begin a transaction; yield the relay's shards, none of which changes hands in it."""
+        with self._engine.begin() as connection:
+            yield connection, connection.scalars(self._leased, sql.of_relay(relay)).all()
+
+    @property
+    def _is_worth_it(self) -> bool:
+        is_found = self._seen >= WINDOW and self._found > self._seen * _WORTH_IT
+        return is_found or self._is_fencing
+
+    def _block(self, relay: str, ends: float) -> None:
+        """Take rows behind held keys out of the line, from where the last look ended."""
+        while True:
+            began, size = self._clock(), WINDOW * self._windows
+            with self._step(relay) as (connection, _):
+                asked = window(relay, self._after, _LAST, size)
+                upto, count = connection.execute(self._bounds, asked).one()
+                part = sql.part(relay, self._after, upto)
+                found = connection.execute(self._block_part, part).rowcount if count else 0
+            self._found += found
+            self._seen += count
+            self._after = upto if count == size else 0
+            took = self._clock() - began
+            self._windows = max(1, min(LARGEST, int(self._windows * STEP_S / max(took, 1e-3))))
+            if not self._after or self._clock() >= ends:
+                return
+
+    def _unblock_freed(self, relay: str, ends: float) -> int:
+        """Bring the rows of freed keys back into the line, as many as there is time for."""
+        count = 0
+        # From their first rows on in each look: they may have been blocked again since.
+        to_do = deque(Position(shard, key) for shard, key in sorted(self._freed))
+        while to_do:
+            with self._step(relay) as (connection, shards):
+                count += self._unblock_next(connection, shards, to_do)
+            if self._clock() >= ends:
+                break
+        return count
+
+    def _unblock_next(
+        self, connection: Connection, shards: Sequence[int], to_do: deque[Position]
+    ) -> int:
+        """Bring back rows of some freed keys, no more than a statement is to take."""
+        free: dict[UUID, int] = {}
+        for _ in range(min(_KEYS_TOGETHER, len(to_do))):
+            position, size = to_do.popleft(), WINDOW - len(free)
+            if position.shard not in shards:
+                self._freed.discard((position.shard, position.key))
+                continue
+            asked = sql.after(position, size)
+            rows = connection.execute(self._holders_of_key, asked).all()
+            some, position = sql.free_among(rows, position)
+            free |= some
+            if len(rows) == size and some:
+                # Behind the others, which may be short.
+                to_do.append(position)
+                break
+            self._freed.discard((position.shard, position.key))
+        return self._bring_back(connection, free)
+
+    def _unblock(self, relay: str, shards: Sequence[int], ends: float) -> int:
+        """Bring back what became free unnoticed; of shards that are new here, all of it first."""
+        self._known.intersection_update(shards)
+        new = [shard for shard in shards if shard not in self._known]
+        self._to_look_at.extendleft(map(Position, new))
+        self._known.update(new)
+        if not self._to_look_at:
+            self._to_look_at.extend(map(Position, shards))
+        count = 0
+        while self._to_look_at:
+            position = self._to_look_at.popleft()
+            with self._step(relay) as (connection, mine):
+                if position.shard in mine:
+                    asked = sql.after(position, WINDOW)
+                    rows = connection.execute(self._holders, asked).all()
+                    free, position = sql.free_among(rows, position)
+                    count += self._bring_back(connection, free)
+                    if len(rows) == WINDOW:
+                        self._to_look_at.appendleft(position)
+            if self._clock() >= ends:
+                break
+        return count
+
+    def _bring_back(self, connection: Connection, free: Mapping[UUID, int]) -> int:
+        if free:
+            self.fence.retreat(min(free.values()))
+            connection.execute(sql.unblock(self._tables, self._dialect, list(free)))
+        self._found += len(free)
+        self._seen += len(free)
+        return len(free)

@@ -1,0 +1,139 @@
+"""The engines that shieldtx uses: how they connect, and when they drop a connection."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.single import SINGLE_ISOLATION
+
+LONGEST_LIFE: Final = timedelta(minutes=5)
+"""A connection of this age is replaced: the server's name may lead elsewhere by then."""
+
+MOST_CONNECTIONS: Final = 15
+_KEPT: Final = 5
+"""Connections that stay open in a pool, as SQLAlchemy has it."""
+
+_RESTED_S: Final = 0.5
+"""A connection that was unused for longer is tried first: the server may have closed it."""
+
+_RESTING_SINCE: Final = "shieldtx.resting_since"
+_OPENED_BY: Final = "shieldtx.opened_by"
+
+
+class Pooler(StrEnum):
+    """What is between shieldtx and the server."""
+
+    NONE = "none"
+    """Nothing, or what gives each client a server connection of its own."""
+    TRANSACTION = "transaction"
+    """PgBouncer in transaction mode, or the like: a session lasts for one transaction."""
+
+
+def open_engine(
+    url: URL, *, idle: timedelta, pooler: Pooler = Pooler.NONE, most: int = MOST_CONNECTIONS
+) -> Engine:
+    """Return an engine for shieldtx's own statements; it connects when it is used.
+
+    The server ends a transaction whose client has been silent for `idle`. A connection to a server
+    that became read-only, shuts down or refuses the role is closed, with all others of the pool.
+    The pool has `most` connections at a time.
+    """
+    dialect = dialect_of(url.get_dialect()())
+    pooled = pooler is Pooler.TRANSACTION
+    pool = {"max_overflow": most - _KEPT} if dialect.has_server else {}
+    engine = create_engine(
+        url,
+        **pool,
+        # Errors of handlers' statements go into logs and tables, their parameters do not.
+        hide_parameters=True,
+        pool_recycle=int(LONGEST_LIFE.total_seconds()),
+        **dialect.engine_arguments(url, idle=idle, pooled=pooled),
+    )
+    if not dialect.has_server:
+        return engine
+    event.listen(engine, "handle_error", _drop_the_useless)
+    event.listen(engine, "connect", _note_who_opened)
+    event.listen(engine, "checkin", _note_rest)
+    event.listen(engine, "checkout", partial(_try_the_rested, weakref.ref(engine)))
+    renew_after_fork(engine)
+    if pooled:
+        event.listen(engine, "begin", partial(_limit_idleness, idle))
+    else:
+        # Its sessions are READ COMMITTED by themselves.
+        engine.update_execution_options(**{SINGLE_ISOLATION: "AUTOCOMMIT"})
+    return engine
+
+
+def patient_engine(engine: Engine) -> Engine:
+    """Return a view of an application's engine at the isolation level that shieldtx needs."""
+    dialect = dialect_of(engine.dialect)
+    if not dialect.has_server:
+        return engine
+    renew_after_fork(engine)
+    return engine.execution_options(isolation_level=dialect.patient_isolation)
+
+
+def renew_after_fork(engine: Engine) -> None:
+    """Have a forked process open connections of its own: two would read each other's answers."""
+    if dialect_of(engine.dialect).has_server:
+        os.register_at_fork(after_in_child=partial(_forget_pool, weakref.ref(engine)))
+
+
+def _forget_pool(engine: weakref.ref[Engine]) -> None:
+    known = engine()
+    if known is not None:
+        known.dispose(close=False)
+
+
+def _drop_the_useless(context: ExceptionContext) -> None:
+    if dialect_of(context.dialect).is_useless(context.original_exception):
+        context.is_disconnect = True
+
+
+def _note_who_opened(connection: Any, entry: ConnectionPoolEntry) -> None:  # noqa: ARG001  SQLAlchemy's signature
+    entry.info[_OPENED_BY] = os.getpid()
+
+
+def _note_rest(connection: Any, entry: ConnectionPoolEntry) -> None:  # noqa: ARG001  SQLAlchemy's signature
+    entry.info[_RESTING_SINCE] = time.monotonic()
+
+
+def _try_the_rested(
+    engine: weakref.ref[Engine],
+    connection: Any,
+    entry: ConnectionPoolEntry,
+    proxy: PoolProxiedConnection,
+) -> None:
+    """Have the pool replace a connection that the server has closed, or another process opened.
+
+    To try each one at each checkout would cost a busy worker a part of its time.
+    """
+    if entry.info[_OPENED_BY] != os.getpid():
+        # A server that forks without Python's knowledge (uWSGI). Closing it would end it there.
+        entry.dbapi_connection = proxy.dbapi_connection = None  # type: ignore[misc]
+        raise DisconnectionError("the connection belongs to another process")
+    since, owner = entry.info.pop(_RESTING_SINCE, None), engine()
+    if since is None or owner is None or time.monotonic() - since < _RESTED_S:
+        return
+    try:
+        owner.dialect.do_ping(connection)
+    except owner.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError("the server has closed the connection") from error
+
+
+def _limit_idleness(idle: timedelta, connection: Connection) -> None:
+    dialect = dialect_of(connection.dialect)
+    if not dialect.is_autocommit(connection):
+        dialect.limit_idleness(connection, idle)

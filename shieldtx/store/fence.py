@@ -1,0 +1,144 @@
+"""The fence: where a relay's claims start while keys are held, whatever waits behind those.
+
+Rows behind held keys leave the line one by one, which takes minutes for a million of them. Until
+then each claim would walk over all of them. One blocked row holds all later rows of its key, so it
+is enough to block the first row behind each held key: claims may then start after the others. The
+fence is the number of the sequence up to which every row of the line is
+
+- behind a blocked row of its key and source, or
+- being published by this relay.
+
+Only the owner of a shard unblocks rows of it. So no row above the fence overtakes a row below it,
+whoever settles the row that holds the key. The fence retreats when a row below it may be free:
+
+- before a row is unblocked, and when rows of a claim are released;
+- when the shards or their epochs differ, which the claim itself compares;
+- when a sweep finds a row that an operator has put back into the line.
+
+A transaction that commits late writes below what is visible now. So a sweep goes only as far as the
+line reached at a moment, after every transaction that ran at that moment has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.low_water import SETTLING_S
+from shieldtx.store.statements import blocked, claim
+from shieldtx.store.statements import fence as sql
+from shieldtx.store.tables import Tables
+
+WINDOW = 50_000
+"""Rows of the line that one statement reads."""
+SHARE = 20
+"""Sweeps from the beginning take one part in so many of the relay's time, at most."""
+RESWEEP_S = 10.0
+"""Between the ends of two sweeps from the beginning, at least."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Target:
+    seq: int
+    next_to_run: int
+    since: float
+
+
+class Fence:
+    """Keeps the fence of one relay; on a database without sight of transactions it stays at 0."""
+
+    def __init__(
+        self, tables: Tables, dialect: StoreDialect, clock: Callable[[], float], source: str | None
+    ) -> None:
+        """Look at the rows of a `source`; None: at all of them."""
+        self._tables = tables
+        self._dialect = dialect
+        self._clock = clock
+        self._source = source
+        self._ahead = sql.ahead(tables, dialect)
+        self._digest = sql.digest(tables, dialect)
+        self._bounds = sql.bounds(tables, dialect)
+        self._unfenced = sql.unfenced(tables, dialect, only_source=source is not None)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, at the beginning."""
+        self.seq = 0
+        """Claims start after this number of the sequence."""
+        self.shards = 0
+        """The shards and epochs for which this holds, as a claim sees them."""
+        self._swept = 0
+        self._is_new = True
+        self._target: _Target | None = None
+        self._began = self._clock()
+        self._took = 0.0
+
+    def retreat(self, seq: int) -> None:
+        """Let claims find the row with this number again."""
+        self.seq = min(self.seq, max(seq - 1, 0))
+        self._swept = min(self._swept, self.seq)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the first sweep may begin soon."""
+        return self._is_new and self._target is not None
+
+    def sweep(self, connection: Connection, relay: str) -> bool:
+        """Make one step, in a transaction that locks the relay's shards; return whether to go on.
+
+        A sweep goes as far as the line reached at the end of the sweep before, or only up to the
+        fence while a transaction of that time runs.
+        """
+        seen, last = connection.execute(self._ahead, blocked.of_relay(relay)).one()
+        sight = claim.sight_of(seen) if seen else None
+        if sight is None:
+            # Without shards, a sweep sees nothing either.
+            self.forget()
+            return False
+        now = self._clock()
+        if sight.shards != self.shards:
+            self.forget()
+            self.shards = sight.shards
+        target = self._target
+        is_settled = target is None or (
+            sight.oldest_running >= target.next_to_run and now - target.since >= SETTLING_S
+        )
+        # Up to the fence no transaction is waited for: a long one would hide replayed rows.
+        upto = target.seq if target is not None and is_settled else self.seq
+        if upto > self._swept or (target is not None and is_settled):
+            goes_on = self._pass_window(connection, relay, upto)
+            self._took += self._clock() - now
+            if connection.scalar(self._digest, blocked.of_relay(relay)) != self.shards:
+                # A lease has run out meanwhile, and this step did not look at all rows.
+                self.forget()
+                return False
+            if goes_on:
+                return True
+        if is_settled:
+            self._target = _Target(seq=last, next_to_run=sight.next_to_run, since=now)
+        if now - self._began >= max(RESWEEP_S, SHARE * self._took):
+            self._swept, self._began, self._took = 0, now, 0.0
+        return False
+
+    def _pass_window(self, connection: Connection, relay: str, target: int) -> bool:
+        """Block what is to be blocked in the next rows; return whether there are more."""
+        after, self._is_new = self._swept, False
+        asked = sql.window(relay, after, target, WINDOW)
+        upto, count = connection.execute(self._bounds, asked).one()
+        is_last = count < WINDOW
+        if is_last:
+            upto = target
+        asked = sql.of_source(relay, after, upto, self._source)
+        rows = connection.execute(self._unfenced, asked).all()
+        if to_block := [event_id for event_id, _, is_held in rows if is_held]:
+            connection.execute(blocked.block_these(self._tables, self._dialect, to_block))
+        free = min((seq for _, seq, is_held in rows if not is_held), default=None)
+        if free is not None:
+            self.seq = min(self.seq, free - 1)
+            upto, is_last = free - 1, True
+        self._swept = max(after, upto)
+        self.seq = max(self.seq, self._swept)
+        return not is_last

@@ -1,0 +1,95 @@
+"""Batches that the database refuses, down to the one record that it refuses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+
+from shieldtx.errors import ShieldTxError
+from shieldtx.ports import Arrival, Parked, Receipt, ReceivedInPart, ReceivedRecord
+from shieldtx.reasons import reason_of
+
+log = logging.getLogger(__name__)
+
+Receive = Callable[[Sequence[Arrival], Sequence[Parked]], Receipt]
+
+_REFUSED: Final = ("22", "23", "54")
+"""Classes of SQLSTATE: data, integrity, limits of the server. A retry would meet them again."""
+_TOO_MUCH: Final = ("53200", "53400", "57014", "XX000")
+"""Out of memory, a configured limit, a timeout, an allocation above 1 GB: less may work."""
+
+
+def receive_in_halves(
+    receive: Receive, arrivals: Sequence[Arrival], parked: Sequence[Parked]
+) -> Receipt:
+    """Receive a batch; where the database refuses it as a whole, its halves in their order.
+
+    A refused record is parked with the reason. Raises ShieldTxError, which names the record, where
+    that does not help, and what `receive` raises for anything that is not the batch's fault; as
+    ReceivedInPart where earlier records are received.
+    """
+    try:
+        return receive(arrivals, parked)
+    except (DBAPIError, MemoryError) as error:
+        if not _may_be_its_fault(error):
+            raise
+        reason = error
+    if len(arrivals) + len(parked) > 1:
+        log.warning(
+            "%d records are stored in halves: %s", len(arrivals) + len(parked), reason_of(reason)
+        )
+        half, parked_half = (len(arrivals) + 1) // 2, (len(parked) + 1) // 2
+        if arrivals and parked:
+            half, parked_half = len(arrivals), 0
+        first = receive_in_halves(receive, arrivals[:half], parked[:parked_half])
+        try:
+            second = receive_in_halves(receive, arrivals[half:], parked[parked_half:])
+        except ReceivedInPart as part:
+            raise ReceivedInPart(_both(first, part.receipt), part.error) from part.error
+        except Exception as error:
+            raise ReceivedInPart(first, error) from error
+        return _both(first, second)
+    if arrivals and _is_refused(reason):
+        record = arrivals[0].record
+        log.error("parked %s: %s", _place(record), reason_of(reason))
+        refused = Parked(record=record, reason=f"the inbox refuses it: {reason_of(reason)}")
+        return receive_in_halves(receive, [], [refused])
+    record = (arrivals or parked)[0].record
+    raise ShieldTxError(
+        f"the record {_place(record)} ({record.size} bytes) cannot be stored: {reason_of(reason)}; "
+        "its partition waits until the database takes it, or the group's offset is set behind it"
+    ) from reason
+
+
+def _may_be_its_fault(error: DBAPIError | MemoryError) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    return not error.connection_invalidated and (_is_refused(error) or _state(error) in _TOO_MUCH)
+
+
+def _is_refused(error: DBAPIError | MemoryError) -> bool:
+    """Whether the server refuses what the rows hold."""
+    state = _state(error)
+    if state is None:  # of the driver itself, or SQLite
+        return isinstance(error, (DataError, IntegrityError))
+    return state.startswith(_REFUSED)
+
+
+def _state(error: DBAPIError | MemoryError) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+def _place(record: ReceivedRecord) -> str:
+    return f"{record.topic}[{record.partition}]@{record.offset}"
+
+
+def _both(first: Receipt, second: Receipt) -> Receipt:
+    return Receipt(
+        fresh=[*first.fresh, *second.fresh],
+        started=[*first.started, *second.started],
+        duplicates=first.duplicates + second.duplicates,
+        parked=first.parked + second.parked,
+    )

@@ -1,0 +1,53 @@
+"""How shieldtx connects to PostgreSQL: what it asks of libpq and of the server's session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import URL
+
+# A server that vanished is noticed within a minute, not after the kernel's two hours.
+_LIVELINESS: Mapping[str, int] = MappingProxyType(
+    {
+        "connect_timeout": 10,  # s
+        "keepalives": 1,
+        "keepalives_idle": 30,  # s
+        "keepalives_interval": 10,  # s
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,  # ms
+    }
+)
+
+
+def connection_parameters(url: URL) -> dict[str, Any]:
+    """Return the parameters by which a silent server is noticed; those of the URL prevail."""
+    given = set(url.query) | ({"connect_timeout"} if "PGCONNECT_TIMEOUT" in os.environ else set())
+    return {name: value for name, value in _LIVELINESS.items() if name not in given}
+
+
+def session_options(url: URL, *, idle: timedelta) -> str:
+    """Return the server's options for a session of shieldtx.
+
+    The server ends a transaction whose client has been silent for `idle`: a stopped process would
+    otherwise keep its row locks, and its shards. A pooled connection may be idle between
+    transactions. Times are exchanged in UTC, whatever the server's TimeZone.
+
+    Options of the URL, or of libpq's environment where the URL has none, stay and prevail. They do
+    not prevail over the isolation level: shieldtx's statements are written for READ COMMITTED.
+    """
+    given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
+    theirs = given if isinstance(given, str) else " ".join(given)
+    milliseconds = int(idle.total_seconds() * 1000)
+    return " ".join(
+        (
+            f"-c idle_in_transaction_session_timeout={milliseconds}",
+            "-c idle_session_timeout=0",
+            "-c TimeZone=UTC",
+            *([theirs.strip()] if theirs.strip() else []),
+            r"-c default_transaction_isolation=read\ committed",
+        )
+    )

@@ -1,0 +1,234 @@
+"""The migration scripts of shieldtx, run over one connection."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext, MigrationInfo, RevisionStep
+from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
+from alembic.util import CommandError
+from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy.schema import CreateSchema, DropSchema
+
+from shieldtx.bundled import bundled
+from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused, UpgradeBlocked
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.online import OnlineChange
+from shieldtx.store.tables import tables
+
+VERSION_TABLE = "shield_version"
+OWN_TABLES = frozenset({VERSION_TABLE, *(t.name for t in tables().metadata.tables.values())})
+
+PAUSE_S = 0.1
+"""Between two questions whether another migration has ended."""
+
+_PATIENCE_S = 60.0
+_MADE_HERE = "made by shieldtx"
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+def schema_name(value: str | None, *, setting: str = "schema") -> str | None:
+    """Return the name of a schema, None for the connection's own.
+
+    Raises ConfigurationError, naming the `setting`, for a name that would need quotes.
+    """
+    if value is None or (_PLAIN_NAME.fullmatch(value) and not value.startswith("pg_")):
+        return value
+    raise ConfigurationError(
+        f"{setting}: {value!r} is no name for a schema; use lower-case letters, digits and _, "
+        "63 at most, not a digit first, and not pg_ first"
+    )
+
+
+class Migrations:
+    """The migration scripts, run over one connection, inside its transaction."""
+
+    def __init__(self, connection: Connection, schema: str | None) -> None:
+        self._connection = connection
+        self._dialect = dialect_of(connection.dialect)
+        self._schema = schema_name(schema)
+        if schema is not None and not self._dialect.supports_schemas:
+            raise ConfigurationError(f"schema: {self._dialect.name} has none; leave it out")
+        self._scripts = ScriptDirectory(str(bundled("migrations")))
+        self._versions = self._context()
+        self._names = f"the tables in schema {schema}" if schema else "the tables"
+
+    def begin(self) -> None:
+        """Wait for other migrations of the tables, and hold back later ones until the commit.
+
+        Raises TransactionRefused, and UpgradeBlocked when another one runs for a minute and more.
+        """
+        if self._dialect.is_autocommit(self._connection):
+            raise TransactionRefused(
+                "the connection is in AUTOCOMMIT, so a migration that fails would leave half of "
+                "its changes behind; use a connection with transactions"
+            )
+        # Not for long: CREATE INDEX CONCURRENTLY of the other may wait for this transaction.
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self.is_alone():
+            if time.monotonic() > deadline:
+                raise self.blocked(_PATIENCE_S)
+            time.sleep(PAUSE_S)
+
+    def is_alone(self) -> bool:
+        """Hold back other migrations of the same tables until the commit, unless one is running."""
+        return self._dialect.migrates_alone(self._connection, self._schema)
+
+    def blocked(self, waited_s: float) -> UpgradeBlocked:
+        """Return the error of a migration that has waited for another one for too long."""
+        return UpgradeBlocked(
+            f"another migration of {self._names} has been running for more than {waited_s:.0f} s; "
+            "run this one again when it has ended"
+        )
+
+    def make_schema(self) -> None:
+        """Create the schema if there is none."""
+        # Asked first: IF NOT EXISTS wants the right to make schemas even where there is one.
+        if self._schema and not inspect(self._connection).has_schema(self._schema):
+            self._connection.execute(CreateSchema(self._schema))
+            self._connection.execute(text(f"COMMENT ON SCHEMA {self._quoted()} IS '{_MADE_HERE}'"))
+
+    def current(self) -> str | None:
+        """Return the revision of the tables, None where there are none."""
+        return self._versions.get_current_revision()
+
+    def check(self) -> None:
+        """Refuse tables that are older, newer or incomplete."""
+        current, head = self.current(), self._scripts.get_current_head()
+        if current is None:
+            raise SchemaMismatch(f"{self._names} do not exist yet: run `shieldtx db upgrade`")
+        self.refuse_newer()
+        if current != head:
+            raise SchemaMismatch(
+                f"{self._names} are at revision {current}, this shieldtx needs {head}: "
+                "run `shieldtx db upgrade`"
+            )
+        if unfinished := self.unfinished():
+            raise SchemaMismatch(
+                f"{self._names} are at revision {current}, but its upgrade was interrupted before "
+                f"{', '.join(change.name for change in unfinished)} was complete: run "
+                "`shieldtx db upgrade`"
+            )
+        missing = OWN_TABLES.difference(inspect(self._connection).get_table_names(self._schema))
+        if missing:
+            raise SchemaMismatch(
+                f"{self._names} are at revision {current}, but {', '.join(sorted(missing))} is "
+                "missing: restore it from a backup"
+            )
+
+    def refuse_newer(self) -> None:
+        """Refuse a revision that these scripts do not know."""
+        current, head = self.current(), self._scripts.get_current_head()
+        if current not in {script.revision for script in self._scripts.walk_revisions()}:
+            raise SchemaMismatch(
+                f"{self._names} are at revision {current}, which this shieldtx (up to {head}) does "
+                "not know: a newer one made them; install that one to work with them"
+            )
+
+    def refuse_other_shards(self, shards: int | None) -> None:
+        """Refuse another number of shards than the tables were made for; None fits any."""
+        if shards is None:
+            return
+        rows = select(func.count()).select_from(tables(self._schema).shard)
+        made_for = self._connection.scalar(rows)
+        if made_for != shards:
+            raise SchemaMismatch(
+                f"{self._names} were made for {made_for} shards, not for {shards}: set shards to "
+                f"{made_for} or leave it out (the number is fixed when the tables are made)"
+            )
+
+    def steps_up(self, revision: str) -> list[RevisionStep]:
+        """Return the scripts from here up to `revision`, in order."""
+        scripts = self._scripts
+        with self._path_to(revision):
+            path = list(scripts.iterate_revisions(revision, self.current(), implicit_base=True))
+        return [RevisionStep(scripts.revision_map, s, is_upgrade=True) for s in reversed(path)]
+
+    def steps_down(self, revision: str) -> list[RevisionStep]:
+        """Return the scripts from here down to `revision`, in order."""
+        scripts, here = self._scripts, self.current()
+        with self._path_to(revision):
+            path = list(scripts.iterate_revisions(here, revision, select_for_downgrade=True))
+        return [RevisionStep(scripts.revision_map, s, is_upgrade=False) for s in path]
+
+    def online_changes(self, revision: str | None) -> tuple[OnlineChange, ...]:
+        """Return what a revision does outside of its transaction, in order."""
+        script = self._scripts.get_revision(revision) if revision else None
+        return getattr(script.module, "ONLINE", ()) if script else ()
+
+    def unfinished(self) -> list[OnlineChange]:
+        """Return what an interrupted upgrade to the current revision has left to do."""
+        changes = self.online_changes(self.current())
+        return [c for c in changes if not c.is_done(self._connection, self._schema)]
+
+    def finish(self, changes: Iterable[OnlineChange], *, online: bool) -> None:
+        """Make the changes: beside writers in autocommit, or in the connection's transaction."""
+        for change in changes:
+            change.make(Operations(self._context()), self._schema, online=online)
+
+    def refuse_losses(self, steps: Iterable[RevisionStep]) -> None:
+        """Raise SchemaMismatch where a downgrade would leave rows that nothing can handle.
+
+        Without its tables there are no such rows: `base` drops them with all they hold.
+        """
+        if any(not step.to_revisions for step in steps):
+            return
+        for step in steps:
+            refuse = getattr(step.revision.module, "refuse_downgrade", None)
+            if refuse is not None:
+                refuse(self._connection, schema=self._schema)
+
+    def run(self, steps: list[RevisionStep], *, shards: int) -> None:
+        """Run the scripts whole, online changes included, in the connection's transaction."""
+        for step in steps:
+            self.run_offline(step, shards=shards)
+            self.complete(step)
+
+    def complete(self, step: RevisionStep | MigrationInfo) -> None:
+        """Make the online changes of a script that has just run, in the same transaction."""
+        if step.is_upgrade:
+            self.finish(self.online_changes(self.current()), online=False)
+
+    def run_offline(self, step: RevisionStep, *, shards: int = 0) -> None:
+        """Run a script without its online changes; it notes its revision in the version table."""
+        context = self._context(fn=lambda _heads, _context: [step])
+        # As an argument: `from alembic import op` is one for the process, so that using it here
+        # would take it away from the host's migration around us, or from another thread's.
+        context.run_migrations(op=Operations(context), schema=self._schema, shards=shards)
+
+    def clear(self) -> None:
+        """Drop what was made around the tables: the version table, and our schema if empty."""
+        Operations(self._versions).drop_table(VERSION_TABLE, schema=self._schema, if_exists=True)
+        if self._schema and self._connection.scalar(_OURS_AND_EMPTY, {"schema": self._schema}):
+            self._connection.execute(DropSchema(self._schema))
+
+    def _context(self, **options: Any) -> MigrationContext:
+        versions = {"version_table": VERSION_TABLE, "version_table_schema": self._schema}
+        return MigrationContext.configure(self._connection, opts=versions | options)
+
+    def _quoted(self) -> str:
+        return self._connection.dialect.identifier_preparer.quote_schema(self._schema or "")
+
+    @contextmanager
+    def _path_to(self, revision: str) -> Iterator[None]:
+        try:
+            yield
+        except (RevisionError, CommandError) as error:
+            here = self.current() or "base"
+            raise ConfigurationError(
+                f"no way from revision {here} to {revision}: {error}"
+            ) from error
+
+
+_OURS_AND_EMPTY = text("""
+    SELECT obj_description(n.oid, 'pg_namespace') = :mark AND NOT EXISTS (
+        SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid
+    )
+    FROM pg_namespace n WHERE n.nspname = :schema
+""").bindparams(mark=_MADE_HERE)

@@ -1,0 +1,181 @@
+"""Changes of large tables beside their writers: what a revision lists in `ONLINE`.
+
+A revision's `upgrade` runs in a transaction of its own and takes its locks briefly. What has to
+read a large table comes afterwards, outside of any transaction, and blocks no writer. An
+interrupted change is repeated by the next upgrade.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from alembic.operations import Operations
+from sqlalchemy import Connection, Select, func, inspect, select, text
+
+from shieldtx.errors import SchemaMismatch
+from shieldtx.store.statements import locks
+
+_NAMED = 3
+"""How many rows an error names."""
+
+
+class OnlineChange(Protocol):
+    """A change that needs no transaction and can be repeated."""
+
+    @property
+    def name(self) -> str:
+        """The name of what is made."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """The table that is read."""
+        ...
+
+    def is_done(self, connection: Connection, schema: str | None) -> bool:
+        """Whether nothing is left to do."""
+        ...
+
+    def make(self, op: Operations, schema: str | None, *, online: bool) -> None:
+        """Make the change: beside writers in autocommit, or in the caller's transaction."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LargeIndex:
+    """An index of a large table, built with CREATE INDEX CONCURRENTLY."""
+
+    name: str
+    table: str
+    columns: tuple[str, ...]
+    where: str | None = None
+    sqlite_where: str | None = None
+    """The predicate in SQLite's spelling, where it differs."""
+    unique: bool = False
+    using: str = "btree"
+    since: int = 0
+    """The first major version of PostgreSQL that gets the index."""
+
+    def is_done(self, connection: Connection, schema: str | None) -> bool:
+        """Whether the index is there and valid, or this server gets none."""
+        if connection.dialect.name != "postgresql":
+            return inspect(connection).has_index(self.table, self.name)
+        if (connection.dialect.server_version_info or ()) < (self.since,):
+            return True
+        found = connection.execute(locks.validity_of_index(self.name, schema)).scalar()
+        return bool(found)
+
+    def make(self, op: Operations, schema: str | None, *, online: bool) -> None:
+        """Build the index, in place of what an interrupted build has left."""
+        if self.is_done(op.get_bind(), schema):
+            return
+        if op.get_context().dialect.name == "postgresql":
+            op.drop_index(
+                self.name,
+                self.table,
+                schema=schema,
+                if_exists=True,
+                postgresql_concurrently=online,
+            )
+        more: dict[str, Any] = {}
+        if self.where:
+            more["postgresql_where"] = text(self.where)
+            more["sqlite_where"] = text(self.sqlite_where or self.where)
+        op.create_index(
+            self.name,
+            self.table,
+            list(self.columns),
+            unique=self.unique,
+            schema=schema,
+            postgresql_using=self.using,
+            postgresql_concurrently=online,
+            **more,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """The check of the rows that were there before `replace_check`, or another NOT VALID one."""
+
+    name: str
+    table: str
+
+    def is_done(self, connection: Connection, schema: str | None) -> bool:
+        """Whether the constraint is known to hold for all rows."""
+        if connection.dialect.name != "postgresql":
+            return True
+        found = connection.execute(locks.validity_of_check(self.table, self.name, schema))
+        return bool(found.scalar())
+
+    def make(self, op: Operations, schema: str | None, *, online: bool) -> None:  # noqa: ARG002  one signature for all
+        """Read the table; its writers go on meanwhile."""
+        if op.get_context().dialect.name == "postgresql":
+            op.execute(locks.validate(self.table, self.name, schema))
+
+
+def replace_check(
+    op: Operations, table: str, name: str, condition: str, *, schema: str | None
+) -> None:
+    """Give a table a CHECK constraint, in place of the one of that name if there is one.
+
+    In PostgreSQL for rows that are written from now on: list a `Validation` in `ONLINE` for the
+    others. SQLite cannot alter constraints: there the table is copied.
+    """
+    if op.get_context().dialect.name == "postgresql":
+        op.execute(locks.replace_check(table, name, condition, schema))
+    else:
+        _copy_with_check(op, table, name, condition)
+
+
+def refuse_rows(
+    connection: Connection,
+    rows: Select[Any],
+    *,
+    what: str,
+    remedy: str,
+    loss: str = "which no command could list or settle afterwards",
+) -> None:
+    """Refuse a downgrade while there are rows that it would lose, or that nothing could handle.
+
+    Raises SchemaMismatch with their number, and with the columns of the first of them as names.
+    """
+    found = ["/".join(map(str, row)) for row in connection.execute(rows.limit(_NAMED))]
+    if found:
+        count = connection.scalar(select(func.count()).select_from(rows.subquery()))
+        more = " and others" if count and count > _NAMED else ""
+        raise SchemaMismatch(
+            f"the tables cannot be taken back while there are {what} ({count}), {loss}: "
+            f"{', '.join(found)}{more}. {remedy}"
+        )
+
+
+def _copy_with_check(op: Operations, table: str, name: str, condition: str) -> None:
+    connection = op.get_bind()
+    found = connection.execute(
+        text("SELECT name, sql FROM sqlite_master WHERE tbl_name = :table AND sql > ''"),
+        {"table": table},
+    )
+    made = {str(name): str(definition) for name, definition in found}
+    definition = _without_check(made.pop(table), name).rstrip().removesuffix(")").rstrip()
+    for statement in (
+        f"ALTER TABLE {table} RENAME TO {table}_before",
+        f"{definition}, \n\tCONSTRAINT {name} CHECK ({condition})\n)",
+        f"INSERT INTO {table} SELECT * FROM {table}_before",  # noqa: S608  our own names
+        f"DROP TABLE {table}_before",
+        *made.values(),
+    ):
+        connection.exec_driver_sql(statement)
+
+
+def _without_check(definition: str, name: str) -> str:
+    """Take a CHECK constraint out of a CREATE TABLE."""
+    found = re.search(rf",\s*CONSTRAINT {name} CHECK \(", definition)
+    if found is None:
+        return definition
+    depth, end = 1, found.end()
+    while depth:
+        depth += {"(": 1, ")": -1}.get(definition[end], 0)
+        end += 1
+    return definition[: found.start()] + definition[end:]

@@ -1,0 +1,108 @@
+"""The statements that discard what an operator will never have handled."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Select,
+    and_,
+    case,
+    delete,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from shieldtx.ports import ReceivedRecord
+from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus
+from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.statements.inbox import is_row
+from shieldtx.store.tables import Tables
+
+PARKED: Final = "PARKED"
+"""How a record stands that waits for an operator."""
+
+
+def discard_event(t: Tables, d: StoreDialect, event_id: UUID) -> ReturningUpdate[tuple[str]]:
+    """Discard an event that is FAILED still."""
+    o = t.outbox
+    sources = OUTBOX.sources_of(OutboxStatus.DISCARDED, among=(OutboxStatus.FAILED,))
+    return (
+        update(o)
+        .where(o.c.event_id == event_id, o.c.status.in_([s.value for s in sources]))
+        .values(status=OutboxStatus.DISCARDED.value, settled_at=d.now())
+        .returning(o.c.status)
+    )
+
+
+def discard_rollback(
+    t: Tables, d: StoreDialect, *, group: str, event_id: UUID, source: str
+) -> ReturningUpdate[tuple[str]]:
+    """Discard a rollback that is DEAD still."""
+    i = t.inbox
+    sources = INBOX.sources_of(InboxStatus.DISCARDED, among=(InboxStatus.DEAD,))
+    return (
+        update(i)
+        .where(is_row(t, group, event_id, source), i.c.status.in_([s.value for s in sources]))
+        .values(status=InboxStatus.DISCARDED.value, settled_at=d.now())
+        .returning(i.c.status)
+    )
+
+
+def discard_record(
+    t: Tables, d: StoreDialect, *, group: str, record: ReceivedRecord, digest: str
+) -> ReturningUpdate[tuple[str]]:
+    """Discard a parked record that is not discarded yet."""
+    p = t.parked
+    return (
+        update(p)
+        .where(is_record(t, group, record, digest), p.c.discarded_at.is_(None))
+        .values(discarded_at=d.now())
+        .returning(p.c.consumer_group)
+    )
+
+
+def parked_status(t: Tables, *, group: str, record: ReceivedRecord, digest: str) -> Select[Any]:
+    """Select whether a parked record is PARKED still, or DISCARDED."""
+    is_parked = t.parked.c.discarded_at.is_(None)
+    status = case((is_parked, literal(PARKED)), else_=literal(InboxStatus.DISCARDED.value))
+    return select(status).where(is_record(t, group, record, digest))
+
+
+def is_record(t: Tables, group: str, record: ReceivedRecord, digest: str) -> ColumnElement[bool]:
+    """Whether a row is that of a parked record."""
+    p = t.parked
+    return and_(
+        p.c.consumer_group == group,
+        p.c.topic == record.topic,
+        p.c.record_partition == record.partition,
+        p.c.record_offset == record.offset,
+        p.c.digest == digest,
+    )
+
+
+def purge_parked(
+    t: Tables, d: StoreDialect, *, older_than: timedelta, waiting: timedelta | None, limit: int
+) -> Delete:
+    """Remove parked records that were discarded long ago, or have waited for too long."""
+    p, key = t.parked, list(t.parked.primary_key.columns)
+    is_over = p.c.discarded_at < d.later(-older_than)
+    if waiting is not None:
+        is_over = or_(is_over, p.c.parked_at < d.later(-waiting))
+    over = select(*key).where(is_over).limit(limit).with_for_update(skip_locked=True)
+    return delete(p).where(tuple_(*key).in_(over))
+
+
+def purge_audit(t: Tables, d: StoreDialect, *, older_than: timedelta, limit: int) -> Delete:
+    """Remove, of the oldest audit entries, those that are too old."""
+    a = t.audit
+    oldest = select(a.c.id).order_by(a.c.id).limit(limit).with_for_update(skip_locked=True)
+    return delete(a).where(a.c.id.in_(oldest), a.c.at < d.later(-older_than))

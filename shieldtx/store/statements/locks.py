@@ -1,0 +1,100 @@
+"""What migrations ask PostgreSQL about locks, and how they take them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from sqlalchemy import Select, TextClause, bindparam, func, select, text
+
+_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
+
+
+def without_timeouts() -> TextClause:
+    """Let the transaction take its time, whatever the server, the role or the URL set."""
+    return text(
+        "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN :timeouts"
+    ).bindparams(bindparam("timeouts", _TIMEOUTS, expanding=True))
+
+
+def session_without_timeouts() -> TextClause:
+    """Do the same for a session whose statements are in no transaction."""
+    return text(
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN :timeouts"
+    ).bindparams(bindparam("timeouts", _TIMEOUTS, expanding=True))
+
+
+def lock_timeout(patience: timedelta, *, in_session: bool = False) -> Select[tuple[str]]:
+    """Wait for each lock no longer than that, in the transaction or in the session."""
+    milliseconds = max(1, int(patience.total_seconds() * 1000))
+    return select(func.set_config("lock_timeout", f"{milliseconds}ms", not in_session))
+
+
+def nothing() -> TextClause:
+    """Have a transaction let go of the snapshot that its last SELECT keeps; SHOW takes none."""
+    return text("SHOW lock_timeout")
+
+
+def lock_for_changes(tables: Collection[str], schema: str | None) -> TextClause:
+    """Keep vacuum and other migrations from the tables; readers and writers go on.
+
+    Only a wait for this lock ends an autovacuum; a short wait for an exclusive lock never does.
+    """
+    named = ", ".join(qualified(table, schema) for table in sorted(tables))
+    return text(f"LOCK TABLE {named} IN SHARE UPDATE EXCLUSIVE MODE")
+
+
+def oldest_holder(tables: Collection[str], schema: str | None) -> TextClause:
+    """Return who has held a lock on one of the tables for longest: pid, table, name, state, age."""
+    return text("""
+        SELECT a.pid, c.relname, coalesce(nullif(a.application_name, ''), a.backend_type) AS name,
+               coalesce(a.state, 'active') AS state,
+               extract(epoch FROM clock_timestamp() - a.xact_start)::float AS age_s
+        FROM pg_locks l
+        JOIN pg_class c ON c.oid = l.relation
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_backend_pid()
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND n.nspname = coalesce(:schema, current_schema()) AND c.relname IN :tables
+        ORDER BY a.xact_start NULLS LAST LIMIT 1
+    """).bindparams(
+        bindparam("schema", schema), bindparam("tables", sorted(tables), expanding=True)
+    )
+
+
+def validity_of_index(name: str, schema: str | None) -> TextClause:
+    """Return whether an index is valid; no row where there is none."""
+    return text("""
+        SELECT i.indisvalid FROM pg_index i
+        JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = :name AND n.nspname = coalesce(:schema, current_schema())
+    """).bindparams(name=name, schema=schema)
+
+
+def validity_of_check(table: str, name: str, schema: str | None) -> TextClause:
+    """Return whether a constraint is known to hold for all rows; no row where there is none."""
+    return text("""
+        SELECT k.convalidated FROM pg_constraint k
+        JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = :table AND k.conname = :name
+          AND n.nspname = coalesce(:schema, current_schema())
+    """).bindparams(table=table, name=name, schema=schema)
+
+
+def replace_check(table: str, name: str, condition: str, schema: str | None) -> TextClause:
+    """Put a constraint in place of the one of that name; rows of before are not read."""
+    return text(
+        f"ALTER TABLE {qualified(table, schema)} DROP CONSTRAINT IF EXISTS {name}, "
+        f"ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID"
+    )
+
+
+def validate(table: str, name: str, schema: str | None) -> TextClause:
+    """Read the rows of before; writers go on meanwhile."""
+    return text(f"ALTER TABLE {qualified(table, schema)} VALIDATE CONSTRAINT {name}")
+
+
+def qualified(table: str, schema: str | None) -> str:
+    """Return the name of a table of shieldtx; names of schemas need no more than these quotes."""
+    return f'"{schema}".{table}' if schema else table

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, func, insert, text
+
+from shieldtx.errors import SchemaMismatch
+from shieldtx.store.schema import Schema
+from shieldtx.store.statements.sequences import highest
+from shieldtx.store.tables import tables
+
+
+@pytest.mark.parametrize("schema", [None, "order"])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_sequence_below_its_rows_is_refused_with_the_remedy(
+    engine: Engine, an_event: dict[str, Any], schema: str | None, settled: bool
+) -> None:
+    checked = Schema(engine, schema=schema)
+    checked.upgrade()
+    checked.check_sequences()
+    of_schema = f'"{schema}".' if schema else ""
+    table = f"{of_schema}shield_outbox"
+    with engine.begin() as connection:
+        connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'seq'), 40)"))
+        connection.execute(insert(tables(schema).outbox).values(an_event))
+        if settled:
+            connection.execute(text(f"UPDATE {table} SET settled_at = now()"))
+    checked.check_sequences()
+
+    # What a switch-over to a logical replica does: the rows are there, the sequence starts again.
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {table} ALTER COLUMN seq RESTART WITH 1"))
+    with pytest.raises(SchemaMismatch, match=r"at 1, but there are rows up to 41") as caught:
+        checked.check_sequences()
+
+    [remedy] = re.findall(r"`(SELECT setval.*?)`", str(caught.value))
+    with engine.begin() as connection:
+        connection.execute(text(remedy))
+    checked.check_sequences()
+
+
+def test_sequences_of_new_tables_are_in_order(engine: Engine) -> None:
+    Schema(engine).upgrade()
+
+    Schema(engine).check_sequences()
+
+
+def test_the_highest_number_is_found_by_indexes_without_the_one_on_settled_rows(
+    engine: Engine, an_event: dict[str, Any]
+) -> None:
+    Schema(engine).upgrade()
+    outbox = tables().outbox
+    settled = 20_000
+    names = [column.name for column in outbox.c if column.name not in ("event_id", "seq")]
+    copied = ", ".join(names)
+    with engine.begin() as connection:
+        # PostgreSQL 14 and 15 do not have it.
+        connection.execute(text("DROP INDEX IF EXISTS shield_outbox_settled_idx"))
+        connection.execute(outbox.insert().values(an_event | {"settled_at": func.now()}))
+        connection.execute(
+            text(
+                f"INSERT INTO shield_outbox (event_id, {copied}) "
+                f"SELECT gen_random_uuid(), {copied} "
+                f"FROM shield_outbox, generate_series(2, {settled})"
+            )
+        )
+        is_open = {"event_id": uuid4(), "waiting": True}
+        connection.execute(outbox.insert().values(an_event | is_open))
+        connection.execute(text("ANALYZE shield_outbox"))
+        statement = highest(outbox)
+        assert connection.scalar(statement) == settled + 1
+        compiled = str(statement.compile(engine, compile_kwargs={"literal_binds": True}))
+        plan = "\n".join(connection.scalars(text(f"EXPLAIN {compiled}")))
+    assert "Seq Scan" not in plan, plan

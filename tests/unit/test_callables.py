@@ -1,0 +1,182 @@
+"""What an application registers is refused where a plain call would not run it, at declaration."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import re
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from shieldtx import Settings, ShieldTx
+from shieldtx.callables import check_result, uncalled
+from shieldtx.errors import ConfigurationError, HandlerError
+
+
+@pytest.fixture
+def shield() -> ShieldTx:
+    return ShieldTx(Settings(source="orders", database_url=SecretStr("sqlite://")))
+
+
+async def coroutine_function(*args: Any) -> None: ...
+
+
+async def async_generator_function(*args: Any) -> AsyncIterator[None]:
+    yield
+
+
+def generator_function(*args: Any) -> Iterator[None]:
+    yield
+
+
+class AsyncCall:
+    async def __call__(self, *args: Any) -> None: ...
+
+
+class Methods:
+    async def later(self, *args: Any) -> None: ...
+
+
+class AnyClass:
+    def __init__(self, *args: Any) -> None: ...
+
+
+def of_six(a, b, c, d, e, f) -> None: ...
+
+
+DECLARATIONS: dict[str, Callable[[ShieldTx], Callable[[Any], Any]]] = {
+    "handles": lambda s: s.consumer("stock").handles("placed"),
+    "handles_many": lambda s: s.consumer("stock").handles_many("placed"),
+    "compensates": lambda s: s.consumer("stock").compensates("placed"),
+    "intercepts": lambda s: s.consumer("stock").intercepts,
+    "local_rollback": lambda s: s.local_rollback("placed"),
+    "checks": lambda s: s.checks("placed"),
+    "before_send": lambda s: s.hooks.before_send,
+    "after_send": lambda s: s.hooks.after_send,
+    "on_send_error": lambda s: s.hooks.on_send_error,
+    "before_consume": lambda s: s.hooks.before_consume,
+    "after_consume": lambda s: s.hooks.after_consume,
+    "on_consume_error": lambda s: s.hooks.on_consume_error,
+    "traceparent": lambda s: lambda f: ShieldTx(s.settings, traceparent=f),
+    "key": lambda s: lambda f: s.publishes("placed", key=f)(lambda session: None),
+    "biz_key": lambda s: lambda f: s.publishes("placed", biz_key=f)(lambda session: None),
+    "delay": lambda s: lambda f: s.publishes("placed", delay=f)(lambda session: None),
+    "payload": lambda s: lambda f: s.transactional("placed", payload=f)(lambda session: None),
+}
+OF_VALUES = {"key", "biz_key", "delay", "payload"}
+"""Where a class or a name may be given too."""
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "coroutine function": (coroutine_function, "is a coroutine function"),
+    "async generator": (async_generator_function, "is a generator function"),
+    "generator": (generator_function, "is a generator function"),
+    "async call": (AsyncCall(), "is a coroutine function"),
+    "partial": (functools.partial(coroutine_function, 1), "is a coroutine function"),
+    "partial of an object": (functools.partial(AsyncCall(), 1), "is a coroutine function"),
+    "method": (Methods().later, "is a coroutine function"),
+    "signature": (of_six, "cannot be called as"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("declaration", DECLARATIONS)
+def test_what_a_plain_call_would_not_run_is_refused(shield, declaration, wrong):
+    function, problem = WRONG[wrong]
+    with pytest.raises(ConfigurationError, match=problem):
+        DECLARATIONS[declaration](shield)(function)
+
+
+@pytest.mark.parametrize("declaration", [name for name in DECLARATIONS if name not in OF_VALUES])
+def test_a_class_is_refused_where_work_is_to_be_done(shield, declaration):
+    with pytest.raises(ConfigurationError, match="is a class"):
+        DECLARATIONS[declaration](shield)(AnyClass)
+    with pytest.raises(ConfigurationError, match="of a class"):
+        DECLARATIONS[declaration](shield)(functools.partial(AnyClass, 1))
+
+
+@pytest.mark.parametrize("declaration", [name for name in DECLARATIONS if name not in OF_VALUES])
+@pytest.mark.parametrize("value", [None, 7, classmethod(len)])
+def test_what_cannot_be_called_is_refused(shield, declaration, value):
+    with pytest.raises(ConfigurationError, match="is not callable"):
+        DECLARATIONS[declaration](shield)(value)
+
+
+def test_a_refusal_names_the_declaration_the_place_and_the_way_out(shield):
+    place = rf"test_callables\.py:{coroutine_function.__code__.co_firstlineno}\)"
+    told = (
+        rf"consumer group 'stock', handler for COMMIT of 'placed': coroutine_function \(.*{place}"
+    )
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        shield.consumer("stock").handles("placed")(coroutine_function)
+    assert "Give a plain `def`" in str(refused.value)
+    with pytest.raises(ConfigurationError, match=re.escape("handler(session, event)")):
+        shield.consumer("stock").handles("placed")(of_six)
+
+
+@pytest.mark.parametrize("way", ["publishes", "transactional"])
+@pytest.mark.parametrize("wrong", [generator_function, async_generator_function, AnyClass, 7])
+def test_a_decorated_method_is_one_that_does_its_work(shield, way, wrong):
+    more = {"payload": "order"} if way == "transactional" else {}
+    with pytest.raises(ConfigurationError, match=r"'placed': .* Give a"):
+        getattr(shield, way)("placed", **more)(wrong)
+
+
+def test_decorated_methods_may_be_coroutine_functions(shield):
+    @shield.publishes("placed", key=str)
+    async def place(session) -> None: ...
+
+    @shield.transactional("paid", payload="order")
+    async def pay(session, order) -> None: ...
+
+
+def test_what_can_be_called_is_taken_however_it_is_made(shield):
+    class Handlers:
+        def __call__(self, session, event, more=None) -> None: ...
+
+        @staticmethod
+        def static(session, event) -> None: ...
+
+        def method(self, session, event, *more) -> None: ...
+
+    @functools.wraps(of_six)
+    def injected(session, event) -> None: ...
+
+    handlers = [Handlers(), Handlers.static, Handlers().method, injected, print]
+    for number, handler in enumerate([*handlers, functools.partial(injected)]):
+        assert shield.consumer("stock").handles(f"type{number}")(handler) is handler
+
+
+def of_contextmanager() -> Any:
+    return contextmanager(generator_function)()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        coroutine_function,
+        generator_function,
+        async_generator_function,
+        of_contextmanager,
+        lambda: functools.partial(print),
+        lambda: map(print, [1]),
+        lambda: print,
+        Future,
+    ],
+)
+def test_a_result_whose_code_has_not_run_is_an_error(make):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(HandlerError, match=r"returned a \w+, whose code has not run"):
+            check_result(make(), make)
+        gc.collect()
+
+
+@pytest.mark.parametrize("result", [None, 0, "done", [1], {"a": 1}, object(), AnyClass(), 1.5])
+def test_a_value_is_no_such_result(result):
+    assert uncalled(result) == ""

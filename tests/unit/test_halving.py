@@ -1,0 +1,88 @@
+"""Batches that a database refuses, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from shieldtx.errors import ShieldTxError
+from shieldtx.events import Envelope, new_event_id
+from shieldtx.ports import Arrival, Parked, Receipt, ReceivedInPart, ReceivedRecord
+from shieldtx.store.halving import receive_in_halves
+
+
+class OutOfMemory(psycopg.errors.OutOfMemory):
+    """As the server raises it."""
+
+
+def arrival(offset: int) -> Arrival:
+    record = ReceivedRecord("t.commit", 0, offset, b"k", b"{}")
+    event = Envelope(
+        id=new_event_id(), type="t", source="s", topic="t", payload="{}", time=datetime.now(UTC)
+    )
+    return Arrival(envelope=event, record=record)
+
+
+class Inbox:
+    """Takes a few at a time; never a batch with the record at `poison`."""
+
+    def __init__(self, *, most: int, error: Exception, poison: int | None = None) -> None:
+        self.most, self.error, self.poison = most, error, poison
+        self.received: list[int] = []
+        self.calls = 0
+
+    def receive(self, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+        self.calls += 1
+        records = [a.record for a in arrivals] + [p.record for p in parked]
+        if len(records) > self.most or self.poison in [r.offset for r in records]:
+            raise self.error
+        self.received += [r.offset for r in records]
+        fresh = [a.envelope for a in arrivals]
+        return Receipt(fresh=fresh, started=[], duplicates=0, parked=len(parked))
+
+
+def of_the_server(error: psycopg.Error) -> DBAPIError:
+    return OperationalError("INSERT ...", {}, error)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), of_the_server(OutOfMemory("out of memory"))])
+def test_a_batch_that_is_too_much_is_received_in_parts_in_its_order(error: Exception) -> None:
+    inbox = Inbox(most=3, error=error)
+    receipt = receive_in_halves(inbox.receive, [arrival(n) for n in range(10)], [])
+    assert inbox.received == list(range(10))
+    assert len(receipt.fresh) == 10
+
+
+def test_a_record_that_is_too_much_by_itself_is_named() -> None:
+    inbox = Inbox(most=99, error=MemoryError(), poison=2)
+    with pytest.raises(ReceivedInPart) as raised:
+        receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
+    assert isinstance(raised.value.error, ShieldTxError)
+    assert "t.commit[0]@2 (3 bytes) cannot be stored" in str(raised.value)
+
+
+@pytest.mark.parametrize("poison", range(9))
+def test_what_was_received_before_an_error_is_in_its_receipt(poison: int) -> None:
+    inbox = Inbox(most=3, error=MemoryError(), poison=poison)
+    arrivals = [arrival(n) for n in range(9)]
+    with pytest.raises((ReceivedInPart, ShieldTxError)) as raised:
+        receive_in_halves(inbox.receive, arrivals, [])
+    assert inbox.received == list(range(poison))
+    received = raised.value.receipt.fresh if isinstance(raised.value, ReceivedInPart) else []
+    assert received == [a.envelope for a in arrivals[:poison]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [psycopg.OperationalError("connection refused"), psycopg.errors.LockNotAvailable("lock")],
+)
+def test_what_is_not_the_fault_of_a_batch_is_raised_at_once(error: Any) -> None:
+    inbox = Inbox(most=0, error=of_the_server(error))
+    with pytest.raises(OperationalError):
+        receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
+    assert inbox.calls == 1

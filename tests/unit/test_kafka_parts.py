@@ -1,0 +1,51 @@
+"""What shieldtx relies on in its Kafka client, and settings that the client would not use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kafka.net.manager import KafkaConnectionManager
+
+from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka_parts import missing_parts, require_parts
+from shieldtx.errors import ConfigurationError
+
+
+def test_the_client_has_the_parts_that_are_replaced() -> None:
+    assert list(missing_parts()) == []
+
+
+def test_a_client_without_such_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_parts.cache_clear()
+    monkeypatch.delattr(KafkaConnectionManager, "_build_transport")
+    with pytest.raises(ConfigurationError, match=r"kafka-python .*_build_transport.*install"):
+        require_parts()
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize("name", ["sasl_mechanism", "sasl_username", "sasl_password"])
+def test_an_account_that_would_not_be_used_is_refused(protocol: str, name: str) -> None:
+    given = {name: "PLAIN"}
+    with pytest.raises(ConfigurationError, match=f"{protocol} uses no account, but {name} is set"):
+        KafkaConnection(bootstrap_servers="a:1", security_protocol=protocol, **given)
+
+
+@pytest.mark.parametrize("missing", ["sasl_mechanism", "sasl_username", "sasl_password"])
+def test_an_incomplete_account_is_refused(missing: str) -> None:
+    account = {"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": "b"}
+    del account[missing]
+    with pytest.raises(ConfigurationError, match="SASL"):
+        KafkaConnection(bootstrap_servers="a:1", security_protocol="SASL_SSL", **account)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_certificates_that_would_not_be_used_are_refused(protocol: str, tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.touch()
+    account = {"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": "b"}
+    given = account if protocol.startswith("SASL") else {}
+    with pytest.raises(ConfigurationError, match="uses no certificates"):
+        KafkaConnection(
+            bootstrap_servers="a:1", security_protocol=protocol, ssl_cafile=str(file), **given
+        )

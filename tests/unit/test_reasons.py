@@ -1,0 +1,249 @@
+"""What is told of a database error: nothing that its rows contain, whichever driver raised it."""
+
+from __future__ import annotations
+
+import ast
+import sqlite3
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError, StatementError
+
+import shieldtx
+from shieldtx.reasons import loggable, message_of, reason_of
+
+CARD = "4111-SECRET"
+
+
+class DatabaseError(Exception):
+    """An application's own, which has the name of PEP 249 and is no driver's."""
+
+
+class Pg8000Error(Exception):
+    """As pg8000 has them: one dictionary of the protocol's fields."""
+
+    __module__ = "pg8000.exceptions"
+
+
+class AsyncpgError(Exception):
+    """As asyncpg has them: fields, and a text that has all of them."""
+
+    __module__ = "asyncpg.exceptions"
+    sqlstate: str | None = None
+    constraint_name: str | None = None
+    detail: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}\nDETAIL:  {self.detail}"
+
+
+class AdaptedError(Exception):
+    """As SQLAlchemy adapts those of asyncpg: the text has all, the fields are in the cause."""
+
+    __module__ = "sqlalchemy.dialects.postgresql.asyncpg"
+
+
+class MySqlError(Exception):
+    __module__ = "pymysql.err"
+
+
+@pytest.fixture
+def pymysql(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with the module globals of PEP 249, as it looks to who asks for them."""
+    package = ModuleType("pymysql")
+    package.apilevel = "2.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pymysql", package)
+
+
+def pg8000_error() -> Exception:
+    fields = {"S": "ERROR", "C": "23505", "M": "duplicate key", "n": "pay_pkey", "D": f"({CARD})"}
+    return Pg8000Error(fields)
+
+
+def asyncpg_error(message: str = "duplicate key", sqlstate: str = "23505") -> Exception:
+    error = AsyncpgError(message)
+    error.sqlstate, error.constraint_name, error.detail = sqlstate, "pay_pkey", f"Key ({CARD})"
+    return error
+
+
+def adapted_error() -> Exception:
+    cause = asyncpg_error()
+    error = AdaptedError(f"<class 'UniqueViolationError'>: {cause}")
+    error.__cause__ = cause
+    return error
+
+
+def wrapped(error: Exception) -> Exception:
+    return IntegrityError("INSERT INTO pay VALUES (:card)", {"card": CARD}, error)
+
+
+TOLD = "duplicate key (SQLSTATE 23505, constraint pay_pkey)"
+
+
+@pytest.mark.parametrize("raw", [pg8000_error, asyncpg_error, adapted_error])
+def test_message_sqlstate_and_constraint_are_left(raw):
+    assert message_of(raw()) == TOLD
+    assert reason_of(wrapped(raw())) == f"IntegrityError: {TOLD}"
+
+
+@pytest.mark.parametrize(
+    ("message", "sqlstate"),
+    [
+        (f'invalid input syntax for type integer: "a "{CARD}""', "22P02"),
+        (f"ungültige Eingabesyntax für Typ integer: »{CARD}«", "22P02"),
+        (f"syntaxe en entrée invalide pour le type integer : « {CARD} »", "22P02"),
+        (f"invalid input for query argument $1: '{CARD}' (expected int)", "22000"),
+        (f"the card {CARD} is locked", "P0001"),
+        (f"ValueError: {CARD}", "38000"),
+    ],
+)
+def test_a_primary_message_that_may_quote_a_value_is_left_out(message: str, sqlstate: str):
+    error = asyncpg_error(message, sqlstate)
+    kept = f"AsyncpgError, whose text is left out (SQLSTATE {sqlstate}, constraint pay_pkey)"
+    assert message_of(error) == kept
+    quoting = RuntimeError(f"cannot book: {message}")
+    quoting.__cause__ = error
+    assert CARD not in reason_of(quoting)
+
+
+def test_what_a_function_raises_is_left_out_whatever_its_sqlstate():
+    fields = {"C": "23514", "M": f"the card {CARD} is locked", "R": "exec_stmt_raise"}
+    assert message_of(Pg8000Error(fields)) == (
+        "Pg8000Error, whose text is left out (SQLSTATE 23514)"
+    )
+
+
+def test_an_error_of_the_drivers_own_about_data_is_left_out():
+    error = psycopg.DataError(f"date too large (after year 10K): '{CARD}'")
+    assert reason_of(wrapped(error)) == "IntegrityError: DataError, whose text is left out"
+
+
+@pytest.mark.usefixtures("pymysql")
+def test_of_a_driver_that_is_not_known_only_the_number_is_left():
+    error = MySqlError(1062, f"Duplicate entry '{CARD}' for key 'pay.PRIMARY'")
+    assert message_of(error) == "error 1062 of pymysql.err, whose text is left out"
+
+
+def test_an_error_of_the_application_is_told_whatever_its_name():
+    assert reason_of(DatabaseError("the shelf is empty")) == "DatabaseError: the shelf is empty"
+
+
+def test_a_database_error_without_a_text_spoils_no_other_text():
+    error = ValueError("the order is unknown")
+    error.__context__ = psycopg.DatabaseError()
+    assert reason_of(error) == "ValueError: the order is unknown"
+
+
+def test_sqlite_names_columns_and_no_values():
+    with create_engine("sqlite://").connect() as connection:
+        connection.execute(text("CREATE TABLE pay (card TEXT PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO pay VALUES (:card)"), {"card": CARD})
+        with pytest.raises(IntegrityError) as failed:
+            connection.execute(text("INSERT INTO pay VALUES (:card)"), {"card": CARD})
+    assert reason_of(failed.value) == "IntegrityError: UNIQUE constraint failed: pay.card"
+
+
+def test_a_session_that_failed_before_does_not_tell_why():
+    error = PendingRollbackError(
+        f"This Session's transaction has been rolled back. Original exception was: Key ({CARD})"
+    )
+    assert message_of(error) == "This Session's transaction has been rolled back."
+
+
+def test_parameters_that_could_not_be_bound_are_left_out():
+    error = StatementError("no", "INSERT INTO pay VALUES (:c)", {"c": CARD}, ValueError("no date"))
+    assert message_of(error) == "ValueError: no date"
+
+
+def test_an_error_that_has_nothing_to_do_with_a_database_is_told_as_it_is():
+    error = ValueError("the shelf is empty")
+    assert reason_of(error) == "ValueError: the shelf is empty"
+    assert loggable(error) is error
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def failing(kind: str) -> None:
+    try:
+        fail(pg8000_error() if kind == "own text" else wrapped(adapted_error()))
+    except Exception as error:
+        error.add_note(f"the note says {error}")
+        if kind == "alone":
+            raise
+        if kind == "group":
+            raise ExceptionGroup(f"several: {error}", [error, KeyError("k")]) from None
+        if kind == "context":
+            raise RuntimeError(f"cannot book: {error}")  # noqa: B904  so that it is the context
+        if kind == "own text":
+            raise OddError(CARD, error) from error
+        raise RuntimeError(f"cannot book: {error}") from error
+
+
+class OddError(Exception):
+    def __init__(self, card: str, error: Exception) -> None:
+        super().__init__(card, error)
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"odd: {self.error}"
+
+
+@pytest.mark.parametrize("kind", ["alone", "cause", "context", "group", "own text"])
+def test_a_traceback_tells_where_and_nothing_of_the_row(kind):
+    with pytest.raises(Exception) as raised:  # noqa: PT011  of several kinds
+        failing(kind)
+    error = raised.value
+    told = "".join(traceback.format_exception(loggable(error)))
+    assert CARD not in told
+    assert CARD not in reason_of(error)
+    assert "in failing" in told
+    assert TOLD in told
+    assert type(loggable(error)).__name__ == type(error).__name__
+    assert CARD in str(error) or kind == "group", "the error itself stays as it is"
+
+
+def test_what_is_logged_keeps_its_class_and_its_chain():
+    error = OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked"))
+    error.__cause__ = error.orig
+    copy = loggable(error)
+    assert isinstance(copy, OperationalError)
+    assert isinstance(copy.__cause__, sqlite3.OperationalError)
+    assert str(copy.orig) == "database is locked"
+
+
+def test_errors_that_are_each_others_context_end():
+    one, other = wrapped(pg8000_error()), ValueError("other")
+    one.__context__, other.__context__ = other, one
+    assert loggable(other).__context__.__context__ is not None  # type: ignore[union-attr]
+
+
+WITHOUT_DATABASE = {"brokers", "embedded"}
+
+
+def raw_tracebacks(module: Path) -> list[str]:
+    """Where a module logs an error as it is, with all that its chain says."""
+    found = []
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            is_log = isinstance(node.func.value, ast.Name) and node.func.value.id == "log"
+            value = given.get("exc_info")
+            is_raw = isinstance(value, ast.Constant) and value.value is True
+            if is_log and (is_raw or (node.func.attr == "exception" and value is None)):
+                found.append(f"{module.name}:{node.lineno}")
+    return found
+
+
+def test_no_module_logs_an_error_that_is_not_reduced():
+    root = Path(shieldtx.__file__).parent
+    modules = [
+        m for m in root.rglob("*.py") if m.relative_to(root).parts[0] not in WITHOUT_DATABASE
+    ]
+    assert [place for module in modules for place in raw_tracebacks(module)] == []
