@@ -113,8 +113,9 @@ class Consumer:
         if self._pending.held != self._held:
             self._intake.hold(self._pending.held)
             self._held = self._pending.held
-        most = self._settings.batch_bytes
-        batch = self._intake.take(timeout=timeout, limit=limit, limit_bytes=most)
+        batch = self._intake.take(
+            timeout=timeout, limit=limit, limit_bytes=self._settings.batch_bytes
+        )
         self._may_skip_a_look = False
         if not batch.records:
             return ConsumerPass(paused=len(self._held), verdicts=due)
@@ -134,8 +135,7 @@ class Consumer:
         due.update(self._apply(receipt))
         # Nobody has to wait then but for a time, and the one after the next pass is soon enough.
         read, fresh = len(batch.records), len(receipt.fresh)
-        is_full = read == limit or batch.size >= most
-        self._may_skip_a_look = is_full or due[Verdict.APPLIED] == due.total() == fresh
+        self._may_skip_a_look = read == limit or due[Verdict.APPLIED] == due.total() == fresh
         return ConsumerPass(
             records=read,
             fresh=fresh,

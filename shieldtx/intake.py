@@ -31,11 +31,6 @@ class Batch(NamedTuple):
     ignored: int = 0
     """Events of types that the group has no handler for."""
 
-    @property
-    def size(self) -> int:
-        """The bytes of its records."""
-        return sum(record.size for record in self.records)
-
 
 class Intake(Protocol):
     """Where a consumer has its records from; used by one thread at a time."""
@@ -173,13 +168,14 @@ class ReadAheadIntake:
     def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
         """See Intake; raises what a commit of offsets meanwhile has met, too."""
         self._end_commit()
+        # Two batches are held at a time: each has half of the bytes, which need not be counted.
+        half = max(1, limit_bytes // 2)
         batch = self._read_ahead()
         if not batch.records:
-            self._begin_reading(timeout, limit, limit_bytes)
+            self._begin_reading(timeout, limit, half)
             batch = self._read_ahead()
-        # Both together are no more than one may be.
-        if len(batch.records) == limit and (room := limit_bytes - batch.size) > 0:
-            self._begin_reading(0.0, limit, room)
+        if len(batch.records) == limit:
+            self._begin_reading(0.0, limit, half)
         if not batch.records:
             self._begin_commit()
         return batch

@@ -132,20 +132,22 @@ class _PartitionRecords(Fetcher.PartitionRecords):
         """
         self._maybe_raise_next_inline_exception()  # type: ignore[no-untyped-call]
         records: list[Any] = []
-        room = self.room
+        left = self.room.left
         try:
             for record in islice(self.record_iterator, n):
                 records.append(record)
                 # Each is -1 of what a record is without.
-                room.left -= record.serialized_value_size + record.serialized_key_size
-                room.left -= record.serialized_header_size
-                if room.left <= 0:
+                left -= record.serialized_value_size + record.serialized_key_size
+                left -= record.serialized_header_size
+                if left <= 0:
                     break
         except Exception as error:
             if not records:
                 raise
             # The next call raises it.
             self._next_inline_exception = error
+        finally:
+            self.room.left = left
         return records
 
     def _unpack_records(self, partition: Any, records: Any, *deserializers: Any) -> Any:
