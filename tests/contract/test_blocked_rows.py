@@ -217,6 +217,24 @@ def test_an_error_does_not_keep_a_claim_from_running(
     assert ids(claim(stores)) == rest
 
 
+def test_due_delayed_rows_behind_a_held_key_are_not_blocked(stores: Stores, clock: Clock) -> None:
+    """They would lose their due times, by which they go out."""
+    head, rest = with_a_held_key(stores, clock, behind=1)
+    now = datetime.now(UTC)
+    minutes = {n: write(stores, envelope("k"), at=now - timedelta(minutes=n)) for n in (1, 3, 2)}
+    clock.now += 100
+    assert ids(claim(stores)) == []
+    assert count(stores, waiting=True, holds_key=False) == len(minutes)
+    o = stores.tables.outbox
+    due = update(o).where(o.c.event_id == head)
+    with stores.engine.begin() as connection:
+        connection.execute(due.values(due_at=now - timedelta(minutes=4)))
+    again = claim(stores)
+    assert ids(again) == [head]
+    stores.outbox.settle(again.token, Settlement(processed=[head]))
+    assert ids(claim(stores)) == [*minutes[3], *minutes[2], *minutes[1], *rest]
+
+
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
 def test_a_claim_looks_up_keys_where_many_rows_are_not_blocked_yet(
     stores: Stores, clock: Clock
