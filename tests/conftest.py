@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shutil
 import tempfile
@@ -27,6 +28,10 @@ Eventually = Callable[..., None]
 
 MEMORY = Path("/dev/shm")  # noqa: S108  what is in it has names of its own
 GIBIBYTE = 2**30
+KAFKA_THREADS = "kafka-io-"
+"""How the names of the threads of kafka-python's clients begin, one each."""
+OWN_THREADS = (KAFKA_THREADS, "shieldtx-")
+"""Likewise of all that end with what has started them; the servers' threads stay for a run."""
 
 # A busy machine is no defect.
 settings.register_profile("shieldtx", deadline=None)
@@ -54,19 +59,28 @@ def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
 
 
 @pytest.fixture(scope="module", autouse=True)
-def clients_end(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No client of Kafka outlives its module: it would look for its broker for ever."""
-    before = kafka_threads()
+def threads_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No thread of a Kafka client or of shieldtx outlives its module.
+
+    Such a client would look for its broker, and such a thread for its database, for ever.
+    """
+    before = threads_named(*OWN_THREADS)
     yield
+    if not threads_named(*OWN_THREADS) <= before:
+        # The thread of a worker that no test has closed ends with the worker.
+        gc.collect()
     wait(
-        lambda: kafka_threads() <= before,
-        f"the clients of Kafka that {request.module.__name__} has made are closed",
+        lambda: threads_named(*OWN_THREADS) <= before,
+        lambda: (
+            f"the threads that {request.module.__name__} has started end: "
+            f"{sorted(each.name for each in threads_named(*OWN_THREADS) - before)}"
+        ),
     )
 
 
-def kafka_threads() -> set[threading.Thread]:
-    """The threads of kafka-python's clients, one each."""
-    return {each for each in threading.enumerate() if each.name.startswith("kafka-io-")}
+def threads_named(*beginnings: str) -> set[threading.Thread]:
+    """The threads that run, of those whose names begin so."""
+    return {each for each in threading.enumerate() if each.name.startswith(beginnings)}
 
 
 @pytest.fixture(scope="session")
@@ -146,10 +160,13 @@ def eventually() -> Eventually:
     return wait
 
 
-def wait(condition: Callable[[], bool], description: str, within: float = 15.0) -> None:
+def wait(
+    condition: Callable[[], bool], description: str | Callable[[], str], within: float = 15.0
+) -> None:
     """Wait until a condition holds, and fail with its description when it does not in time."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {within} s: {description}")
+            told = description if isinstance(description, str) else description()
+            pytest.fail(f"not within {within} s: {told}")
         time.sleep(0.02)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import RetryPolicy, Settings, ShieldTx
 from shieldtx.consumer import Consumer
+from shieldtx.errors import BrokerError
 from shieldtx.ports import (
     Broker,
     Delivery,
@@ -44,13 +46,40 @@ def as_received(record: Record) -> ReceivedRecord:
     )
 
 
+class App(ShieldTx):
+    """An application that closes its workers with itself: their threads end with that."""
+
+    def __init__(self, settings: Settings, **given: Any) -> None:
+        super().__init__(settings, **given)
+        self._workers: list[Relay | Consumer] = []
+
+    def relay(self, name: str | None = None) -> Relay:
+        made = super().relay(name)
+        self._workers.append(made)
+        return made
+
+    def consumer_worker(
+        self, group: str, *, stopping: Callable[[], bool] = lambda: False
+    ) -> Consumer:
+        made = super().consumer_worker(group, stopping=stopping)
+        self._workers.append(made)
+        return made
+
+    def close(self) -> None:
+        for worker in self._workers:
+            # A test may have left it without its tables, or without its broker.
+            with suppress(DBAPIError, BrokerError):
+                worker.close()
+        super().close()
+
+
 class Service:
     """A ShieldTx application with shortcuts to look into its tables."""
 
     def __init__(self, name: str, url: str, broker: Broker, **settings: Any) -> None:
         self.engine: Engine = create_engine(url)
         settings = {"shards": SHARDS, "relay_wakeup": False} | settings
-        self.app = ShieldTx(
+        self.app = App(
             Settings(source=name, database_url=url, **settings), engine=self.engine, broker=broker
         )
         self.app.schema.upgrade()
@@ -58,6 +87,7 @@ class Service:
             connection.execute(text("CREATE TABLE effects (event_id text, key text, what text)"))
 
     def close(self) -> None:
+        self.app.close()
         self.engine.dispose()
 
     @contextmanager

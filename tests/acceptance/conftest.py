@@ -272,6 +272,7 @@ def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> It
             ),
             engine=orders.engine,
         )
+        closing.callback(writer.close)
         writer.declare("orders.placed")
         yield Shop(orders=orders, stock=stock, kafka=kafka, prefix=f"{run}.", writer=writer)
 

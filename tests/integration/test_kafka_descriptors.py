@@ -26,7 +26,7 @@ from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
 from shieldtx.ports import Outcome, Record
-from tests.conftest import Eventually, kafka_threads
+from tests.conftest import KAFKA_THREADS, Eventually, threads_named
 from tests.kafka_clients import CLIENTS
 from tests.standstill import frozen
 
@@ -157,7 +157,7 @@ def test_a_client_that_a_frozen_broker_keeps_waiting_leaves_no_descriptor(
     small, large = (Record(topic, None, b"v" * size, ()) for size in (1, 900_000))
     publisher.publish([small], timeout=10)
     publisher.close()
-    eventually(lambda: not kafka_threads(), "the client is closed")
+    eventually(lambda: not threads_named(KAFKA_THREADS), "the client is closed")
     before = descriptors()
     for _ in range(3):
         assert publisher.publish([small], timeout=10)[0].outcome is Outcome.ACKNOWLEDGED
