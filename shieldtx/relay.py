@@ -204,12 +204,17 @@ class Relay:
         return self._store.until_due(relay=self._name, since=since, within=within)
 
     def close(self) -> None:
-        """Free the shards for the other relays and let go of the broker."""
-        with self._passing:
-            self._let_go_ahead()
-            self._leases.leave(relay=self._name)
-        self._beside.shutdown(wait=False)
-        self._sender.close()
+        """Free the shards for the other relays and let go of the broker.
+
+        Of the broker also where the database is unreachable, whose error is then raised.
+        """
+        try:
+            with self._passing:
+                self._let_go_ahead()
+                self._leases.leave(relay=self._name)
+        finally:
+            self._beside.shutdown(wait=False)
+            self._sender.close()
 
     def _pass(self, batch: Batch) -> RelayPass:
         """Publish a batch; beside that, settle the one before and claim the next of a backlog."""

@@ -102,9 +102,11 @@ class Tracer:
 
     def close(self, *, within: timedelta = timedelta(seconds=3)) -> None:
         """Write what is left, unless the database takes too long."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        # Together: an entry that comes between would start another thread with an event of its own.
+        with self._starting:
+            thread, self._thread = self._thread, None
             self._closing.set()
+        if thread is not None:
             thread.join(within.total_seconds())
 
     def _sent(self, context: SendContext) -> None:

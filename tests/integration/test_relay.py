@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
 from shieldtx.ports import Claim, OutboxStore, Outcome, Record
 from shieldtx.relay import Relay
+from tests.conftest import Eventually, threads_named
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -573,3 +574,23 @@ def test_the_least_number_of_bytes_sends_one_event_at_a_time(make_service: Make,
     write(service, "a", "b")
     drain(service.relay())
     assert service.outbox() == {"PROCESSED": 2}
+
+
+def test_a_relay_that_cannot_free_its_shards_ends_its_thread(
+    make_service: Make, eventually: Eventually
+) -> None:
+    service = make_service("orders", relay_batch_size=1)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    write(service, "a", "b", "c")
+    before = threads_named("shieldtx-publish")
+    relay = service.relay()
+    # Of a backlog the next batch is claimed beside the one that is published.
+    relay.run_once()
+    (thread,) = threads_named("shieldtx-publish") - before
+    service.execute("DROP TABLE shield_shard")
+
+    with pytest.raises(ProgrammingError):
+        relay.close()
+
+    eventually(lambda: not thread.is_alive(), "its thread ends")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from uuid import uuid4
 
@@ -139,6 +140,32 @@ def test_closing_writes_what_is_left_and_ends_the_thread(kept: Kept) -> None:
     assert writers() - before
     made.close()
     assert len(kept.entries) == 1
+    assert not writers() - before
+
+
+def test_closing_waits_for_a_thread_that_is_starting(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = writers()
+    made, hooks = tracer(kept, every=NEVER)
+    start, is_starting, may_start = threading.Thread.start, threading.Event(), threading.Event()
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name == "shieldtx-trace":
+            is_starting.set()
+            may_start.wait(10)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    with ThreadPoolExecutor(2) as pool:
+        sending = pool.submit(after_send(hooks), sent())
+        assert is_starting.wait(10)
+        closing = pool.submit(made.close)
+        # One that does not wait has an error by then.
+        wait([closing], timeout=0.2)
+        may_start.set()
+        sending.result()
+        closing.result()
     assert not writers() - before
 
 
