@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from shieldtx.events import Envelope
-from shieldtx.ports import Settlement
+from shieldtx.ports import Handled, Settlement
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.statements import inbox as inbox_sql
 from tests.contract.conftest import Stores
 from tests.contract.test_inbox_stores import GROUP, HANDLED, begin, finish, receive
 from tests.contract.test_outbox_stores import claim, envelope, ids, write
@@ -75,3 +77,17 @@ def test_one_row_is_due_however_large(stores: Stores) -> None:
     assert [e.id for e in due(stores)] == [large.id]
     finish(stores, begin(stores, large))
     assert [e.id for e in due(stores)] == [small.id]
+
+
+def test_the_bound_of_due_rows_is_missed_where_it_is_not_kept(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mutant of the banks shows that: due rows are read, and leave no trace in the database."""
+    bounded = inbox_sql.group_parameters
+
+    def by_rows_alone(group: str, handled: Handled, limit: int, _bytes: int) -> dict[str, Any]:
+        return bounded(group, handled, limit, 2**62)
+
+    monkeypatch.setattr(inbox_sql, "group_parameters", by_rows_alone)
+    with pytest.raises(AssertionError):
+        test_due_rows_end_where_their_bytes_do_and_the_next_go_on(stores)

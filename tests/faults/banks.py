@@ -29,6 +29,16 @@ from tests.faults.workers import Worker
 
 DRAIN_WITHIN_S = 90.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
+PRIVATE = "a payload is in the reasons"
+"""The beginning of a problem; its end names the side and the table."""
+_REASONS = {
+    "shield_outbox": (
+        "concat(last_error, CASE tx_kind WHEN 'ROLLBACK' THEN concat(payload, headers) END)"
+    ),
+    "shield_inbox": "last_error",
+    "shield_parked": "reason",
+}
+"""Where tables tell why something failed: the payload of a rollback is the refusal's reason."""
 
 
 class NotInTime(AssertionError):
@@ -192,6 +202,15 @@ class Banks:
             for log in sorted(self.folder.glob("*.log"))
             for what, secret in secrets.items()
             if secret in log.read_text(errors="replace")
+        ]
+
+    def quoted(self) -> list[str]:
+        """Say which tables have reasons that hold what a transfer says to the other bank alone."""
+        return [
+            f"{PRIVATE} of {side.name}'s {table}"
+            for side in self.sides
+            for table, reason in _REASONS.items()
+            if side.one(f"SELECT count(*) FROM {table} WHERE strpos({reason}, :m) > 0", m=MARKER)
         ]
 
     def logged(self, pattern: str) -> bool:

@@ -7,9 +7,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tests.faults import hunts_at_night, hunts_at_the_counter, hunts_of_consumers, matrix
+from tests.faults import (
+    hunts_at_night,
+    hunts_at_the_counter,
+    hunts_of_clients,
+    hunts_of_consumers,
+    hunts_of_sizes,
+    matrix,
+)
 from tests.faults.bank import by_hand
-from tests.faults.banks import Banks
+from tests.faults.banks import PRIVATE, Banks
 from tests.faults.failpoints import Failpoint
 from tests.faults.matrix import Fault, Row, Setting, the_runs_servers
 from tests.faults.mutants import MUTANTS, Mutant
@@ -32,11 +39,21 @@ OWN_SESSIONS = "own sessions"
 NO_CONFLICTS = "no conflicts"
 """The invariant that transactions of shieldtx's own wait for each other and do not fail."""
 
+NO_ROWS_IN_REASONS = "no rows in reasons"
+"""The invariant that the reason of a failure does not quote what a table holds."""
+
+CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
+"""The invariants that a batch of large events has fewer of them."""
+
 EXPECTED = {
     DRAIN: "the backlog empties",
     GIVEN_BACK: "all is given back",
     OWN_SESSIONS: connections.OWN_SESSIONS,
     NO_CONFLICTS: connections.NO_CONFLICTS,
+    NO_ROWS_IN_REASONS: PRIVATE,
+    CLAIMED_BYTES: hunts_of_sizes.CLAIM,
+    POLLED_BYTES: hunts_of_sizes.POLL,
+    INSERTED_BYTES: hunts_of_sizes.STATEMENT,
 }
 """What runs expect beyond what is counted: a problem of theirs names it where it does not come."""
 
@@ -239,6 +256,18 @@ HUNTS: dict[str, Hunt] = {
     "M39": Hunt(invariant=DRAIN, run=hunts_of_consumers.beside_unhandled_rows),
     "M40": Hunt(invariant=GIVEN_BACK, run=rollback.purged_beside_rollbacks),
     "M41": Hunt(invariant="neither", run=hunts_of_consumers.renamed),
+    "M48": Hunt(invariant="neither", run=hunts_of_consumers.committing_halfway),
+    "M52": Hunt(invariant=NO_ROWS_IN_REASONS, run=hunts_of_consumers.quoted_by_the_database),
     "M42": Hunt(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
     "M43": Hunt(invariant=NO_CONFLICTS, run=connections.side_by_side),
+    "M47": Hunt(invariant="lost", run=hunts_of_clients.late_in_two_phases),
+    "M49": Hunt(
+        invariant=CLAIMED_BYTES, run=hunts_of_sizes.claimed, setting=hunts_of_sizes.bounded
+    ),
+    "M50": Hunt(
+        invariant=POLLED_BYTES, run=hunts_of_sizes.received, setting=hunts_of_sizes.bounded
+    ),
+    "M51": Hunt(
+        invariant=INSERTED_BYTES, run=hunts_of_sizes.received, setting=hunts_of_sizes.bounded
+    ),
 }

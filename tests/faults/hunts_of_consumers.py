@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.faults.banks import Banks
+from tests.faults.bank import MARKER
+from tests.faults.banks import PRIVATE, Banks
 from tests.faults.failpoints import Failpoint
 from tests.faults.scenarios.members import await_rollbacks
+from tests.faults.topics import messages
 
 DRAIN_WITHIN_S = 12.0
 MORE_THAN_A_BATCH = 120
@@ -45,3 +47,23 @@ def renamed(banks: Banks) -> None:
     banks.write(10, refused=1.0)
     await_rollbacks(banks)
     banks.upstream.consume(SHIELDTX_SOURCE="renamed")
+
+
+def committing_halfway(banks: Banks) -> None:
+    """A handler commits after half of its writes, and fails."""
+    banks.open()
+    banks.write(10, refused=0.5, ways=("halfway",))
+
+
+def quoted_by_the_database(banks: Banks) -> None:
+    """A table refuses the note of a transfer, and the database's error shows the row."""
+    banks.open()
+    banks.write(10, refused=1.0, ways=("by constraint",))
+    await_rollbacks(banks)
+    on_wire = [
+        value
+        for message in messages(banks.kafka.bootstrap, banks.topics[1:])
+        for value in (message.value(), *dict(message.headers() or ()).values())
+    ]
+    told = any(MARKER.encode() in (value or b"") for value in on_wire)
+    banks.expect(not told, f"{PRIVATE} of rollbacks on the topic")

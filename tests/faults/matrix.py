@@ -100,6 +100,7 @@ def run(
             problems.append(_told(error))
         else:
             problems += [f"{name}: {found}" for name, found in counts.violations.items()]
+            problems += banks.quoted()
         problems = [*banks.problems, *banks.leaks(), *problems]
         if problems:
             problems += _last_words(banks)

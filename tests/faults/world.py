@@ -31,6 +31,7 @@ from tests.faults.side import Side
 ACCOUNTS = 12
 PARTITIONS = 3
 SHARDS = 16
+_ENOUGH = {"max_connections": "200", "max_prepared_transactions": "20"}
 TEMPLATES = {"upstream": UPSTREAM_TABLES, "downstream": DOWNSTREAM_TABLES}
 
 
@@ -171,7 +172,7 @@ def own_ledger(world: World, open_: ExitStack) -> Mapping[str, Any]:
 
 def postgres(directory: Path | None = None, **settings: str) -> EmbeddedPostgres:
     """Make a PostgreSQL that keeps its promises, as the product's promise requires."""
-    return EmbeddedPostgres(directory, fsync=True, settings={"max_connections": "200", **settings})
+    return EmbeddedPostgres(directory, fsync=True, settings=_ENOUGH | settings)
 
 
 def make_template(server: EmbeddedPostgres, name: str, tables: str) -> None:

@@ -10,7 +10,7 @@ OPENING_BALANCE = 1_000_000
 
 
 MARKER = "for-your-eyes-only-7c1e"
-"""In the note of every transfer: it belongs into no log."""
+"""In the note of every transfer: it belongs into no log, and no reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,8 @@ class Transfer:
     amount: int
     refuse: str = ""
     """How the downstream bank refuses it: "" (not at all), "at once", "slowly" (after all its
-    attempts) or "by all" (at once, and its auditors do, too)."""
+    attempts), "by all" (at once, and its auditors do, too), "halfway" (its handler commits after
+    half of its writes, and fails) or "by constraint" (of a table, which its note violates)."""
     undo: str = ""
     """How the upstream bank's compensation fares: "" or "never" (until the bank is mended)."""
     note: str = ""
@@ -49,5 +50,6 @@ DOWNSTREAM_TABLES = """
 CREATE TABLE account (name text PRIMARY KEY, balance bigint NOT NULL);
 CREATE TABLE credit (
     n bigint GENERATED ALWAYS AS IDENTITY, id uuid, account text, seq int, amount bigint);
+CREATE TABLE remark (note text CHECK (note = ''));
 CREATE TABLE audit (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, entry int NOT NULL);
 """

@@ -14,6 +14,7 @@ from shieldtx.events import Envelope
 from shieldtx.housekeeping import Housekeeping
 from shieldtx.ports import ReceivedRecord
 from shieldtx.relay import Relay
+from shieldtx.store import reception
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.faults import failpoints as points
 from tests.faults.mutants import MUTANTS
@@ -28,6 +29,10 @@ HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
 if "BANK_HALF_TICK" in os.environ:
     # How often a relay looks for what is to be checked, or to be parked.
     workers.CHECKS = workers.PARKING = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
+
+if "BANK_INSERT_CHARACTERS" in os.environ:
+    # How much a consumer puts into one INSERT.
+    reception._INSERT_CHARACTERS = int(os.environ["BANK_INSERT_CHARACTERS"])
 
 
 def lease() -> timedelta:

@@ -12,9 +12,12 @@ from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import TypeAlias
+from uuid import UUID
 
 from sqlalchemy import create_engine, text
+from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from shieldtx.events import new_event_id
 from tests.faults.bank.journaled import (
@@ -73,6 +76,23 @@ def roll_savepoints_back(url: str, journal: str, accounts: Sequence[str]) -> Non
             with session.begin_nested():
                 transfer(session, third, account, AMOUNT)
         log.warning("a savepoint was rolled back with transfer %s", second)
+    shield.close()
+
+
+def take_while_committing(url: str, journal: str, accounts: Sequence[str]) -> None:
+    """Take from each account when its session commits already, in two phases."""
+    from tests.faults.bank.upstream import shield, transfer
+
+    engine, notes = create_engine(url), Journal(Path(journal))
+    for account in accounts:
+        operation = new_event_id()
+
+        def take(session: Session, operation: UUID = operation, account: str = account) -> None:
+            transfer(session, operation, account, AMOUNT)
+
+        with journaled(engine, notes, operation, twophase=True) as session:
+            # Heard after shieldtx's own, which is the last to insert in a commit of one phase.
+            sqlalchemy_event.listen(session, "before_commit", take)
     shield.close()
 
 

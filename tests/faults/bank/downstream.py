@@ -30,6 +30,11 @@ def credit(session: Session, event: Event) -> None:
         ),
         row,
     )
+    if told.refuse == "halfway":
+        session.commit()
+        raise RuntimeError("the book of credits is closed")
+    if told.refuse == "by constraint":
+        session.execute(text("INSERT INTO remark VALUES (:note)"), {"note": told.note})
     session.execute(
         text("INSERT INTO credit (id, account, seq, amount) VALUES (:id, :account, :seq, :amount)"),
         row,

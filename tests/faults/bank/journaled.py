@@ -19,12 +19,14 @@ ROLLED_BACK = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED}
 
 
 @contextmanager
-def journaled(engine: Engine, journal: Journal, *operations: UUID) -> Iterator[Session]:
+def journaled(
+    engine: Engine, journal: Journal, *operations: UUID, twophase: bool = False
+) -> Iterator[Session]:
     """Run a block in a transaction that is committed after it; note how its operations ended."""
     journal.begin(*operations)
     answer: Answer = "fail"
     try:
-        with Session(engine) as session:
+        with Session(engine, twophase=twophase) as session:
             yield session
             answer = "info"
             session.commit()

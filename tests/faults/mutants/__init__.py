@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.faults.mutants.banks import IN_BANKS
+from tests.faults.mutants.clients import OF_CLIENTS
 from tests.faults.mutants.connections import OF_CONNECTIONS
 from tests.faults.mutants.consumers import OF_CONSUMERS
 from tests.faults.mutants.halves import OF_HALVES
 from tests.faults.mutants.mutant import Mutant
 from tests.faults.mutants.nights import AT_NIGHT
+from tests.faults.mutants.sizes import OF_SIZES
 
-MUTANTS: Mapping[str, Mutant] = IN_BANKS | AT_NIGHT | OF_HALVES | OF_CONSUMERS | OF_CONNECTIONS
+MUTANTS: Mapping[str, Mutant] = (
+    IN_BANKS | AT_NIGHT | OF_HALVES | OF_CONSUMERS | OF_CONNECTIONS | OF_CLIENTS | OF_SIZES
+)
 
 __all__ = ["MUTANTS", "Mutant"]

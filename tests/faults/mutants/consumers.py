@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Select, false, true
 from sqlalchemy.orm import Session
 
+from shieldtx import reasons
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import BATCH_BYTES, Attempt, Original
 from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.lent_session import hold, lend, settle
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import purge as purge_sql
 from tests.faults.failpoints import Breaker
@@ -58,10 +62,28 @@ def _own_events_bear_the_name_of_now(breaker: Breaker) -> None:
     SqlInboxStore.original = mutant
 
 
+def _a_handlers_commit_settles(breaker: Breaker) -> None:
+    @contextmanager
+    def mutant(self: SqlInboxStore, attempt: Attempt) -> Iterator[Session]:
+        e = attempt.envelope
+        parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
+        with lend(self._engine, "handler") as (session, connection):
+            settle(session, hold(connection, self._held, parameters), self._processed, parameters)
+            yield session
+
+    SqlInboxStore.effect = mutant
+
+
+def _errors_of_databases_are_told_whole(breaker: Breaker) -> None:
+    reasons._summary = lambda error: None
+
+
 OF_CONSUMERS = named(
     "BANK_MUTANT",
     ("M38", "an error while decoding skips the batch", _undecoded_records_are_skipped),
     ("M39", "rows without a handler fill the batch of due ones", _all_types_are_due),
     ("M40", "a purge takes away what a rollback still needs", _nothing_is_needed),
     ("M41", "whose event it is comes from a setting", _own_events_bear_the_name_of_now),
+    ("M48", "an event is settled by a commit of its handler", _a_handlers_commit_settles),
+    ("M52", "reasons quote what a database tells of rows", _errors_of_databases_are_told_whole),
 )
