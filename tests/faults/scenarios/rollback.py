@@ -1,4 +1,4 @@
-"""F29 to F31, F43: what happens on the way back."""
+"""F29 to F31, F36, F43: what happens on the way back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tests.faults.bank import auditors_of, by_hand
 from tests.faults.banks import Banks
+from tests.faults.failpoints import Failpoint
 from tests.faults.intruder import Echo, Intruder
 from tests.faults.matrix import Fault
 from tests.faults.scenarios.members import (
@@ -24,6 +25,7 @@ PLACES = (
     ("rollback", "after"),
     ("give-up", "after"),
 )
+ROUNDS = 3
 PURGED = {"SHIELDTX_RETENTION_OUTBOX": "0.001", "SHIELDTX_RETENTION_INBOX": "0.001"}
 
 
@@ -59,6 +61,40 @@ def success_races_rollback(banks: Banks) -> None:
     auditors.terminate()
     _let_rollbacks_overtake(banks)
     _let_rollbacks_come_late(banks)
+    _expect_books(banks)
+
+
+def beside_its_event(banks: Banks) -> None:
+    """An auditor dies over transfers; another reads the rollbacks while its leases last."""
+    side = banks.downstream
+    banks.open()
+    banks.write(20, refused=1.0, ways=("at once",))
+    banks.drain()
+    point = Failpoint(step="effect", when="before", action="exit")
+    leased = {"BANK_HANDLER_LEASE": "15", **side.broken_at(point)}
+    dying = side.launch("consume", auditors_of(side.group), **leased)
+    await_deaths(banks, [dying])
+    auditors = _open_auditors(banks)
+    _await_auditors(banks)
+    auditors.terminate()
+    _expect_books(banks)
+
+
+def both_topics_at_once(banks: Banks) -> None:
+    """Two auditors of a group find transfers and their rollbacks waiting on both topics."""
+    beside_its_event(banks)
+    for _ in range(ROUNDS):
+        banks.write(60, refused=0.5)
+        banks.drain()
+        pair = [
+            banks.downstream.launch("consume", auditors_of(banks.downstream.group))
+            for _ in range(2)
+        ]
+        for auditors in pair:
+            auditors.await_ready()
+        _await_auditors(banks)
+        for auditors in pair:
+            auditors.terminate()
     _expect_books(banks)
 
 
@@ -219,6 +255,11 @@ FAULTS = (
         id="F31",
         name="a compensation that fails for ever",
         run=compensation_that_fails_for_ever,
+    ),
+    Fault(
+        id="F36",
+        name="two workers, both topics at once",
+        run=both_topics_at_once,
     ),
     Fault(
         id="F43",
