@@ -24,7 +24,7 @@ from shieldtx.states import TxKind
 log = logging.getLogger(__name__)
 
 LONGEST = 1.0
-"""Seconds that a batch's transaction is meant to take at most: handlers' locks last so long."""
+"""Seconds that a batch's transaction is meant to take at most; it holds its rows' locks so long."""
 
 FIRST = 8
 """How many events a worker's first transaction has, from which it learns how fast they are."""

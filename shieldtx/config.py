@@ -227,7 +227,7 @@ class Settings(BaseSettings):
     consumer_batch_bytes: int = Field(
         default=BATCH_BYTES,
         ge=1,
-        description="of records, or of due rows, that a consumer reads at a time; at least one",
+        description="of records, in two reads, or of due rows that a consumer holds; at least one",
     )
     consumer_pending_limit: int = Field(
         default=5000,

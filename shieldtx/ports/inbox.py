@@ -137,8 +137,7 @@ class InboxStore(Protocol):
     def effects(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Session]:
         """Open such a transaction for attempts that were started together: all or none.
 
-        Who commits inside the block gets a HandlerError instead. Raises LeaseLost at the end when
-        another worker has taken rows over; nothing is written then.
+        Who commits inside the block gets a HandlerError instead.
         """
         ...
 

@@ -220,11 +220,6 @@ class PostgresDialect:
         transaction = cast(func.pg_current_xact_id(), Text)
         return select(func.count(), self.now(), transaction).select_from(rows.cte("held"))
 
-    def held_unlocked(self, table: Table, condition: ColumnElement[bool]) -> Select[Any]:  # noqa: ARG002  one signature for both
-        """Return a statement that answers as `held` for no rows: it locks none."""
-        transaction = cast(func.pg_current_xact_id(), Text)
-        return select(literal(0), self.now(), transaction)
-
     def is_transaction(self, name: str) -> ColumnElement[bool]:
         """Test whether the transaction is the one whose id is the parameter `name`."""
         current = cast(func.pg_current_xact_id_if_assigned(), Text)
@@ -470,10 +465,6 @@ class SqliteDialect:
         """Return a statement that takes the one writer lock, and a row for each row found."""
         statement = update(table).where(condition).values(lease_token=table.c.lease_token)
         return statement.returning(literal(1), self.now(), literal(""))
-
-    def held_unlocked(self, table: Table, condition: ColumnElement[bool]) -> ReturningUpdate[Any]:
-        """Lock all the same: who reads first and writes then may be refused."""
-        return self.held(table, condition)
 
     def is_transaction(self, name: str) -> ColumnElement[bool]:
         """Accept every transaction: SQLite has no ids of them."""

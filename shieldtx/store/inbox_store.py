@@ -17,14 +17,7 @@ from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Origi
 from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import SINCE, dialect_of
 from shieldtx.store.halving import receive_in_halves
-from shieldtx.store.lent_session import (
-    check_intact,
-    commits_refused,
-    hold,
-    lend,
-    settle,
-    taken_over,
-)
+from shieldtx.store.lent_session import check_intact, commits_refused, hold, lend, settle
 from shieldtx.store.reception import Reception
 from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import compensation
@@ -141,11 +134,15 @@ class SqlInboxStore:
         parameters = self._of_batch(attempts)
         with lend(self._engine, "handler") as (session, connection):
             held = hold(connection, self._all_held, parameters)
-            if held.since is None:
-                raise taken_over(len(attempts), len(attempts), "handler")
+            if held.rows != len(attempts):
+                raise LeaseLost(
+                    f"{len(attempts) - held.rows} of {len(attempts)} events of group "
+                    f"{attempts[0].group!r} were taken over before their attempt began; raise the "
+                    "handlers' leases if this is frequent"
+                )
             with commits_refused(session):
                 yield session
-            settle(session, held, self._all_processed, parameters, rows=len(attempts))
+            settle(session, held, self._all_processed, parameters)
 
     def clear(self, session: Session) -> None:
         """Make the session of an effect as new for the next handler; nothing in it is undone."""

@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Connection,
-    CursorResult,
-    Engine,
-    Executable,
-    RootTransaction,
-    event,
-    select,
-)
+from sqlalchemy import Connection, CursorResult, Engine, Executable, RootTransaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.errors import HandlerError, LeaseLost
+from shieldtx.errors import HandlerError
 from shieldtx.sql import ends_transaction
 from shieldtx.store.dialects import SINCE, TRANSACTION, dialect_of
 
@@ -88,18 +80,17 @@ def commits_refused(session: Session) -> Iterator[None]:
 
 
 class Held(NamedTuple):
-    """What a lent transaction is to settle at its end, and which transaction it is."""
+    """The rows that a lent transaction settles at its end, locked before it is lent."""
 
     rows: int
-    """How many rows are locked; 0 where they are left unlocked."""
     since: datetime | None
-    """The database's time at the beginning; None where no row was found to lock."""
+    """The database's time of the lock."""
     transaction: str | None
     """The id of the transaction, where the database has one."""
 
 
 def hold(connection: Connection, statement: Executable, parameters: Mapping[str, Any]) -> Held:
-    """Begin the transaction before it is lent, by the dialect's `held` or `held_unlocked`."""
+    """Lock the rows that are to be settled, by a statement of the dialect's `held`."""
     found = connection.execute(statement, parameters).all()
     if not found:
         return Held(0, None, None)
@@ -108,40 +99,21 @@ def hold(connection: Connection, statement: Executable, parameters: Mapping[str,
 
 
 def settle(
-    session: Session,
-    held: Held,
-    statement: Executable,
-    parameters: Mapping[str, Any],
-    *,
-    rows: int = 1,
+    session: Session, held: Held, statement: Executable, parameters: Mapping[str, Any]
 ) -> None:
-    """Settle `rows` rows; raises HandlerError where the transaction is not the one of `held`.
+    """Settle the held rows; raises HandlerError where the transaction is not that of the lock.
 
     A COMMIT by way of the driver, with further statements after it, is not noticed before. The
-    borrower's writes until then are committed; the rows stay as they are. Raises LeaseLost where
-    somebody else has taken rows over.
+    borrower's writes until then are committed; the rows stay as they are.
     """
     check_intact(session)
     loan: _Loan = session.info[_LOAN]
-    dialect = dialect_of(loan.connection.dialect)
-    if not dialect.end_loan(loan.connection):
+    if not dialect_of(loan.connection.dialect).end_loan(loan.connection):
         raise loan.ended
-    begun_in = {TRANSACTION: held.transaction}
-    given = {SINCE: held.since, **begun_in, **parameters}
+    given = {SINCE: held.since, TRANSACTION: held.transaction, **parameters}
     settled: CursorResult[Any] = loan.connection.execute(statement, given)
-    if settled.rowcount == rows:
-        return
-    if not loan.connection.scalar(select(dialect.is_transaction(TRANSACTION)), begun_in):
+    if settled.rowcount != held.rows:
         raise loan.ended
-    raise taken_over(rows - settled.rowcount, rows, loan.borrower)
-
-
-def taken_over(lost: int, rows: int, borrower: str) -> LeaseLost:
-    """Say that another worker has taken rows over."""
-    return LeaseLost(
-        f"{lost} of {rows} events were taken over before the {borrower} was done; raise the "
-        f"{borrower}'s lease if this is frequent"
-    )
 
 
 def check_intact(session: Session) -> None:

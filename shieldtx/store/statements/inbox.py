@@ -144,13 +144,9 @@ def held(t: Tables, d: StoreDialect) -> Select[Any] | ReturningUpdate[Any]:
 
 
 def all_held(t: Tables, d: StoreDialect) -> Select[Any] | ReturningUpdate[Any]:
-    """Begin the transaction of a batch before its handlers run; run with `batch_parameters`.
-
-    Its rows are not locked: a batch ends long before its lease does, and a lock is a write for each
-    of them.
-    """
+    """Lock the rows of a batch before their handlers run; run with `batch_parameters`."""
     rows = d.is_one_of(t.inbox.c.event_id, _EVENT_IDS)
-    return d.held_unlocked(t.inbox, _may_be_settled(t, rows, _GROUP, _TOKEN, InboxStatus.PROCESSED))
+    return d.held(t.inbox, _may_be_settled(t, rows, _GROUP, _TOKEN, InboxStatus.PROCESSED))
 
 
 def processed(t: Tables, d: StoreDialect) -> Update:

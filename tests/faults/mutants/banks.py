@@ -175,26 +175,24 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
 
 def _effect_and_status_apart(breaker: Breaker) -> None:
     @contextmanager
-    def apart(
-        self: SqlInboxStore, hold: Any, settle: Any, parameters: Any, rows: int
-    ) -> Iterator[Session]:
+    def apart(self: SqlInboxStore, hold: Any, settle: Any, parameters: Any) -> Iterator[Session]:
         with lend(self._engine, "handler") as (session, _):
             yield session
         breaker.reach("handler", "after")
         with lend(self._engine, "handler") as (session, connection):
             held = lent_session.hold(connection, hold, parameters)
-            lent_session.settle(session, held, settle, parameters, rows=rows)
+            lent_session.settle(session, held, settle, parameters)
 
     def effect(self: SqlInboxStore, attempt: Any) -> Any:
         e = attempt.envelope
         parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
-        return apart(self, self._held, self._processed, parameters, 1)
+        return apart(self, self._held, self._processed, parameters)
 
     def effects(self: SqlInboxStore, attempts: Any) -> Any:
         first = attempts[0]
         ids = [attempt.envelope.id for attempt in attempts]
         parameters = inbox_sql.batch_parameters(first.group, ids, first.token)
-        return apart(self, self._all_held, self._all_processed, parameters, len(ids))
+        return apart(self, self._all_held, self._all_processed, parameters)
 
     SqlInboxStore.effect, SqlInboxStore.effects = effect, effects
 
