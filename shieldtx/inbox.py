@@ -189,6 +189,9 @@ class Inbox:
         for interceptor in reversed(self._group.interceptors):
             call = partial(_intercept, interceptor, session, event, call)
         call()
+        if self._group.interceptors:
+            # What one of them wrote behind `proceed()` is the event's too.
+            _flush(session)
         self._store.clear(session)
 
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
@@ -271,5 +274,10 @@ def _intercept(
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:
     run(handler.function, session, given)
+    _flush(session)
+
+
+def _flush(session: Session) -> None:
+    """Send what waits in the session, so that it fails here and not in another event's turn."""
     session.flush()
     flush_events(session)
