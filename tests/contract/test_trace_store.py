@@ -44,7 +44,7 @@ def envelope(**given: Any) -> Envelope:
         "type": "orders.placed",
         "source": "orders",
         "topic": "orders",
-        "payload": '{"card": "4111"}',
+        "payload": '{"card": "SECRET"}',
         "time": datetime.now(UTC),
         "key": "k",
     }
@@ -127,7 +127,7 @@ def test_the_outbox_tells_how_an_event_stands(stores: Stores, traces: SqlTraceSt
         "till",
     )
     assert row.identity.traceparent == "00-aa-bb-01"
-    assert "4111" not in repr(traces.facts(written.id))
+    assert "SECRET" not in repr(traces.facts(written.id))
 
     stores.leases.renew(relay="r", lease=MINUTE)
     claim: Claim = stores.outbox.claim(relay="r", limit=10)
