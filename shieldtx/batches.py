@@ -47,8 +47,9 @@ class Batches:
     """Applies started attempts in the order of their arrival, many in one transaction.
 
     A failure costs nobody but the event at fault: the transaction is rolled back, the events before
-    it are applied again, it has failed its attempt, and those behind it go on, unless they are of
-    its key: then they wait. What is no single event's fault (a deadlock, a COMMIT that fails, a
+    it are applied again, and it begins the next transaction, since what they left in theirs (a
+    temporary table, a `SET LOCAL`) may be why. When it fails there too, it has failed its attempt,
+    and those behind it go on, unless they are of its key: then they wait. What is no single event's fault (a deadlock, a COMMIT that fails, a
     lease that is lost) ends the batch: its starts are taken back, and each event gets a turn of its
     own.
 
@@ -116,18 +117,21 @@ class Batches:
     def _apply_or_divide(self, part: Sequence[Attempt], run: _Run) -> list[_Task]:
         """Apply attempts in one transaction; return what is left to do when that fails, in order.
 
-        Of a call for several events, halves are tried until the one at fault is alone.
+        A call that fails is at fault only where it was the first of its transaction. Of one for
+        several events, halves are tried until the one at fault is alone.
         """
         try:
             self._apply(part, run)
         except _Culprit as culprit:
             first, end = culprit.first, culprit.end
-            before, behind = _Task(attempts=part[:first]), _Task(attempts=part[end:])
-            if end - first == 1:
-                return [before, _Task(attempts=part[first:end], error=culprit.error), behind]
-            middle = (first + end) // 2
-            halves = [_Task(attempts=part[first:middle]), _Task(attempts=part[middle:end])]
-            return [before, *halves, behind]
+            if first > 0:
+                # Perhaps by what those before it left in the transaction: it begins the next one.
+                return [_Task(attempts=part[:first]), _Task(attempts=part[first:])]
+            behind = _Task(attempts=part[end:])
+            if end == 1:
+                return [_Task(attempts=part[:1], error=culprit.error), behind]
+            middle = end // 2
+            return [_Task(attempts=part[:middle]), _Task(attempts=part[middle:end]), behind]
         except _Interruption as interruption:
             self._inbox.note_end(part[interruption.first : interruption.end], interruption.error)
             raise interruption.error from None

@@ -88,10 +88,10 @@ class ConsumerGroup:
         from. `payload` is the type that `event.payload` is turned into; `lease` bounds one attempt.
         Topic and payload are those of the event type where this service declares it.
 
-        First attempts that arrive together share a transaction: when one of them fails, the code of
-        its neighbours may run again, as it may after a crash, and what they had written with
-        `session` is undone first. What they did elsewhere is not: with `alone`, each event gets a
-        transaction of its own, and no code runs again because of a neighbour.
+        First attempts that arrive together share a transaction: when one of them fails, its code
+        and that of its neighbours may run again, as it may after a crash, and what they had written
+        with `session` is undone first. What they did elsewhere is not: with `alone`, each event
+        gets a transaction of its own, and no code runs again because of a neighbour.
         """
         given = self._given(event_type, payload, topic, retry, lease)
         return self._declare(event_type, TxKind.COMMIT, given | {"alone": alone})

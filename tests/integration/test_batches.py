@@ -366,6 +366,45 @@ def test_a_handler_that_spoils_the_transaction_fails_alone(world: World, calls: 
     assert sorted(world.downstream.effects()) == ["a", "e"]
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        "CREATE TEMPORARY TABLE basket (n int) ON COMMIT DROP",
+        "SET LOCAL shop.tenant = 'the first'",
+        "SET LOCAL statement_timeout = '1ms'",
+    ],
+)
+def test_what_a_handler_leaves_in_the_transaction_fails_no_neighbour(
+    world: World, left: str
+) -> None:
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
+    def work(session: Session, event: Event) -> None:
+        session.execute(text("SELECT pg_sleep(0.01)"))
+        tenant = session.scalar(text("SELECT current_setting('shop.tenant', true)"))
+        if tenant:
+            raise LookupError(tenant)
+        effect("done")(session, event)
+        session.execute(text(left))
+
+    world.write(*"abcd")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 4}
+    assert sorted(world.downstream.effects()) == list("abcd")
+
+
+def test_a_handler_that_ends_all_writing_in_its_transaction_fails_alone(world: World) -> None:
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
+    def work(session: Session, event: Event) -> None:
+        effect("done")(session, event)
+        if event.key == "b":
+            session.execute(text("SET TRANSACTION READ ONLY"))
+
+    world.write(*"abcd")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 3, Verdict.REFUSED: 1}
+    assert sorted(world.downstream.effects()) == list("acd")
+
+
 def test_an_error_of_the_database_that_a_handler_swallowed_does_not_pass_for_success(
     world: World,
 ) -> None:
@@ -565,4 +604,5 @@ def test_retries_without_delay_use_up_the_attempts_of_the_culprit_alone(world: W
         ("b", "MAX_RECONSUMED", QUICK.max_attempts),
         ("c", "PROCESSED", 1),
     ]
-    assert calls.keys.count("b") == QUICK.max_attempts
+    # It began a transaction of its own before its first attempt was counted as failed.
+    assert calls.keys.count("b") == QUICK.max_attempts + 1
