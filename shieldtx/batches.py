@@ -49,9 +49,9 @@ class Batches:
     A failure costs nobody but the event at fault: the transaction is rolled back, the events before
     it are applied again, and it begins the next transaction, since what they left in theirs (a
     temporary table, a `SET LOCAL`) may be why. When it fails there too, it has failed its attempt,
-    and those behind it go on, unless they are of its key: then they wait. What is no single event's fault (a deadlock, a COMMIT that fails, a
-    lease that is lost) ends the batch: its starts are taken back, and each event gets a turn of its
-    own.
+    and those behind it go on, unless they are of its key: then they wait. What is no single event's
+    fault (a deadlock, a COMMIT that fails, a lease that is lost) ends the batch: its starts are
+    taken back, and each event gets a turn of its own.
 
     Should the process die, nobody can tell who killed it. Whoever takes the rows over goes on under
     the number that was counted, each alone: the neighbours lose nothing, and the event that kills
