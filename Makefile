@@ -40,7 +40,7 @@ format: .venv/.ready ## bring the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/.ready kafka ## measure everything beside the peers: 22 minutes (QUICK=1: 3 minutes)
+bench: .venv/.ready kafka ## measure everything beside the peers: half an hour (QUICK=1: 4 minutes)
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(ARGS)
 
 bench-reconcile: .venv/.ready ## reconcile 10 million events beside a plain Spark join: 15 minutes (ROWS=...)
