@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import resource
 import socket
@@ -16,11 +17,12 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from shieldtx.brokers import confluent_producer, kafka_producer
+from shieldtx.brokers import confluent_producer, kafka_connection, kafka_producer
 from shieldtx.brokers.kafka_admin import KafkaTopics
 from shieldtx.brokers.kafka_client import Connect, ProducerSettings
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_consumer import Consumer
+from shieldtx.brokers.kafka_network import Network
 from shieldtx.brokers.kafka_publisher import KafkaPublisher
 from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
 from shieldtx.embedded import EmbeddedKafka
@@ -75,12 +77,18 @@ def unusable(request: pytest.FixtureRequest) -> Iterator[KafkaConnection]:
 
 
 @pytest.fixture
-def without_collector() -> Iterator[None]:
-    """Without the garbage collector: when it comes is anybody's guess."""
+def rare_collector() -> Iterator[None]:
+    """Without runs of the garbage collector but those that are asked for, almost as in a worker."""
     gc.collect()
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def without_collector(rare_collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any run: what has to be closed is closed, and does not wait for one."""
+    monkeypatch.setattr(kafka_connection, "_free_failed_clients", lambda: None)
 
 
 def descriptors() -> int:
@@ -120,6 +128,20 @@ def test_a_failed_connection_leaves_no_descriptor_and_no_thread(
         attempt()
     eventually(lambda: descriptors() <= before, f"at most {before} descriptors")
     eventually(lambda: threading.active_count() <= threads, f"at most {threads} threads")
+
+
+@pytest.mark.parametrize("unusable", ["refuses"], indirect=True)
+@pytest.mark.parametrize("kind", [k for k in CONNECTING if k != "confluent producer"])
+@pytest.mark.usefixtures("rare_collector")
+def test_attempts_that_fail_do_not_pile_up_in_memory(
+    kind: str, unusable: KafkaConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "kafka")  # what pytest captures refers to the clients
+    for _ in range(4):
+        with pytest.raises(BrokerError):
+            CONNECTING[kind](unusable)
+    # The last attempt's is freed by the next.
+    assert sum(isinstance(found, Network) for found in gc.get_objects()) <= 1
 
 
 @pytest.mark.parametrize("unusable", ["refuses"], indirect=True)
