@@ -15,7 +15,13 @@ from shieldtx.errors import TransactionRefused
 from shieldtx.ports.half import Barrier
 
 _WAITING = "shieldtx.entries"
+_WAITED_FOR = "shieldtx.entries_waiting"
 _ENTERED = "shieldtx.entered"
+
+_IN_A_SAVEPOINT = (
+    "the barrier would be in a savepoint, and be gone when that alone is rolled back: "
+    "guard the transaction before its first savepoint"
+)
 
 
 class _End(Enum):
@@ -52,20 +58,27 @@ def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequenc
     with it. Raises what the barrier raises.
     """
     if caller.in_nested_transaction():
-        raise TransactionRefused(
-            "the barrier would be in a savepoint, and be gone when that alone is rolled back: "
-            "guard the transaction before its first savepoint"
-        )
+        raise TransactionRefused(_IN_A_SAVEPOINT)
     entry = Entry(caller, event_ids)
-    _enter(caller.connection() if isinstance(caller, Session) else caller, barrier, entry)
+    connection = caller.connection() if isinstance(caller, Session) else caller
+    # A savepoint that the session knows nothing of, unless it takes part in a Connection's.
+    if connection.in_nested_transaction() and not _is_shared(caller):
+        raise TransactionRefused(_IN_A_SAVEPOINT)
+    _enter(connection, barrier, entry)
     return entry
 
 
 def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> Entry:
     """Enter the transaction of a session that cannot reach its database here, with its commit.
 
-    Raises TransactionRefused when the transaction is ending.
+    Raises TransactionRefused when the transaction is ending, and for a session that shares the
+    transaction of its connection, which may commit without it.
     """
+    if _is_shared(session):
+        raise TransactionRefused(
+            "this AsyncSession shares the transaction of its connection, which may commit without "
+            "the session: guard it at once, with `await session.run_sync(tx.guard)`"
+        )
     root = session.get_transaction()
     if root is None:
         session.begin()
@@ -75,7 +88,19 @@ def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID
         )
     entry = Entry(session, event_ids)
     session.info.setdefault(_WAITING, []).append((barrier, entry))
+    for connection in root.connections if root is not None else ():
+        _hear_of(connection, session)
     return entry
+
+
+def _is_shared(caller: Session | Connection) -> bool:
+    return isinstance(caller, Session) and isinstance(caller.get_bind(), Connection)
+
+
+def _hear_of(connection: Connection, session: Session) -> None:
+    """Hear of a connection's commit: it may come without `before_commit`, or inside a savepoint."""
+    if session.get_bind().engine is connection.engine:
+        connection.execution_options(**{_WAITED_FOR: session})
 
 
 def _enter(connection: Connection, barrier: Barrier, entry: Entry) -> None:
@@ -92,8 +117,33 @@ def _on_before_commit(session: Session) -> None:
     # A savepoint's release is no commit.
     if _WAITING not in session.info or session.in_nested_transaction():
         return
-    for barrier, entry in session.info.pop(_WAITING):
-        _enter(session.connection(), barrier, entry)
+    _enter_waiting(session.connection(), session)
+
+
+@sqlalchemy_event.listens_for(Session, "after_begin")
+def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
+    if _WAITING in session.info:
+        _hear_of(connection, session)
+
+
+@sqlalchemy_event.listens_for(Engine, "commit")
+@sqlalchemy_event.listens_for(Engine, "prepare_twophase")
+def _on_connection_commit(connection: Connection, *_: Any) -> None:
+    session: Session | None = connection.get_execution_options().get(_WAITED_FOR)
+    if session is None:
+        return
+    try:
+        _enter_waiting(connection, session)
+    except BaseException:
+        # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
+        # back to the pool with the connection, for somebody else to commit.
+        connection.connection.rollback()
+        raise
+
+
+def _enter_waiting(connection: Connection, session: Session) -> None:
+    for barrier, entry in session.info.pop(_WAITING, ()):
+        _enter(connection, barrier, entry)
 
 
 @sqlalchemy_event.listens_for(Session, "after_transaction_end")

@@ -142,8 +142,10 @@ class Relay:
         before = self._holding
         self._holding = self._leases.renew(relay=name, lease=lease)
         if name != self._name:
-            # A pass has renamed it meanwhile.
-            self._leases.leave(relay=name)
+            # A pass has renamed it meanwhile. The claim for which it did so may have found what was
+            # taken just now under the old name.
+            with self._passing:
+                self._store.withdraw(relay=name, renamed=self._name)
         if self._holding.surplus:
             with self._passing:
                 if self._ahead is not None:

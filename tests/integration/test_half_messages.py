@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, LocalOutcome, ShieldTx, half_messages
@@ -42,7 +42,7 @@ from tests.services import Service, Wire, drain, make_topics
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 HOUR = timedelta(hours=1)
 PLACED = "orders.placed"
-Guard: TypeAlias = Callable[[Session], None]
+Guard: TypeAlias = Callable[[Any], None]
 
 
 @pytest.fixture
@@ -675,6 +675,94 @@ def test_an_asynchronous_session_is_guarded_with_its_commit(orders, ledger):
 
     asyncio.run(main())
     assert entries(ledger) == ["a"]
+
+
+async def leave_a_savepoint(engine: AsyncEngine, guard: Guard) -> None:
+    async with AsyncSession(engine) as session, session.begin():
+        guard(session)
+        await session.begin_nested()
+        await session.execute(text("INSERT INTO entries VALUES ('debit')"))
+
+
+async def commit_the_connection(engine: AsyncEngine, guard: Guard) -> None:
+    async with AsyncSession(engine) as session:
+        guard(session)
+        await session.execute(text("INSERT INTO entries VALUES ('debit')"))
+        await (await session.connection()).commit()
+
+
+async def guard_late(engine: AsyncEngine, guard: Guard) -> None:
+    async with AsyncSession(engine) as session:
+        await session.execute(text("INSERT INTO entries VALUES ('debit')"))
+        guard(session)
+        await (await session.connection()).commit()
+
+
+@pytest.mark.parametrize("local", [leave_a_savepoint, commit_the_connection, guard_late])
+def test_an_asynchronous_session_is_guarded_however_it_commits(orders, ledger, local):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with orders.app.half(PLACED) as tx:
+                await local(engine, tx.guard)
+            assert status(orders, tx.id) == "INIT"
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    assert entries(ledger) == ["debit"]
+
+
+def test_a_barrier_that_refuses_the_commit_of_a_connection_leaves_nothing(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url, pool_size=1, max_overflow=0)
+        try:
+            with pytest.raises(LateTransaction):  # noqa: PT012
+                async with orders.app.half(PLACED) as tx:
+                    await asyncio.to_thread(check, orders)
+                    await commit_the_connection(engine, tx.guard)
+            async with engine.begin() as connection:
+                await connection.execute(text("INSERT INTO entries VALUES ('next')"))
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    assert entries(ledger) == ["next"]
+    assert orders.outbox() == {"DISCARDED": 1}
+
+
+def test_an_asynchronous_session_of_a_connection_is_guarded_at_once_or_not_at_all(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with orders.app.half(PLACED) as tx, engine.connect() as connection:
+                session = AsyncSession(bind=connection)
+                with pytest.raises(TransactionRefused, match=r"run_sync\(tx.guard\)"):
+                    tx.guard(session)
+                await session.run_sync(tx.guard)
+                await session.execute(text("INSERT INTO entries VALUES ('debit')"))
+                await connection.commit()
+            assert status(orders, tx.id) == "INIT"
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    assert entries(ledger) == ["debit"]
+
+
+def test_no_barrier_is_in_a_savepoint_that_its_session_knows_nothing_of(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with Session(ledger) as local, orders.app.half(PLACED) as tx:
+        local.connection().begin_nested()
+        with pytest.raises(TransactionRefused, match="savepoint"):
+            tx.guard(local)
+        tx.rollback()
 
 
 def test_an_asynchronous_session_that_rolls_back_forgets_its_guard(orders, ledger):

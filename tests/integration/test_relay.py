@@ -460,6 +460,32 @@ def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(servic
     assert service.rows("SELECT relay FROM shield_relay") == [("one+1",)]
 
 
+def test_a_late_claim_keeps_nothing_of_what_an_overtaken_renewal_took(
+    service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = service.app.relay("one")
+    renew = relay._leases.renew
+    write(service, "a")
+    late = _DelaysClaims(relay._store)
+    fail_to_claim(relay, late, monkeypatch)
+
+    def overtaken(**asked: Any) -> Any:
+        relay._withdraw()
+        taken = renew(**asked)
+        late.arrive()
+        assert service.outbox() == {"PROCESSING": 1}
+        return taken
+
+    with monkeypatch.context() as race:
+        race.setattr(relay._leases, "renew", overtaken)
+        relay.renew()
+    write(service, "a")
+    relay.renew()
+    drain(relay)
+    assert service.outbox() == {"PROCESSED": 2}
+    assert_sent_as_written(service, wire)
+
+
 def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
