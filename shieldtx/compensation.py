@@ -169,11 +169,13 @@ class Compensation:
     def _refuse_late(self, attempt: Attempt) -> None:
         """Raise CameTooLate for an event that may have been applied here and purged."""
         rollback = attempt.envelope
-        if rollback.causation_id is not None and (age := self._too_old(rollback.causation_id)):
+        if rollback.causation_id is not None and (
+            why := self._may_be_purged(rollback.causation_id)
+        ):
             raise CameTooLate(
                 f"the rollback {rollback.id} comes too late: event {rollback.causation_id} of "
-                f"{rollback.causation_source} is {age.days} days old, and rows of that age are "
-                f"purged here (SHIELDTX_RETENTION_INBOX is {self._kept_for}). Find out whether "
+                f"{rollback.causation_source} {why}, and rows are purged here "
+                f"(SHIELDTX_RETENTION_INBOX is {self._kept_for}). Find out whether "
                 f"group {attempt.group!r} had applied the event, and undo it by hand"
             )
 
@@ -188,19 +190,22 @@ class Compensation:
         if cause is not None:
             reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
             self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
-        elif undone.causation_id is not None and (age := self._too_old(undone.causation_id)):
+        elif undone.causation_id is not None and (why := self._may_be_purged(undone.causation_id)):
             raise NothingToCompensate(
                 f"{undone.type} {undone.id} was written because of event {undone.causation_id} of "
-                f"{undone.causation_source}, which is {age.days} days old and was perhaps purged "
+                f"{undone.causation_source}, which {why} and was perhaps purged "
                 f"here (SHIELDTX_RETENTION_INBOX is {self._kept_for}): it cannot be taken back "
                 "too. Undo both by hand"
             )
 
-    def _too_old(self, event_id: UUID) -> timedelta | None:
-        """Return the age of an event whose settled row may have been purged; None: it cannot."""
+    def _may_be_purged(self, event_id: UUID) -> str | None:
+        """Say why an event's settled row may have been purged; None: it cannot have been."""
+        if self._kept_for is None:
+            return None
         age = age_of(event_id, self._wall_clock())
-        is_over = age is not None and self._kept_for is not None and age > self._kept_for * SURE
-        return age if is_over else None
+        if age is None:
+            return "may be of any age (its id is no UUIDv7)"
+        return f"is {age.days} days old" if age > self._kept_for * SURE else None
 
 
 def _unfinished(attempt: Attempt) -> EventUnfinished:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -282,3 +282,25 @@ def test_the_rollback_that_caused_an_event_is_kept_as_long_as_that_event(
     undoing.purge()
     undoing.purge()
     assert undoing.rows("shield_outbox") == undoing.rows("shield_inbox") == []
+
+
+def test_the_rollback_of_an_applied_event_whose_id_tells_no_age_waits_for_an_operator(
+    undoing: Undoing,
+) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("a producer in Java", id=uuid4())
+    assert undoing.work(event) is Verdict.APPLIED
+    undoing.purge()
+    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert "no UUIDv7" in undoing.reason()
+    assert undoing.service.effects() == ["a"]
+
+
+def test_an_event_whose_rollback_came_first_has_no_effect_whatever_its_id(
+    undoing: Undoing,
+) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("a producer in Java", id=uuid4())
+    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    undoing.work(event)
+    assert undoing.service.effects() == []
