@@ -85,6 +85,7 @@ def consume(
         require()
     app = invocation(context).declared()
     app.schema.check()
+    app.schema.check_sequences()
     _require_topics(app, group, may_wait=not once)
     topics.refuse_strangers(app, group)
     if not once:

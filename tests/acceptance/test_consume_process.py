@@ -183,6 +183,20 @@ def test_a_consumer_refuses_tables_that_are_not_there_at_once(shop: Shop) -> Non
     assert result.err == "error: the tables do not exist yet: run `shieldtx db upgrade`\n"
 
 
+def test_a_consumer_refuses_sequences_that_start_again_and_names_the_repair(shop: Shop) -> None:
+    shop.migrate()
+    shop.place([1])
+    shop.orders.ok("relay", "--once")
+    shop.stock.ok("consume", stock_group(shop), "--once")
+    shop.stock.execute("ALTER TABLE shield_inbox ALTER COLUMN seq RESTART WITH 1")
+
+    refused = shop.stock.run("consume", stock_group(shop), "--once")
+
+    assert refused.status == 2
+    assert "the sequence of shield_inbox.seq goes on at 1" in refused.err
+    assert "`SELECT setval('public.shield_inbox_seq_seq', 1)`" in refused.err
+
+
 def test_a_group_of_another_service_is_refused(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     group = stock_group(shop)
