@@ -10,6 +10,7 @@ from typing import Any
 from tests.faults import (
     hunts_at_night,
     hunts_at_the_counter,
+    hunts_of_checks,
     hunts_of_clients,
     hunts_of_consumers,
     hunts_of_sizes,
@@ -270,4 +271,5 @@ HUNTS: dict[str, Hunt] = {
     "M51": Hunt(
         invariant=INSERTED_BYTES, run=hunts_of_sizes.received, setting=hunts_of_sizes.bounded
     ),
+    "M53": Hunt(invariant="inversions", run=hunts_of_checks.sequences_unchecked),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.faults.mutants.banks import IN_BANKS
+from tests.faults.mutants.checks import OF_CHECKS
 from tests.faults.mutants.clients import OF_CLIENTS
 from tests.faults.mutants.connections import OF_CONNECTIONS
 from tests.faults.mutants.consumers import OF_CONSUMERS
@@ -17,7 +18,14 @@ from tests.faults.mutants.nights import AT_NIGHT
 from tests.faults.mutants.sizes import OF_SIZES
 
 MUTANTS: Mapping[str, Mutant] = (
-    IN_BANKS | AT_NIGHT | OF_HALVES | OF_CONSUMERS | OF_CONNECTIONS | OF_CLIENTS | OF_SIZES
+    IN_BANKS
+    | AT_NIGHT
+    | OF_HALVES
+    | OF_CONSUMERS
+    | OF_CONNECTIONS
+    | OF_CLIENTS
+    | OF_SIZES
+    | OF_CHECKS
 )
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -18,6 +18,7 @@ from tests.faults.scenarios import (
     releases,
     rollback,
     strangers,
+    switch_over,
     topics,
     write,
 )
@@ -29,6 +30,7 @@ FAULTS: tuple[Fault, ...] = (
     *relay.FAULTS,
     *releases.FAULTS,
     *operation.FAULTS,
+    *switch_over.FAULTS,
     *broker.FAULTS,
     *network.FAULTS,
     *topics.FAULTS,
