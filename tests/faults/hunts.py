@@ -40,6 +40,9 @@ OWN_SESSIONS = "own sessions"
 NO_CONFLICTS = "no conflicts"
 """The invariant that transactions of shieldtx's own wait for each other and do not fail."""
 
+NOT_PREPARED = "not prepared"
+"""The invariant that no statement is prepared in the session of another client of a pooler."""
+
 NO_ROWS_IN_REASONS = "no rows in reasons"
 """The invariant that the reason of a failure does not quote what a table holds."""
 
@@ -51,6 +54,7 @@ EXPECTED = {
     GIVEN_BACK: "all is given back",
     OWN_SESSIONS: connections.OWN_SESSIONS,
     NO_CONFLICTS: connections.NO_CONFLICTS,
+    NOT_PREPARED: connections.NOT_PREPARED,
     NO_ROWS_IN_REASONS: PRIVATE,
     CLAIMED_BYTES: hunts_of_sizes.CLAIM,
     POLLED_BYTES: hunts_of_sizes.POLL,
@@ -261,6 +265,9 @@ HUNTS: dict[str, Hunt] = {
     "M52": Hunt(invariant=NO_ROWS_IN_REASONS, run=hunts_of_consumers.quoted_by_the_database),
     "M42": Hunt(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
     "M43": Hunt(invariant=NO_CONFLICTS, run=connections.side_by_side),
+    "M54": Hunt(
+        invariant=NOT_PREPARED, run=connections.pooled, setting=connections.behind_a_pooler
+    ),
     "M47": Hunt(invariant="lost", run=hunts_of_clients.late_in_two_phases),
     "M49": Hunt(
         invariant=CLAIMED_BYTES, run=hunts_of_sizes.claimed, setting=hunts_of_sizes.bounded

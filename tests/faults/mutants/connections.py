@@ -40,8 +40,20 @@ def _own_sessions_are_serializable(breaker: Breaker) -> None:
     PostgresDialect.engine_arguments = mutant
 
 
+def _statements_are_prepared_behind_a_pooler(breaker: Breaker) -> None:
+    engine_arguments = PostgresDialect.engine_arguments
+
+    def mutant(self: PostgresDialect, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
+        arguments = engine_arguments(self, url, idle=idle, pooled=pooled)
+        own = {k: v for k, v in arguments["connect_args"].items() if k != "prepare_threshold"}
+        return arguments | {"connect_args": own}
+
+    PostgresDialect.engine_arguments = mutant
+
+
 OF_CONNECTIONS = named(
     "BANK_MUTANT",
     ("M42", "forked processes share a pool of connections", _pools_are_shared_after_a_fork),
     ("M43", "claims in serializable transactions", _own_sessions_are_serializable),
+    ("M54", "prepared statements behind a pooler", _statements_are_prepared_behind_a_pooler),
 )

@@ -29,6 +29,9 @@ NO_CONFLICTS: Final = "no transaction fails because of another one"
 FORKS: Final = 3
 OWN_SESSIONS: Final = "each process has sessions of its own"
 REFUSED: Final = "password authentication failed"
+PREPARED: Final = 'prepared statement "_pg3_'
+"""In the errors of statements that lie in the session of another client."""
+NOT_PREPARED: Final = "no statement is prepared behind a pooler"
 PORT: Final = "BANK_POOLER_PORT"
 URL: Final = "SHIELDTX_DATABASE_URL"
 ENDS: Final = 12
@@ -52,10 +55,16 @@ def pooled(banks: Banks) -> None:
         for worker in workers:
             worker.await_ready()
         clients = banks.begin_writing(60, pause=0.02)
-        banks.until(lambda: banks.downstream.one("SELECT count(*) FROM credit") > 10, "they work")
+        banks.until(
+            lambda: (
+                banks.downstream.one("SELECT count(*) FROM credit") > 10 or banks.logged(PREPARED)
+            ),
+            "they work",
+        )
         for worker in workers:
             worker.kill()
         clients.finish()
+        banks.expect(not banks.logged(PREPARED), NOT_PREPARED)
     for side in banks.sides:
         for words in _commands(side):
             _pooled(side, *words).await_ready()
