@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TRANSFERRED = "bank.transferred"
+STATED = "bank.stated"
+"""Statements of accounts, which nobody of the two banks reads."""
 OPENING_BALANCE = 1_000_000
 """Of each account, upstream; downstream accounts are opened with 0."""
 

@@ -9,13 +9,15 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
-from tests.faults.bank import TRANSFERRED, Transfer
+from tests.faults.bank import STATED, TRANSFERRED, Transfer
 from tests.faults.bank.breakable import QUICK, BreakableShield, lease
 from tests.faults.bank.ledger import ledger_engine
 
 shield = BreakableShield.from_env()
 sending = RetryPolicy(max_attempts=int(os.environ.get("BANK_SEND_ATTEMPTS", "3")), **QUICK)
 shield.declare(TRANSFERRED, payload=Transfer, retry=sending)
+if "BANK_STATEMENTS" in os.environ:
+    shield.declare(STATED, retry=sending)
 returns = shield.consumer(os.environ["BANK_GROUP"])
 ledger = ledger_engine()
 if ledger is not None:
