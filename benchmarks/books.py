@@ -26,10 +26,10 @@ from benchmarks.planted import (
     TYPES,
     Line,
 )
+from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
-from shieldtx.states import TxKind
 from shieldtx.store.schema import Schema
 
 CHUNK: Final = 250_000

@@ -20,7 +20,7 @@ _COLUMNS: Final = """
     event_id, shard, source, topic, event_type, tx_kind, operation, key, payload, status, attempts,
     waiting, holds_key, due_at, unconfirmed, created_at
 """
-# crc32 and uuidv7 are PostgreSQL 18's; shards are those of `shieldtx.events.shard_of`.
+# crc32 and uuidv7 are PostgreSQL 18's; shards are those of `shieldtx.domain.events.shard_of`.
 _FRESH: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS})
 SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',

@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.records import EVENT_TYPE, SOURCE
 from shieldtx import Settings, ShieldTx
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.events import physical_topic
-from shieldtx.states import TxKind
 
 PARTITIONS: Final = 8
 _TEMPLATE: Final = "bench_template"

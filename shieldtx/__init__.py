@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from shieldtx.app import ShieldTx
     from shieldtx.config import Settings
     from shieldtx.delayed import Delayed
-    from shieldtx.delays import LEVELS
+    from shieldtx.domain.events import Event, new_event_id
+    from shieldtx.domain.retry import RetryPolicy
+    from shieldtx.domain.schedule import LEVELS
+    from shieldtx.domain.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
     from shieldtx.errors import EventRefused, Refused, ShieldTxError
-    from shieldtx.events import Event, new_event_id
     from shieldtx.handlers import ConsumerGroup
     from shieldtx.hooks import ConsumeContext, SendContext
     from shieldtx.outbox import Outbox
     from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
-    from shieldtx.retry import RetryPolicy
-    from shieldtx.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
 
 __all__ = [
     "ShieldTx",
@@ -47,12 +47,18 @@ _HOMES = {
     "ShieldTx": "app",
     "Settings": "config",
     "Delayed": "delayed",
-    "LEVELS": "delays",
+    "Event": "domain.events",
+    "new_event_id": "domain.events",
+    "RetryPolicy": "domain.retry",
+    "LEVELS": "domain.schedule",
+    "InboxStatus": "domain.states",
+    "LocalOutcome": "domain.states",
+    "Operation": "domain.states",
+    "OutboxStatus": "domain.states",
+    "TxKind": "domain.states",
     "EventRefused": "errors",
     "Refused": "errors",
     "ShieldTxError": "errors",
-    "Event": "events",
-    "new_event_id": "events",
     "ConsumerGroup": "handlers",
     "ConsumeContext": "hooks",
     "SendContext": "hooks",
@@ -61,12 +67,6 @@ _HOMES = {
     "Change": "ports",
     "DelayedEvent": "ports",
     "Verdict": "ports",
-    "RetryPolicy": "retry",
-    "InboxStatus": "states",
-    "LocalOutcome": "states",
-    "Operation": "states",
-    "OutboxStatus": "states",
-    "TxKind": "states",
 }
 
 
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
     The command line has to heed signals before it imports anything that takes long.
     """
-    if name in _HOMES.values():
+    if name in {home.partition(".")[0] for home in _HOMES.values()}:
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,12 +13,12 @@ from typing import Self
 from sqlalchemy import Engine
 
 from shieldtx.brokers import signature
-from shieldtx.callables import check_callable
 from shieldtx.config import Settings
 from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.declarations import Declarations
 from shieldtx.delayed import Delayed
-from shieldtx.events import new_event_id
+from shieldtx.domain.callables import check_callable
+from shieldtx.domain.events import new_event_id
 from shieldtx.halves import Halves
 from shieldtx.hooks import Hooks
 from shieldtx.housekeeping import Housekeeping, Retention

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half import Answer, DueCheck
-from shieldtx.states import LocalOutcome
 
 
 class _Running(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection
 
-from shieldtx.catalog import EventType, OnBacklog
+from shieldtx.domain.event_types import EventType, OnBacklog
 from shieldtx.errors import BacklogExceeded
 
 log = logging.getLogger(__name__)

@@ -13,13 +13,13 @@ from operator import attrgetter
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.reasons import reason_of
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import PayloadRefused
-from shieldtx.events import Envelope, Event
 from shieldtx.handlers import ConsumerGroup, Handler
 from shieldtx.inbox import Inbox, Verdict, opened
 from shieldtx.ports import Attempt, InboxStore
-from shieldtx.reasons import reason_of
-from shieldtx.states import TxKind
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
-from shieldtx.events import Envelope
 from shieldtx.ports import Change, Named
-from shieldtx.sql import ends_transaction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

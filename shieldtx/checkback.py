@@ -12,10 +12,10 @@ from typing import TypeAlias
 from uuid import UUID
 
 from shieldtx.asking import Asking
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.reasons import loggable, reason_of
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half import Answer, DueCheck, HalfStore
-from shieldtx.reasons import loggable, reason_of
-from shieldtx.states import LocalOutcome
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.events import Envelope, age_of
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
-from shieldtx.events import Envelope, age_of
 from shieldtx.handlers import ConsumerGroup, Handler
 from shieldtx.outbox import Outbox
 from shieldtx.ports import Attempt, InboxStore, Original
-from shieldtx.states import InboxStatus, TxKind
 
 log = logging.getLogger(__name__)
 

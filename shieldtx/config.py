@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError
 from shieldtx import variables
 from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
 from shieldtx.brokers.signature import MIN_KEY_BYTES
-from shieldtx.catalog import MOST_BACKLOG, OnBacklog, checked_name
+from shieldtx.domain.event_types import MOST_BACKLOG, OnBacklog, checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports import BATCH_BYTES
 from shieldtx.store.connections import Pooler

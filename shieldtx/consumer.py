@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from shieldtx.batches import Batches
-from shieldtx.events import Envelope, physical_topic
+from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Intake

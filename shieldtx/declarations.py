@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from shieldtx.callables import check_callable, run
-from shieldtx.catalog import Catalog, EventType, Limits, OnBacklog
 from shieldtx.config import Settings
+from shieldtx.domain.callables import check_callable, run
+from shieldtx.domain.event_types import Catalog, EventType, Limits, OnBacklog
+from shieldtx.domain.events import NO_HEADERS, Envelope, physical_topic
+from shieldtx.domain.payloads import decode_payload
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import NO_HEADERS, Envelope, physical_topic
 from shieldtx.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.outbox import Outbox
-from shieldtx.payloads import decode_payload
 from shieldtx.publishing import DueAt, Part, Publication, payload_type_of, publishing
 from shieldtx.relay import LocalRollback
-from shieldtx.retry import RetryPolicy
-from shieldtx.states import Operation, TxKind
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from shieldtx.delays import due
+from shieldtx.domain.schedule import due
 from shieldtx.errors import EventRefused
 from shieldtx.outbox import CallersTransaction, Outbox
 from shieldtx.ports import Change, DelayedEvent, DelayedStore, Named

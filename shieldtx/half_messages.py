@@ -16,17 +16,17 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from shieldtx.delays import due
+from shieldtx.domain.events import NO_HEADERS, Envelope, Event, age_of
+from shieldtx.domain.schedule import due
+from shieldtx.domain.states import LocalOutcome, Operation, OutboxStatus
 from shieldtx.entries import Entry, enter_at_commit, enter_now
 from shieldtx.errors import (
     EventRefused,
     IllegalTransition,
     TransactionRefused,
 )
-from shieldtx.events import NO_HEADERS, Envelope, Event, age_of
 from shieldtx.outbox import CallersTransaction, caller_of
 from shieldtx.ports.half import Barrier, HalfStore, Preparation
-from shieldtx.states import LocalOutcome, Operation, OutboxStatus
 from shieldtx.verdicts import outcomes
 
 _ENDS = {

@@ -10,19 +10,19 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from shieldtx.callables import check_callable, check_result
-from shieldtx.catalog import Catalog
 from shieldtx.checkback import CheckBack, Checker, Parking
 from shieldtx.config import Settings
+from shieldtx.domain.callables import check_callable, check_result
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import NO_HEADERS, Envelope, Event
+from shieldtx.domain.payloads import decode_payload
+from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import NO_HEADERS, Envelope, Event
 from shieldtx.half_messages import HalfMessages, Parts
 from shieldtx.outbox import CallersTransaction
-from shieldtx.payloads import decode_payload
 from shieldtx.ports.half import CheckPlan
 from shieldtx.preparing import Argument, Transaction, transactional
 from shieldtx.publishing import Part, payload_type_of
-from shieldtx.states import LocalOutcome, Operation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
 from shieldtx.store.half_store import SqlHalfStore

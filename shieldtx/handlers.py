@@ -11,13 +11,13 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
-from shieldtx.callables import check_callable
-from shieldtx.catalog import Catalog, checked_name
+from shieldtx.domain.callables import check_callable
+from shieldtx.domain.event_types import Catalog, checked_name
+from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.payloads import payload_type
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError, HandlerConflict, NotAuthorised
-from shieldtx.events import Envelope, Event
-from shieldtx.payloads import payload_type
-from shieldtx.retry import RetryPolicy
-from shieldtx.states import TxKind
 
 HandlerFunction: TypeAlias = Callable[[Session, Event], None]
 ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], None]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 from uuid import UUID
 
-from shieldtx.callables import check_callable, run
+from shieldtx.domain.callables import check_callable, run
+from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
+from shieldtx.domain.states import TxKind
 from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
-from shieldtx.reasons import WITH_TRACEBACK, loggable
-from shieldtx.states import TxKind
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from shieldtx.callables import run
 from shieldtx.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.domain.callables import run
+from shieldtx.domain.events import Envelope, Event, storable
+from shieldtx.domain.payloads import decode_payload
+from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused, Refused
-from shieldtx.events import Envelope, Event, storable
 from shieldtx.handlers import ConsumerGroup, Handler, Interceptor
 from shieldtx.hooks import Hooks
 from shieldtx.outbox import Outbox, flush_events, handling
-from shieldtx.payloads import decode_payload
 from shieldtx.ports import Attempt, InboxStore
-from shieldtx.reasons import WITH_TRACEBACK, loggable, reason_of
-from shieldtx.states import TxKind
 from shieldtx.watch import Watch
 
 log = logging.getLogger(__name__)

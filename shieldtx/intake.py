@@ -9,10 +9,10 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
 from typing import NamedTuple, Protocol
 
+from shieldtx._executors import SingleThread
 from shieldtx.batches import shares_batches
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerError, UndecodableRecord
-from shieldtx.events import Envelope
-from shieldtx.executors import SingleThread
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.ports import BATCH_BYTES, Arrival, Parked, Place, ReceivedRecord, Subscriber
 

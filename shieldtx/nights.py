@@ -14,8 +14,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 
+from shieldtx.domain.reasons import loggable
 from shieldtx.errors import ConfigurationError
-from shieldtx.reasons import loggable
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session, scoped_session
 
 from shieldtx.backlog import BacklogGate
 from shieldtx.buffer import Buffer, OutboxWriter, Posting, buffers_of
-from shieldtx.catalog import Catalog
-from shieldtx.delays import due
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import Envelope, Event, new_event_id, storable
+from shieldtx.domain.schedule import due
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import TransactionRefused
-from shieldtx.events import Envelope, Event, new_event_id, storable
-from shieldtx.states import TxKind
 
 CallersTransaction: TypeAlias = (
     Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
-from shieldtx.callables import check_callable, uncalled
+from shieldtx.domain.callables import check_callable, uncalled
+from shieldtx.domain.events import NO_HEADERS
+from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import NO_HEADERS
 from shieldtx.half_messages import HalfMessages
 from shieldtx.outbox import caller_of
 from shieldtx.publishing import Part, part_of, transactions_among
-from shieldtx.states import LocalOutcome, Operation
 from shieldtx.transactional import Half
 
 log = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from shieldtx.callables import check_callable, uncalled
-from shieldtx.delays import Due, due
+from shieldtx.domain.callables import check_callable, uncalled
+from shieldtx.domain.events import NO_HEADERS, Event
+from shieldtx.domain.schedule import Due, due
+from shieldtx.domain.states import Operation
 from shieldtx.errors import ConfigurationError, EventRefused, PayloadRefused, TransactionRefused
-from shieldtx.events import NO_HEADERS, Event
 from shieldtx.outbox import CallersTransaction, Outbox, caller_of
-from shieldtx.states import Operation
 
 Part: TypeAlias = str | Callable[[Any], object] | None
 """Where a part of the event comes from: a field of the payload by name, or a function of it.

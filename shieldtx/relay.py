@@ -17,9 +17,11 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from shieldtx._executors import SingleThread
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
+from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import LocalRollbackFailed
-from shieldtx.events import Envelope
-from shieldtx.executors import SingleThread
 from shieldtx.hooks import Hooks
 from shieldtx.pace import Pace
 from shieldtx.passes import RelayPass
@@ -34,8 +36,6 @@ from shieldtx.ports import (
     Retry,
     Settlement,
 )
-from shieldtx.reasons import WITH_TRACEBACK, loggable
-from shieldtx.retry import RetryPolicy
 from shieldtx.sending import Batch, Outage, Sender
 from shieldtx.settlement import ending_of
 

@@ -17,9 +17,9 @@ from typing import NoReturn
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from shieldtx.domain.reasons import loggable
 from shieldtx.garbage import few_collections
 from shieldtx.health import NEVER, Health
-from shieldtx.reasons import loggable
 
 log = logging.getLogger(__name__)
 

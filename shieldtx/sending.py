@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.reasons import loggable, reason_of
+from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import ShieldTxError
-from shieldtx.events import Envelope
 from shieldtx.hooks import Hooks
 from shieldtx.ports import Claim, Delivery, Outcome, Pressure, Publisher, Record
-from shieldtx.reasons import loggable, reason_of
-from shieldtx.retry import RetryPolicy
 from shieldtx.settlement import Ending
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports import Claim, Claimed, Delivery, Outcome, Retry, Settlement
-from shieldtx.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from uuid import UUID
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports import Outcome
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.trace import (
     MOST_EVENTS,
     Facts,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 
 MOST_EVENTS = 100
 """How many events a trace holds; what follows from them is left out then, and said to be."""

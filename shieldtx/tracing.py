@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
+from shieldtx.domain.reasons import reason_of
 from shieldtx.hooks import ConsumeContext, Hooks, SendContext
-from shieldtx.reasons import reason_of
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 from uuid import UUID
 
+from shieldtx.domain.reasons import loggable
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.entries import Entry
 from shieldtx.errors import (
     ConfigurationError,
@@ -27,8 +29,6 @@ from shieldtx.half_messages import (
 )
 from shieldtx.outbox import CallersTransaction
 from shieldtx.ports.half import Barrier
-from shieldtx.reasons import loggable
-from shieldtx.states import LocalOutcome
 from shieldtx.verdicts import joint, outcomes
 
 log = logging.getLogger(__name__)

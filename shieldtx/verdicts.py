@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
+from shieldtx.domain.reasons import loggable
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half import Barrier
-from shieldtx.reasons import loggable
-from shieldtx.states import LocalOutcome
 
 log = logging.getLogger(__name__)
 

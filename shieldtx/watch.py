@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from shieldtx.domain.reasons import reason_of
 from shieldtx.hooks import Hooks
 from shieldtx.ports import Attempt
-from shieldtx.reasons import reason_of
 
 
 class Watch:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Expectation, Received, Sent, expectation_of
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.states import TxKind
 
 from . import comparison, selections, sources
 from .comparison import Compared

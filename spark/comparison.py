@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.buckets import Buckets
 from shieldtx.reconcile.expectations import Received, Route, Sent
-from shieldtx.states import TxKind
 
 from .digests import NO_EVENTS, RECEIVED, SENT, Digests
 from .frames import NUMBER, TEXT, TRUTH, frame_of

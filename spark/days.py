@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.findings import Day, Pair
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.states import TxKind
 
 from . import selections
 from .databases import Databases

@@ -24,10 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.states import TxKind
 
 from .reads import Words, listed, quoted, range_of
 from .servers import Servers

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, Row
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import Route
 from shieldtx.reconcile.findings import Count, FoundRow, Pair
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 
 from . import transforms
 from .comparison import Compared

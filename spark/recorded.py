@@ -12,11 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.reconcile import findings
 from shieldtx.reconcile.request import ReconcileRequest, Selection
 from shieldtx.reconcile.rules import TOPICS, Fact
 from shieldtx.reconcile.window import Window
-from shieldtx.states import OutboxStatus
 
 from .completeness import EVERYTHING, WHOLE
 from .partitions import partition_of

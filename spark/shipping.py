@@ -15,7 +15,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from shieldtx.bundled import PACKAGE
+from shieldtx._resources import PACKAGE
 
 FILE: Final = "shieldtx-code.zip"
 # Its own __init__ imports the whole of the package, and with it what workers have no use for.

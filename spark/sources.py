@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.states import TxKind
 
 from .databases import Databases
 from .reads import EVERYTHING, Read, listed, quoted

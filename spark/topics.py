@@ -13,10 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812  the name that PySpark prog
 
 from shieldtx.brokers.kafka_connection import KafkaConnection
 from shieldtx.brokers.kafka_extents import Extent, KafkaExtents
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, TopicMissing
-from shieldtx.events import physical_topic
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest
-from shieldtx.states import TxKind
 
 from .completeness import Contents, complete_since, contents_of, horizons, is_of, unjudged
 from .records import Log, frame_of

@@ -8,10 +8,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import PAIRS, Fact
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import TxKind
 
 from .verdicts import verdict_of
 

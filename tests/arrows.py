@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shieldtx.states import Lifecycle
+from shieldtx.domain.states import Lifecycle
 
 
 def is_unrepaired(lifecycle: Lifecycle[Any], source: str | None, target: str) -> bool:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.findings import TOPICS, Bounds, Count, Day, Findings, FoundRow, Pair
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 TODAY = NOON.date()

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from sqlalchemy import create_engine, text
 
 from shieldtx import Event, Refused
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.repair import Policy, Repair, RepairReport
 from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.repairs import SqlRepairs
 from shieldtx.store.tables import tables
 from tests.services import QUICK, Service, drain, effect, make_topics

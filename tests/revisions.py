@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic.script import ScriptDirectory
 
-from shieldtx.bundled import bundled
+from shieldtx._resources import bundled
 
 HEAD = str(ScriptDirectory(str(bundled("migrations"))).get_current_head())
 """The latest revision of this release."""

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, delete, event, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from shieldtx.catalog import Catalog
+from shieldtx.domain.event_types import Catalog
 from shieldtx.outbox import Outbox
 from shieldtx.store.dialects import StoreDialect, dialect_of
 from shieldtx.store.outbox_store import SqlOutboxWriter

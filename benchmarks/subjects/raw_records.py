@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from benchmarks.records import EVENT_TYPE, SOURCE, mark_of, payload_text
 from shieldtx.brokers import codec
 from shieldtx.brokers.partitioning import partition_of
-from shieldtx.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.ports import Record
 
 

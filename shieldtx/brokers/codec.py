@@ -15,11 +15,11 @@ from uuid import UUID
 
 from pydantic_core import from_json
 
-from shieldtx.delays import EARLIEST, LATEST
+from shieldtx.domain.events import Envelope, physical_topic
+from shieldtx.domain.schedule import EARLIEST, LATEST
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused, UndecodableRecord
-from shieldtx.events import Envelope, physical_topic
 from shieldtx.ports import ReceivedRecord, Record
-from shieldtx.states import Operation, TxKind
 
 SPEC_VERSION: Final = "1.0"
 CONTENT_TYPE: Final = "application/json"

@@ -14,10 +14,10 @@ from typing import Final
 from pydantic import SecretStr
 
 from shieldtx.brokers import codec
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import UndecodableRecord
-from shieldtx.events import Envelope
 from shieldtx.ports import ReceivedRecord, Record
-from shieldtx.states import TxKind
 
 HEADER: Final = "ce_signature"
 MIN_KEY_BYTES: Final = 32

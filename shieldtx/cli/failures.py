@@ -8,8 +8,8 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
 
 from shieldtx.cli.output import printable
+from shieldtx.domain.reasons import message_of
 from shieldtx.errors import ConfigurationError, ShieldTxError
-from shieldtx.reasons import message_of
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2

@@ -12,8 +12,8 @@ from shieldtx.cli.invocation import invocation
 from shieldtx.cli.letters import masked
 from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
 from shieldtx.cli.persons import operator, says_yes
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
-from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.half_desk import HalfMessage, SqlHalfDesk
 
 commands = typer.Typer(

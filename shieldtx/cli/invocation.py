@@ -13,8 +13,8 @@ from types import ModuleType
 import typer
 
 from shieldtx.app import ShieldTx
+from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ConfigurationError, ShieldTxError
-from shieldtx.reasons import reason_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from shieldtx.cli.output import age, moment, printable
-from shieldtx.states import TxKind
+from shieldtx.domain.states import TxKind
 from shieldtx.trace import Hop, Life, Step
 
 _WORDS: Final = {

@@ -31,7 +31,7 @@ from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import Invocation
 from shieldtx.cli.logs import LogFormat, LogLevel, set_up
 from shieldtx.config import Settings
-from shieldtx.reasons import loggable
+from shieldtx.domain.reasons import loggable
 
 log = logging.getLogger(__name__)
 

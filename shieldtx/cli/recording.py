@@ -10,8 +10,8 @@ from sqlalchemy import create_engine
 
 from shieldtx.cli.output import showing_progress
 from shieldtx.cli.persons import operator
-from shieldtx.events import new_event_id
-from shieldtx.reasons import message_of
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.reasons import message_of
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import Outcome
 from shieldtx.reconcile.launch import ReconcileRequest, ReconcileResult, run

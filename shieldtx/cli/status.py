@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 from shieldtx.app import ShieldTx
-from shieldtx.catalog import OnBacklog
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import (
     AsJson,
@@ -19,7 +18,8 @@ from shieldtx.cli.output import (
     print_line,
     print_table,
 )
-from shieldtx.events import physical_topic
+from shieldtx.domain.event_types import OnBacklog
+from shieldtx.domain.events import physical_topic
 from shieldtx.store.limits import one_schema_two_sources
 from shieldtx.store.overview import DEFAULT_LIMIT, Backlog, Count, Overview, Precision
 

@@ -12,9 +12,9 @@ import typer
 
 from shieldtx.app import ShieldTx
 from shieldtx.cli import letters
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import physical_topic
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
 
 

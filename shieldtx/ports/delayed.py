@@ -11,8 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shieldtx.delays import Due
-from shieldtx.states import OutboxStatus
+from shieldtx.domain.schedule import Due
+from shieldtx.domain.states import OutboxStatus
 
 
 class BizKey(NamedTuple):

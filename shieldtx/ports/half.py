@@ -10,8 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shieldtx.events import Envelope
-from shieldtx.states import LocalOutcome, OutboxStatus
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.states import InboxStatus, TxKind
 
 Origin: TypeAlias = tuple[str, TxKind, int]
 """The logical topic, the kind and the partition that a row came from."""

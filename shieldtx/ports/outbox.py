@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
 
 
 class Claimed(NamedTuple):

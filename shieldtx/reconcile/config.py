@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
-from shieldtx.states import TxKind
 
 _Name = Annotated[str, Field(pattern=r"^[^\s'\"{}]{1,200}$")]
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

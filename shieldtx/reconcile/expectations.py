@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from shieldtx.states import TxKind
+from shieldtx.domain.states import TxKind
 
 NOBODY = "(no group)"
 """Stands for the group that should compensate rollbacks which no known group has ever received."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.request import EVERYTHING, Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 
 TOPICS = "(topics)"
 """Stands for the other side where events are compared with their topics."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from shieldtx.bundled import PACKAGE, bundled
+from shieldtx._resources import PACKAGE, bundled
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import Findings, Outcome, OutputFolder, from_json

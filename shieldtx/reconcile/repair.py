@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.ports.repairs import (
     Note,
     Receipted,
@@ -23,7 +24,6 @@ from shieldtx.ports.repairs import (
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus
 
 REPAIRED: Final = (
     Verdict.MISSING_DOWNSTREAM,

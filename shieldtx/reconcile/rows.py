@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 
 BATCH_ROWS: Final = 5_000
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 
 
 class Fact(StrEnum):

@@ -10,8 +10,8 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import LateTransaction
-from shieldtx.states import LocalOutcome
 from shieldtx.store.admission import admit
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.single import for_single_statements

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from shieldtx.reasons import loggable
+from shieldtx.domain.reasons import loggable
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.fence import Fence
 from shieldtx.store.low_water import SETTLING_S

@@ -11,9 +11,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Update
 
-from shieldtx.delays import Due
+from shieldtx.domain.schedule import Due
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports import Change, DelayedEvent, Named, Verdict
-from shieldtx.states import OutboxStatus
 from shieldtx.store.dialects import StoreDialect, dialect_of
 from shieldtx.store.statements import delayed as sql
 from shieldtx.store.statements.dead_letters import audit

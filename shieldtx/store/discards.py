@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection, Engine
 
-from shieldtx.events import storable
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.events import storable
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, Status
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import dead_letters as letters_sql

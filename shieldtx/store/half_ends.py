@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shieldtx.states import LocalOutcome, OutboxStatus
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import half as sql
 from shieldtx.store.tables import Tables

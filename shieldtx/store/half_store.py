@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
-from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of

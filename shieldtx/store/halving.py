@@ -8,9 +8,9 @@ from typing import Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
+from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ShieldTxError
 from shieldtx.ports import Arrival, Parked, Receipt, ReceivedInPart, ReceivedRecord
-from shieldtx.reasons import reason_of
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from uuid import uuid4
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.events import Envelope
 from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
-from shieldtx.states import InboxStatus, TxKind
 from shieldtx.store.dialects import SINCE, dialect_of
 from shieldtx.store.halving import receive_in_halves
 from shieldtx.store.lent_session import check_intact, commits_refused, hold, lend, settle

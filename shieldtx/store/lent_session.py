@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, CursorResult, Engine, Executable, RootTransaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
-from shieldtx.sql import ends_transaction
 from shieldtx.store.dialects import SINCE, TRANSACTION, dialect_of
 
 _LOAN = "shieldtx.loan"

@@ -16,7 +16,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from shieldtx.bundled import bundled
+from shieldtx._resources import bundled
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused, UpgradeBlocked
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.online import OnlineChange

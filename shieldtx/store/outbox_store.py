@@ -16,9 +16,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from shieldtx.buffer import Posting
+from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import LocalRollbackFailed, TransactionRefused
 from shieldtx.ports import BATCH_BYTES, Change, Claim, Claimed, Named, Settlement
-from shieldtx.reasons import reason_of
 from shieldtx.store.admission import admit
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.delayed_store import SqlDelayedStore

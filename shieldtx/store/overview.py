@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Select, Table
 
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import overview as sql
 from shieldtx.store.tables import Tables

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Delete, Engine, Table
 
-from shieldtx.events import first_id_of
+from shieldtx.domain.events import first_id_of
+from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.housekeeping import Purged
-from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import barrier, discards, trace
 from shieldtx.store.statements import purge as sql

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Result
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
-from shieldtx.states import TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import reception as sql
 from shieldtx.store.statements.envelopes import columns_of

@@ -14,8 +14,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
+from shieldtx.domain.reasons import message_of
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
-from shieldtx.reasons import message_of
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import reconcile_runs as sql
 from shieldtx.store.tables import Tables

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sqlalchemy.exc import IntegrityError
 
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import EventRefused
-from shieldtx.events import Envelope
 
 
 def refusal_of(error: IntegrityError, envelopes: Sequence[Envelope]) -> EventRefused | None:

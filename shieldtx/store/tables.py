@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import conv
 
-from shieldtx.states import INBOX, OUTBOX, Operation, TxKind
+from shieldtx.domain.states import INBOX, OUTBOX, Operation, TxKind
 from shieldtx.store import side_tables
 from shieldtx.store.columns import Sequence, Timestamp, envelope_columns, one_of, where
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Row
 
-from shieldtx.states import InboxStatus, Lifecycle, OutboxStatus
+from shieldtx.domain.states import InboxStatus, Lifecycle, OutboxStatus
 from shieldtx.store.statements.overview import DELAYED, RETRYING
 
 Rows: TypeAlias = Sequence[Row[*tuple[Any, ...]]]

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row
 
-from shieldtx.events import first_id_of, storable
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.events import first_id_of, storable
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import overview
 from shieldtx.store.statements import trace as sql

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
 from shieldtx.ports import Handled, Settlement
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.outbox_store import SqlOutboxStore

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select, update
 
 from shieldtx.buffer import Posting
-from shieldtx.delays import Due
-from shieldtx.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.schedule import Due
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports import BizKey, Change, Claim, Retry, Settlement, Verdict
-from shieldtx.states import OutboxStatus
 from shieldtx.store.delayed_store import SqlDelayedStore
 from tests.contract.conftest import Stores
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 
 from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
-from shieldtx.events import Envelope, shard_of
+from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.ports import Arrival, Parked, ReceivedRecord
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
 from shieldtx.store.discards import DISCARD, Discard, SqlDiscards

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import HandlerError, LeaseLost
-from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Parked, Receipt
 from tests.contract.conftest import Stores
 from tests.contract.test_inbox_stores import (

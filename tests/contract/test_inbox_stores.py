@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.events import Envelope, new_event_id
 from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
-from shieldtx.states import InboxStatus, TxKind
 from tests.contract.conftest import Stores
 from tests.contract.test_outbox_stores import envelope, write
 

@@ -12,10 +12,10 @@ from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 from shieldtx.buffer import Posting
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.states import Operation
 from shieldtx.errors import EventRefused, LocalRollbackFailed
-from shieldtx.events import Envelope, new_event_id
 from shieldtx.ports import Claim, Retry, Settlement
-from shieldtx.states import Operation
 from tests.contract.conftest import SHARDS, Stores
 
 LEASE = timedelta(minutes=1)

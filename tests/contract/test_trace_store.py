@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import func, select, update
 
 from shieldtx.buffer import Posting
-from shieldtx.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.outbox import rollback_of
 from shieldtx.ports import Arrival, Claim, ReceivedRecord, Settlement
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.trace_store import SqlTraceStore
 from shieldtx.tracing import LONGEST_TRACED_REASON, Entry
 from tests.contract.conftest import Stores

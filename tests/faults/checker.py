@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine, text
 
-from shieldtx.states import TxKind
+from shieldtx.domain.states import TxKind
 from tests.faults.bank import OPENING_BALANCE
 from tests.faults.history import Step, illegal_steps
 from tests.faults.journal import Operations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine, text
 
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
 from tests.arrows import is_unrepaired
 
 _TABLE = """

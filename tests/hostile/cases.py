@@ -17,7 +17,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from shieldtx.brokers import codec
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
 from shieldtx.ports import Record
 from tests.hostile.strategies import GOOD
 

@@ -8,9 +8,9 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from shieldtx.brokers import codec
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.ports import ReceivedRecord, Record
-from shieldtx.states import Operation, TxKind
 
 PREFIX = "shop."
 INJECTIONS = (

@@ -14,12 +14,12 @@ from sqlalchemy import Engine, create_engine, select
 
 from shieldtx import Event
 from shieldtx.brokers import codec
-from shieldtx.catalog import Catalog
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import EventRefused, UndecodableRecord
-from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Parked, ReceivedRecord
-from shieldtx.states import Operation, TxKind
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema

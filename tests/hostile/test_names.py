@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.memory import MemoryBroker
-from shieldtx.catalog import Catalog
+from shieldtx.domain.event_types import Catalog
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
 from shieldtx.handlers import ConsumerGroup

@@ -9,8 +9,8 @@ import pytest
 from shieldtx import Event
 from shieldtx.brokers import codec
 from shieldtx.brokers.memory import MemoryBroker
-from shieldtx.events import Envelope, new_event_id
-from shieldtx.states import TxKind
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.states import TxKind
 from tests.hostile.conftest import Make
 from tests.hostile.strategies import GOOD
 from tests.services import QUICK, Service, drain, effect

@@ -17,8 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, Refused, RetryPolicy, new_event_id
 from shieldtx.consumer import LONGEST_PASS
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import ShieldTxError
-from shieldtx.events import Envelope
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore

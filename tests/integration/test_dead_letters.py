@@ -23,10 +23,10 @@ from shieldtx import (
     new_event_id,
 )
 from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import INBOX, OUTBOX, TxKind
 from shieldtx.errors import IllegalTransition
-from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Outcome, Parked, ReceivedRecord
-from shieldtx.states import INBOX, OUTBOX, TxKind
 from shieldtx.store.dead_letters import REPLAY, DeadLetter
 from shieldtx.store.inbox_store import SqlInboxStore
 

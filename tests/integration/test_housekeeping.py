@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from shieldtx import InboxStatus, OutboxStatus, new_event_id
+from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.housekeeping import REST, Housekeeping, Purged, Retention
-from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.purge_store import SqlPurgeStore
 from shieldtx.store.statements import purge as sql

@@ -12,9 +12,9 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, InboxStatus, OutboxStatus, Settings, ShieldTx, new_event_id
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Parked, ReceivedRecord
-from shieldtx.states import TxKind
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.overview import Count, Overview, Precision, SqlOverview

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Refused, TxKind
 from shieldtx.brokers import codec
 from shieldtx.consumer import Consumer
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival
 from shieldtx.relay import Relay

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused
 from shieldtx.brokers import codec, signature
-from shieldtx.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.states import TxKind
 from shieldtx.ports import Outcome, Record
-from shieldtx.states import TxKind
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]

@@ -10,7 +10,7 @@ import pytest
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.brokers import codec
 from shieldtx.consumer import Consumer
-from shieldtx.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.hooks import ConsumeContext
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival

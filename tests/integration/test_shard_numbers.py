@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, ShieldTx
+from shieldtx.domain.events import shard_of
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import shard_of
 from tests.services import Service, drain, make_topics
 
 OTHER_NUMBER = r"SHIELDTX_SHARDS is {}, but shield_outbox was made for 8 shards"

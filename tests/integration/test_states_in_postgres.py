@@ -18,12 +18,12 @@ from sqlalchemy import Table, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx import InboxStatus, LocalOutcome, OutboxStatus, TxKind, new_event_id
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.errors import IllegalTransition, LeaseLost
-from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord, Retry, Settlement
 from shieldtx.ports.half import Answer, CheckPlan, DueCheck
 from shieldtx.ports.repairs import Note, RepairAction, RowSeen
-from shieldtx.states import INBOX, OUTBOX
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_desk import SqlHalfDesk

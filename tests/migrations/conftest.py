@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, create_engine, func
 
-from shieldtx.bundled import bundled
+from shieldtx._resources import bundled
 from shieldtx.store import migrations as scripts
 from tests.revisions import LATER, LATER_REVISION
 

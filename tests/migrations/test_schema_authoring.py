@@ -12,7 +12,7 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
-from shieldtx.bundled import bundled
+from shieldtx._resources import bundled
 from shieldtx.store.schema import Schema
 from tests.revisions import HEAD, LATER
 

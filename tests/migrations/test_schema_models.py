@@ -12,7 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.schema import CreateSchema
 
-from shieldtx.states import INBOX, OUTBOX, Operation, TxKind
+from shieldtx.domain.states import INBOX, OUTBOX, Operation, TxKind
 from shieldtx.store.migrations import OWN_TABLES
 from shieldtx.store.schema import Schema, include_name
 from shieldtx.store.tables import tables

@@ -14,8 +14,8 @@ from sqlalchemy import Engine, create_engine, func, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import StaticPool
 
+from shieldtx.domain.states import OUTBOX
 from shieldtx.errors import ConfigurationError, SchemaMismatch
-from shieldtx.states import OUTBOX
 from shieldtx.store.migrations import OWN_TABLES
 from shieldtx.store.schema import Schema, include_name, upgrade_with
 from shieldtx.store.tables import tables

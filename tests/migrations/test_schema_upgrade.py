@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, func, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from shieldtx.domain.events import shard_of
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused
-from shieldtx.events import shard_of
 from shieldtx.ports import Parked, ReceivedRecord
 from shieldtx.ports.half import CheckPlan
-from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shieldtx.states import INBOX, InboxStatus, TxKind
+from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from tests.model.actions_outbox import add
 from tests.model.actions_rollback import taken_back
 from tests.model.bounds import Bounds, Mutant

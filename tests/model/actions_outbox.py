@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports import Outcome
-from shieldtx.states import OUTBOX, OutboxStatus
 from tests.model.actions_broker import append
 from tests.model.bounds import Bounds, Mutant
 from tests.model.state import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shieldtx.states import INBOX, InboxStatus
+from shieldtx.domain.states import INBOX, InboxStatus
 from tests.model.bounds import Bounds, Mutant
 from tests.model.state import Group, InboxRow, State, put
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus, S, TxKind
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus, S, TxKind
 from tests.arrows import is_unrepaired
 from tests.model.bounds import Bounds
 from tests.model.state import FORGER, Group, InboxRow, OutboxRow, Phase, State

@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports import Outcome
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from tests.model.bounds import Bounds
 
 GONE = -1

@@ -7,15 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shieldtx.brokers import codec
-from shieldtx.catalog import Catalog
 from shieldtx.consumer import Consumer, ConsumerSettings
-from shieldtx.events import physical_topic
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.retry import RetryPolicy
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.relay import Relay, RelaySettings
-from shieldtx.retry import RetryPolicy
 from tests.simulation.banks import groups
 from tests.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
 from tests.simulation.inbox import MemoryInboxStore

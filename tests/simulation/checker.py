@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from tests.arrows import is_unrepaired
 from tests.simulation.broker import ids_by_place
 from tests.simulation.database import Change, Database, OutboxRow

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from shieldtx.events import Envelope, shard_of
-from shieldtx.states import InboxStatus, OutboxStatus
+from shieldtx.domain.events import Envelope, shard_of
+from shieldtx.domain.states import InboxStatus, OutboxStatus
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 

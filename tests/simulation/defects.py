@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from shieldtx.events import Envelope, shard_of
+from shieldtx.domain.events import Envelope, shard_of
+from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.passes import RelayPass
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
 from shieldtx.relay import Relay
-from shieldtx.states import InboxStatus, LocalOutcome, OutboxStatus
 from tests.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
 from tests.simulation.inbox import MemoryInboxStore

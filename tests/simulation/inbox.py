@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.events import Envelope
 from shieldtx.ports import Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
-from shieldtx.states import INBOX, InboxStatus, TxKind
 from tests.simulation.database import (
     COMPENSATES,
     Change,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.errors import LocalRollbackFailed
-from shieldtx.events import Envelope
 from shieldtx.outbox import Outbox
 from shieldtx.ports import Claim, Claimed, Holding, Settlement
-from shieldtx.states import OUTBOX, OutboxStatus
 from tests.simulation.database import Database, OutboxRow, Transaction
 
 _INTO_INIT = OUTBOX.sources_of(OutboxStatus.INIT, among=(OutboxStatus.PROCESSING,))

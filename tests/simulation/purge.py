@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, TxKind
 from shieldtx.housekeeping import Purged
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, TxKind
 from tests.simulation.database import Database, InboxRow, OutboxRow
 
 FIRST_ID = UUID(int=0)

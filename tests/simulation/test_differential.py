@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Parked, ReceivedRecord, Retry, Settlement
-from shieldtx.states import TxKind
 from shieldtx.store import purge_store
 from tests.simulation.database import EPOCH
 from tests.simulation.mutants import MUTANTS, applied

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half import Answer, DueCheck, Preparation
-from shieldtx.states import LocalOutcome
 from tests.simulation.database import EPOCH
 from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
 from tests.simulation.mutants import MUTANTS, applied

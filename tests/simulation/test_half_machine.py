@@ -31,8 +31,8 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, select,
 
 from shieldtx import LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.checkback import CheckBack, Parking
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
-from shieldtx.events import Envelope
 from shieldtx.half_messages import HalfMessages
 from shieldtx.ports import Settlement
 from shieldtx.ports.half import CheckClaim, CheckPlan, Preparation

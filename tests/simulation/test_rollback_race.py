@@ -15,13 +15,13 @@ import pytest
 
 from shieldtx import compensation
 from shieldtx.batches import Batches
-from shieldtx.catalog import Catalog
-from shieldtx.events import Envelope, Event
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.inbox import Inbox
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord
-from shieldtx.retry import RetryPolicy
-from shieldtx.states import InboxStatus, TxKind
 from tests.simulation.database import (
     EPOCH,
     Clock,

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, StaticPool, and_, create_engine, delete, event, s
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.buffer import Posting
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
-from shieldtx.events import Envelope
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore

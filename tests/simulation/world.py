@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from shieldtx.events import physical_topic
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.states import INBOX, OUTBOX, TxKind
 from shieldtx.relay import Relay
-from shieldtx.states import INBOX, OUTBOX, TxKind
 from tests.simulation import assembly, halves
 from tests.simulation.assembly import RELAY_LEASE, RETENTION
 from tests.simulation.banks import TOPIC, Bank, Transfer, envelope_of

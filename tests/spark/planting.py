@@ -9,9 +9,9 @@ from uuid import UUID
 
 from sqlalchemy import create_engine, func, insert, select
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 

@@ -12,9 +12,9 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from shieldtx.brokers.codec import encode
 from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
-from shieldtx.events import Envelope, new_event_id, physical_topic
+from shieldtx.domain.events import Envelope, new_event_id, physical_topic
+from shieldtx.domain.states import TxKind
 from shieldtx.ports import Outcome, Record
-from shieldtx.states import TxKind
 from spark.records import Log
 
 WRITTEN = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)

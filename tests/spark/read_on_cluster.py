@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.request import from_json
-from shieldtx.states import TxKind
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.buckets import Buckets
 from shieldtx.reconcile.request import ReconcileRequest
-from shieldtx.states import InboxStatus, OutboxStatus
 from spark import books, digests
 from spark.databases import Databases
 from spark.reads import NOTHING

@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import make_url, text
 
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import new_event_id
 from shieldtx.reconcile import launch
 from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
 from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
 from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from spark.servers import Servers
 from tests.conftest import wait
 from tests.folders import assert_free_of

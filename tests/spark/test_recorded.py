@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from shieldtx.brokers.partitioning import partition_of
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.reconcile.request import EVERYTHING as ALL
 from shieldtx.reconcile.request import ReconcileRequest, Selection, ServiceDatabase
 from shieldtx.reconcile.rules import TOPICS, VOCABULARY, Fact
 from shieldtx.reconcile.window import Window
-from shieldtx.states import OutboxStatus
 from spark import recorded
 from spark.completeness import EVERYTHING, HORIZONS, WHOLE
 from spark.frames import frame_of

@@ -11,10 +11,10 @@ import pytest
 from shieldtx.brokers.codec import encode
 from shieldtx.brokers.kafka_extents import Extent, KafkaExtents
 from shieldtx.brokers.kafka_ranges import OffsetRange, RangeReader
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
-from shieldtx.events import new_event_id
-from shieldtx.states import TxKind
 from spark.records import DELETED, frame_of, parts_of
 from tests.spark.publishing import WRITTEN, Topic
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.request import Selection
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from spark.selections import read_of_inbox, read_of_outbox
 
 WITH_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}

@@ -16,9 +16,9 @@ import pyspark
 import pytest
 
 import shieldtx
-from shieldtx.bundled import PACKAGE, bundled
+from shieldtx._resources import PACKAGE, bundled
+from shieldtx.domain.events import new_event_id
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.events import new_event_id
 from shieldtx.reconcile import launch
 from shieldtx.reconcile.findings import Outcome
 from shieldtx.reconcile.request import (

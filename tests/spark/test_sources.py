@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import Row
 from sqlalchemy import make_url, text
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ReconcileRequest
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from spark import reads, servers, sources
 from spark.databases import Databases
 from tests.spark.planting import TOPIC

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kafka.admin import ACLOperation
 
+from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.request import (
@@ -16,7 +17,6 @@ from shieldtx.reconcile.request import (
     Selection,
     ServiceDatabase,
 )
-from shieldtx.states import TxKind
 from spark import topics
 from spark.completeness import EVERYTHING, WHOLE
 from tests.integration.test_kafka_accounts import PASSWORD, Guarded, guarded  # noqa: F401

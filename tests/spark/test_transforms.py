@@ -8,12 +8,12 @@ from itertools import product
 import pytest
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import Route, Stream
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import PAIRS, VOCABULARY
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 from spark import transforms
 from spark.frames import routes_frame, windows_frame
 from spark.verdicts import verdict_of

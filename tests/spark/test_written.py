@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 from pyspark.sql import SparkSession
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.events import Envelope
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, Selection
 from shieldtx.reconcile.window import window_of
-from shieldtx.states import OutboxStatus, TxKind
 from spark import recorded, topics, written
 from spark.databases import Databases
 from tests.spark.planting import TOPIC, Service

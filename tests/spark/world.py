@@ -22,11 +22,11 @@ from uuid import UUID
 import pyarrow.parquet as pq
 from sqlalchemy import func, select
 
+from shieldtx.domain.states import OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import OUTBOX, InboxStatus, OutboxStatus, TxKind
 from tests.spark.planting import Service, ago, inbox_row, outbox_row
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from shieldtx.backlog import LOG_EVERY, LOOK_EVERY, SHARE, BacklogGate
-from shieldtx.catalog import Catalog, OnBacklog
+from shieldtx.domain.event_types import Catalog, OnBacklog
 from shieldtx.errors import BacklogExceeded, ConfigurationError
 
 CONNECTION = cast("Connection", object())

@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from shieldtx import Settings, ShieldTx
-from shieldtx.callables import check_result, uncalled
+from shieldtx.domain.callables import check_result, uncalled
 from shieldtx.errors import ConfigurationError, HandlerError
 
 

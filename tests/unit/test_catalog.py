@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import Event, EventRefused, RetryPolicy, TxKind, new_event_id
-from shieldtx.catalog import NAME, Catalog, Limits, checked_name
+from shieldtx.domain.event_types import NAME, Catalog, Limits, checked_name
 from shieldtx.errors import ConfigurationError, TooLarge, UnknownEventType
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from shieldtx import LocalOutcome, new_event_id
 from shieldtx.checkback import CheckBack, CheckPass, Parking
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
 from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck
 from tests.conftest import Eventually
 

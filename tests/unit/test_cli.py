@@ -16,13 +16,13 @@ from shieldtx.cli.failures import FAILED, MISCONFIGURED, Failure, failure_of
 from shieldtx.cli.logs import LogFormat, LogLevel, set_up
 from shieldtx.cli.output import age, print_fields, print_table, printable
 from shieldtx.cli.program import _common_first
+from shieldtx.domain.reasons import WITH_TRACEBACK
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerUnavailable, SchemaMismatch
-from shieldtx.reasons import WITH_TRACEBACK
 from shieldtx.reconcile.findings import Bounds, Count, Findings, Outcome, OutputFolder, Pair
 from shieldtx.reconcile.launch import ReconcileResult
 from shieldtx.reconcile.rules import Verdict
 from shieldtx.reconcile.window import Window
-from shieldtx.states import TxKind
 
 
 @pytest.mark.parametrize(

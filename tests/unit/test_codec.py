@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shieldtx.brokers import codec
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused, UndecodableRecord
-from shieldtx.events import Envelope
 from shieldtx.ports import ReceivedRecord, Record
-from shieldtx.states import Operation, TxKind
 
 PREFIX = "shop."
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import LEVELS, EventRefused, Verdict
-from shieldtx.delays import EARLIEST, LATEST, Due, due
+from shieldtx.domain.schedule import EARLIEST, LATEST, Due, due
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(microseconds=1)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import Event, Operation, TxKind, new_event_id
-from shieldtx.events import Envelope, physical_topic, shard_of, storable
+from shieldtx.domain.events import Envelope, physical_topic, shard_of, storable
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]))
 

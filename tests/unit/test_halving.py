@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.errors import ShieldTxError
-from shieldtx.events import Envelope, new_event_id
 from shieldtx.ports import Arrival, Parked, Receipt, ReceivedInPart, ReceivedRecord
 from shieldtx.store.halving import receive_in_halves
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from shieldtx import RetryPolicy, TxKind
-from shieldtx.catalog import Catalog
+from shieldtx.domain.event_types import Catalog
 from shieldtx.errors import ConfigurationError, HandlerConflict
 from shieldtx.handlers import ConsumerGroup
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import Envelope, new_event_id
 from shieldtx.hooks import LOGGED_EVERY, ConsumeContext, Hooks, SendContext
 from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
 from shieldtx.watch import Watch

@@ -13,9 +13,9 @@ import pytest
 
 from shieldtx.brokers import codec
 from shieldtx.brokers.memory import MemoryBroker
-from shieldtx.catalog import Catalog
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.events import Envelope
 from shieldtx.handlers import ConsumerGroup
 from shieldtx.intake import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
 from shieldtx.ports import Place, ReceivedRecord, Record, Subscriber

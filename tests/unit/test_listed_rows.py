@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.events import new_event_id
 from shieldtx.reconcile import rows as rows_module
 from shieldtx.reconcile.rows import ListedRow, listed_rows
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 
 NOW = datetime(2026, 3, 1, 2, 0, 0, 123_456, tzinfo=UTC)
 MICROS = pa.timestamp("us", tz="UTC")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from shieldtx.domain.payloads import decode_payload, encode_payload
 from shieldtx.errors import PayloadRefused, TooLarge
-from shieldtx.payloads import decode_payload, encode_payload
 
 LIMIT = 100_000
 ANY = TypeAdapter(Any)

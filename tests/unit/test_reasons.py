@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError, StatementError
 
 import shieldtx
-from shieldtx.reasons import loggable, message_of, reason_of
+from shieldtx.domain.reasons import loggable, message_of, reason_of
 
 CARD = "4111-SECRET"
 

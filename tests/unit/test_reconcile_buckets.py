@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile.buckets import ONE, buckets_for
 
 LAST = UUID(int=(1 << 128) - 1)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
-from shieldtx.states import TxKind
 
 EVERYTHING = """
 name = "shop"

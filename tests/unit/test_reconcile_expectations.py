@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import (
     NOBODY,
     ExpectedGroup,
@@ -13,7 +14,6 @@ from shieldtx.reconcile.expectations import (
     Stream,
     expectation_of,
 )
-from shieldtx.states import TxKind
 
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 ORDERS, STOCK, MAIL = Member(name="orders"), Member(name="stock"), Member(name="mail")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shieldtx.bundled import PACKAGE
+from shieldtx._resources import PACKAGE
 
 SHOW = "from shieldtx.reconcile.launch import command; print(*command()[0])"
 

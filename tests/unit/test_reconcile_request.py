@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup, Member
 from shieldtx.reconcile.jdbc import jdbc_address
@@ -19,7 +20,6 @@ from shieldtx.reconcile.request import (
     from_json,
     to_json,
 )
-from shieldtx.states import TxKind
 
 SECRET = "s3cret/with:odd@signs"
 URL = "postgresql+psycopg://anna:s3cret%2Fwith%3Aodd%40signs@db.example:6432/orders"

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.rules import PAIRS, TOPICS, VOCABULARY, Fact
 from shieldtx.reconcile.verdicts import Verdict, Weight
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 
 O, I, V, F = OutboxStatus, InboxStatus, Verdict, Fact  # noqa: E741  the alphabets of the tables below
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repairs import Note, Receipted, RepairAction, Repaired, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, Step, planned, step_of
 from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from shieldtx.brokers import codec, signature
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import UndecodableRecord
-from shieldtx.events import Envelope
 from shieldtx.ports import ReceivedRecord
-from shieldtx.states import Operation, TxKind
 
 PREFIX = "shop."
 SECRET = "a secret of thirty-two bytes, at least"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
 from shieldtx.errors import IllegalTransition
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
 
 README = Path(__file__).parents[2] / "README.md"
 

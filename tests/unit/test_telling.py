@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from shieldtx.cli.lives import data_of, span, tree_of
-from shieldtx.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.telling import first_cause, trace
 from shieldtx.trace import MOST_EVENTS, Facts, Hop, Identity, KnownRow, Life, Mark
 

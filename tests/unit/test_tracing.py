@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from shieldtx.domain.states import TxKind
 from shieldtx.hooks import ConsumeContext, Hooks, SendContext
 from shieldtx.ports import Outcome
-from shieldtx.states import TxKind
 from shieldtx.tracing import COMPLAINT_EVERY, Entry, Tracer
 
 NEVER = timedelta(days=1)

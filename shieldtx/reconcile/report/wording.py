@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.findings import (
     TOPICS,
     Bounds,
@@ -16,7 +17,6 @@ from shieldtx.reconcile.findings import (
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
-from shieldtx.states import TxKind
 
 REPAIR = "shieldtx reconcile repair"
 """The command that a verdict's advice names where it can help."""

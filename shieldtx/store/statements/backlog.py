@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Integer, Select, Text, bindparam, func, not_, select, union, union_all
 
-from shieldtx.states import OutboxStatus, TxKind
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.tables import Tables
 

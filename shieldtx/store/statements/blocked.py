@@ -30,7 +30,7 @@ from sqlalchemy import (
     update,
 )
 
-from shieldtx.states import OutboxStatus
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.claim import RELAY, first_holder, leased_shards
 from shieldtx.store.tables import Tables, in_line

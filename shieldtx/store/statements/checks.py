@@ -26,9 +26,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from shieldtx.events import storable
+from shieldtx.domain.events import storable
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.half import CheckPlan
-from shieldtx.states import OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.tables import Tables

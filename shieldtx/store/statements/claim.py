@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from shieldtx.states import OutboxStatus
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.low_water import Sight
 from shieldtx.store.statements.envelopes import envelope_columns

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Select, bindparam, exists, select
 from sqlalchemy.sql.dml import ReturningInsert
 
-from shieldtx.states import InboxStatus, TxKind
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.statements.inbox import is_row

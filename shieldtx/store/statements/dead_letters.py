@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Insert, Select, Table, literal, null, select
 
-from shieldtx.states import InboxStatus, OutboxStatus
+from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.tables import Tables, needs_operator

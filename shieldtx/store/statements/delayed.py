@@ -21,9 +21,9 @@ from sqlalchemy import (
     update,
 )
 
-from shieldtx.delays import Due
+from shieldtx.domain.schedule import Due
+from shieldtx.domain.states import OUTBOX, OutboxStatus, TxKind
 from shieldtx.ports import BizKey, Named
-from shieldtx.states import OUTBOX, OutboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.tables import Tables
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Row, type_coerce
 
-from shieldtx.events import NO_HEADERS, Envelope
-from shieldtx.states import Operation, TxKind
+from shieldtx.domain.events import NO_HEADERS, Envelope
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.store.columns import InsideCalendar
 
 _KINDS = {kind.value: kind for kind in TxKind}

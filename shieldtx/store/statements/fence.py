@@ -23,7 +23,7 @@ from sqlalchemy import (
     true,
 )
 
-from shieldtx.states import OutboxStatus
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.blocked import in_part, part
 from shieldtx.store.statements.claim import first_holder, leased_shards

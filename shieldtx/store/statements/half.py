@@ -27,9 +27,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Float
 
-from shieldtx.events import shard_of, storable
+from shieldtx.domain.events import shard_of, storable
+from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports.half import CheckPlan, Preparation
-from shieldtx.states import OUTBOX, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns, values_of
 from shieldtx.store.tables import Tables, needs_operator

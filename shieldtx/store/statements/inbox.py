@@ -29,9 +29,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from shieldtx.events import storable
+from shieldtx.domain.events import storable
+from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.ports import Handled
-from shieldtx.states import INBOX, InboxStatus, TxKind
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns

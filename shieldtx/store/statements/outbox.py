@@ -25,8 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.buffer import Posting
-from shieldtx.events import shard_of, storable
-from shieldtx.states import OUTBOX, OutboxStatus
+from shieldtx.domain.events import shard_of, storable
+from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
 from shieldtx.store.statements.envelopes import values_of

@@ -20,7 +20,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from shieldtx.states import OutboxStatus
+from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.tables import Tables, in_line, needs_operator

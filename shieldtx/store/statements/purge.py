@@ -23,7 +23,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from shieldtx.states import InboxStatus, TxKind
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.tables import Tables
 

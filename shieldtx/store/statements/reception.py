@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Float, Insert, Select, Text, Uuid, bindparam, case, exists, or_, select
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from shieldtx.states import InboxStatus
+from shieldtx.domain.states import InboxStatus
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.inbox import release
 from shieldtx.store.tables import Tables

@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from shieldtx.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.statements.outbox import in_line_again

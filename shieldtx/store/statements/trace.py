@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import CompoundSelect, Delete, Select, delete, func, or_, select
 from sqlalchemy.sql.dml import Insert
 
-from shieldtx.states import TxKind
+from shieldtx.domain.states import TxKind
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.tables import Tables
 

@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import RootTransaction
 
 from shieldtx.buffer import Posting
-from shieldtx.delays import Due
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.schedule import Due
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half import Preparation
-from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.delayed_store import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements

@@ -11,8 +11,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
+from shieldtx.domain.events import new_event_id
 from shieldtx.errors import ConfigurationError, EventRefused, ShieldTxError, UnknownEventType
-from shieldtx.events import new_event_id
 from tests.faults.bank import TRANSFERRED, Transfer
 from tests.faults.bank.journaled import journaled
 from tests.faults.journal import Journal

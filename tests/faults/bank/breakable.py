@@ -10,7 +10,7 @@ from typing import Any
 
 from shieldtx import Settings, ShieldTx, workers
 from shieldtx.consumer import Consumer
-from shieldtx.events import Envelope
+from shieldtx.domain.events import Envelope
 from shieldtx.housekeeping import Housekeeping
 from shieldtx.ports import ReceivedRecord
 from shieldtx.relay import Relay

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
 from tests.faults.bank import MARKER
 from tests.faults.bank.journaled import journaled
 from tests.faults.failpoints import Struck

@@ -15,8 +15,8 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.events import new_event_id
 from shieldtx.errors import ShieldTxError
-from shieldtx.events import new_event_id
 from tests.faults.bank import MARKER
 from tests.faults.failpoints import Struck
 from tests.faults.journal import Journal

@@ -19,7 +19,7 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
 from tests.faults.bank.journaled import (
     DEADLOCK_DETECTED,
     SERIALIZATION_FAILURE,

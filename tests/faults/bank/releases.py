@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from shieldtx.bundled import bundled
+from shieldtx._resources import bundled
 from shieldtx.cli import main
 from shieldtx.store import migrations as scripts
 

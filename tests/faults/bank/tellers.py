@@ -21,8 +21,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.events import new_event_id
 from shieldtx.errors import ShieldTxError
-from shieldtx.events import new_event_id
 from shieldtx.transactional import Half
 from tests.faults.bank import MARKER, TRANSFERRED, Transfer
 from tests.faults.bank.clients import PAUSE_AFTER_FAILURE

@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session
 from shieldtx.batches import Batches
 from shieldtx.brokers import codec, signature
 from shieldtx.brokers.kafka import KafkaSubscriber
+from shieldtx.domain.states import TxKind
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay import Relay
 from shieldtx.scheduling import Worker
 from shieldtx.sending import Sender
-from shieldtx.states import TxKind
 from shieldtx.store import connections, lent_session
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import Fence

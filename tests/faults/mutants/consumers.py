@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, false, true
 from sqlalchemy.orm import Session
 
-from shieldtx import reasons
+from shieldtx.domain import reasons
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import BATCH_BYTES, Attempt, Original
 from shieldtx.store.inbox_store import SqlInboxStore

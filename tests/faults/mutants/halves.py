@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Text, Update, bindparam
 
+from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half import CheckPlan, Preparation
-from shieldtx.states import LocalOutcome, OutboxStatus
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import barrier as barrier_sql

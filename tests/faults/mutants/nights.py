@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, insert, select
 
 from shieldtx.cli import main
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import launch, window
 from shieldtx.store import repairs
 from shieldtx.store.repairs import SqlRepairs

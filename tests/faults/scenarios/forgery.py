@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import SecretStr
 
 from shieldtx.brokers import codec, signature
-from shieldtx.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.ports import ReceivedRecord
 from tests.faults.banks import Banks
 from tests.faults.intruder import Intruder, Raw

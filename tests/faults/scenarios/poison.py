@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
+from shieldtx.domain.events import new_event_id
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.events import new_event_id
 from tests.faults.bank import by_hand
 from tests.faults.banks import Banks
 from tests.faults.intruder import LARGEST, Intruder, Raw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle
 
-from shieldtx.events import new_event_id
+from shieldtx.domain.events import new_event_id
 from tests.faults.banks import Banks
 from tests.faults.intruder import Intruder, Raw
 from tests.faults.matrix import Fault

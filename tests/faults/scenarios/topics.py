@@ -7,7 +7,7 @@ from uuid import UUID
 
 from confluent_kafka.admin import NewPartitions
 
-from shieldtx.states import TxKind
+from shieldtx.domain.states import TxKind
 from tests.faults.banks import Banks
 from tests.faults.intruder import Intruder
 from tests.faults.matrix import Fault

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, TxKind
 from tests.spark.scenarios.vocabulary import HOUR, TYPES, I, Scenario, V, effect, some
 from tests.spark.world import Group, Planted, World
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.states import InboxStatus, OutboxStatus
 from tests.spark.world import GROUPS, SENT_BY, Group, Planted, World
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted

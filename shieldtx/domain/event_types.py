@@ -11,11 +11,11 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
+from shieldtx.domain.events import Event
+from shieldtx.domain.payloads import encode_payload, payload_type, text_problem
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import ConfigurationError, EventRefused, TooLarge, UnknownEventType
-from shieldtx.events import Event
-from shieldtx.payloads import encode_payload, payload_type, text_problem
-from shieldtx.retry import RetryPolicy
-from shieldtx.states import Operation, TxKind
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`,

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from shieldtx.domain.events import storable
 from shieldtx.errors import ConfigurationError, PayloadRefused, TooLarge
-from shieldtx.events import storable
 
 DEEPEST = 200
 """Levels of nesting; pydantic's JSON parser reads no more."""

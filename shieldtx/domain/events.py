@@ -12,7 +12,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from shieldtx.states import Operation, TxKind
+from shieldtx.domain.states import Operation, TxKind
 
 LONGEST_REASON = 2000
 """Characters of what an error said that are kept."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
-from shieldtx.delays import LEVELS
+from shieldtx.domain.schedule import LEVELS
 from shieldtx.errors import ConfigurationError, Refused
 
 

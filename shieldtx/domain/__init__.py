@@ -1,0 +1,1 @@
+"""What every part speaks of: events, states, retries, due times, payloads, event types."""
