@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.ports.half import Answer, DueCheck
+from shieldtx.ports.half_messages import Answer, DueCheck
 
 
 class _Running(NamedTuple):

@@ -15,7 +15,7 @@ from shieldtx.asking import Asking
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.ports.half import Answer, DueCheck, HalfStore
+from shieldtx.ports.half_messages import Answer, DueCheck, HalfStore
 
 log = logging.getLogger(__name__)
 

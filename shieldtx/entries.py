@@ -12,7 +12,7 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import TransactionRefused
-from shieldtx.ports.half import Barrier
+from shieldtx.ports.half_messages import Barrier
 
 _WAITING = "shieldtx.entries"
 _WAITED_FOR = "shieldtx.entries_waiting"

@@ -26,7 +26,7 @@ from shieldtx.errors import (
     TransactionRefused,
 )
 from shieldtx.outbox import CallersTransaction, caller_of
-from shieldtx.ports.half import Barrier, HalfStore, Preparation
+from shieldtx.ports.half_messages import Barrier, HalfStore, Preparation
 from shieldtx.verdicts import outcomes
 
 _ENDS = {

@@ -20,7 +20,7 @@ from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages import HalfMessages, Parts
 from shieldtx.outbox import CallersTransaction
-from shieldtx.ports.half import CheckPlan
+from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.preparing import Argument, Transaction, transactional
 from shieldtx.publishing import Part, payload_type_of
 from shieldtx.store.barrier import SqlBarrier

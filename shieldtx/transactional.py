@@ -28,7 +28,7 @@ from shieldtx.half_messages import (
     session_of,
 )
 from shieldtx.outbox import CallersTransaction
-from shieldtx.ports.half import Barrier
+from shieldtx.ports.half_messages import Barrier
 from shieldtx.verdicts import joint, outcomes
 
 log = logging.getLogger(__name__)

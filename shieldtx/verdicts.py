@@ -8,7 +8,7 @@ from uuid import UUID
 
 from shieldtx.domain.reasons import loggable
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.ports.half import Barrier
+from shieldtx.ports.half_messages import Barrier
 
 log = logging.getLogger(__name__)
 

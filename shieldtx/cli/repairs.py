@@ -23,7 +23,7 @@ from shieldtx.cli.reconciled import (
 )
 from shieldtx.cli.recording import stored_runs
 from shieldtx.errors import ConfigurationError
-from shieldtx.ports.repairs import RepairStore
+from shieldtx.ports.repair import RepairStore
 from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
 from shieldtx.reconcile.repair import (
     PART_OF_RETENTION,

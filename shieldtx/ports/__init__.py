@@ -14,7 +14,7 @@ from shieldtx.ports.broker import (
     TopicAdmin,
     TopicState,
 )
-from shieldtx.ports.delayed import (
+from shieldtx.ports.delayed_events import (
     BizKey,
     Change,
     DelayedEvent,
@@ -33,7 +33,7 @@ from shieldtx.ports.inbox import (
     Receipt,
     ReceivedInPart,
 )
-from shieldtx.ports.outbox import (
+from shieldtx.ports.relay import (
     Claim,
     Claimed,
     Holding,

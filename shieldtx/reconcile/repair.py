@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
-from shieldtx.ports.repairs import (
+from shieldtx.ports.repair import (
     Note,
     Receipted,
     RepairAction,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, Row
 from shieldtx.domain.events import Envelope, age_of
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition
-from shieldtx.ports.half import Barrier
+from shieldtx.ports.half_messages import Barrier
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.statements import half as sql

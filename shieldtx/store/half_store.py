@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of

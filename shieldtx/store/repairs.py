@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, Row
 from shieldtx.buffer import Posting
 from shieldtx.domain.states import OUTBOX, InboxStatus, OutboxStatus
 from shieldtx.outbox import rollback_of
-from shieldtx.ports.repairs import Note, Receipted, RepairAction, Repaired, RowSeen
+from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql

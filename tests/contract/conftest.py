@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, event
 
-from shieldtx.ports.half import CheckPlan
+from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.half_store import SqlHalfStore

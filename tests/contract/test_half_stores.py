@@ -15,7 +15,7 @@ from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
-from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, Preparation
+from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, Preparation
 from shieldtx.store.half_store import SqlHalfStore
 from tests.contract.conftest import SHARDS, Stores
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Update, create_engine, text, update
 
 from shieldtx import LocalOutcome, OutboxStatus
 from shieldtx.ports import Settlement
-from shieldtx.ports.half import CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckPlan, Preparation
 from shieldtx.store.dialects import PostgresDialect
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.half_store import SqlHalfStore

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event
 
-from shieldtx.ports.repairs import RepairAction, Repaired
+from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.repair import Policy
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repairs import owed_rollback_id

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shieldtx.ports.repairs import RepairAction, Repaired
+from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from tests import children

@@ -22,8 +22,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.errors import IllegalTransition, LeaseLost
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord, Retry, Settlement
-from shieldtx.ports.half import Answer, CheckPlan, DueCheck
-from shieldtx.ports.repairs import Note, RepairAction, RowSeen
+from shieldtx.ports.half_messages import Answer, CheckPlan, DueCheck
+from shieldtx.ports.repair import Note, RepairAction, RowSeen
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_desk import SqlHalfDesk

@@ -12,7 +12,7 @@ from shieldtx.domain.events import shard_of
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused
 from shieldtx.ports import Parked, ReceivedRecord
-from shieldtx.ports.half import CheckPlan
+from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore

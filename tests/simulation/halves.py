@@ -16,7 +16,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition, LateTransaction
 from shieldtx.half_messages import HalfMessages
-from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.store.half_store import _asked_together as asked_together
 from shieldtx.store.half_store import _reason as why_parked
 from tests.simulation.banks import TYPE, Transfer

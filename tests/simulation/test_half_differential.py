@@ -11,7 +11,7 @@ import pytest
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.ports.half import Answer, DueCheck, Preparation
+from shieldtx.ports.half_messages import Answer, DueCheck, Preparation
 from tests.simulation.database import EPOCH
 from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
 from tests.simulation.mutants import MUTANTS, applied

@@ -35,7 +35,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
 from shieldtx.half_messages import HalfMessages
 from shieldtx.ports import Settlement
-from shieldtx.ports.half import CheckClaim, CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckClaim, CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_desk import SqlHalfDesk
 from shieldtx.store.half_store import SqlHalfStore

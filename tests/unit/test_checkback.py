@@ -15,7 +15,7 @@ import pytest
 from shieldtx import LocalOutcome, new_event_id
 from shieldtx.checkback import CheckBack, CheckPass, Parking
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.half import Answer, CheckClaim, CheckPlan, DueCheck
+from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck
 from tests.conftest import Eventually
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN

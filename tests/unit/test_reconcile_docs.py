@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shieldtx.ports.repairs import RepairAction
+from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.config import read_configuration
 from shieldtx.reconcile.findings import Outcome, OutputFolder
 from shieldtx.reconcile.repair import REPAIRED

@@ -10,7 +10,7 @@ import pytest
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.repairs import Note, Receipted, RepairAction, Repaired, RowSeen
+from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, Step, planned, step_of

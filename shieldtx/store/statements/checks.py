@@ -28,7 +28,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.events import storable
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.half import CheckPlan
+from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelopes import envelope_columns
 from shieldtx.store.tables import Tables

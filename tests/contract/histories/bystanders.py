@@ -14,7 +14,7 @@ from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.ports.half import Preparation
+from shieldtx.ports.half_messages import Preparation
 from shieldtx.store.delayed_store import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements

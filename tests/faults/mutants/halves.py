@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Text, Update, bindparam
 
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.ports.half import CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import barrier as barrier_sql
