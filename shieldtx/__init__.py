@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shieldtx.domain.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
     from shieldtx.errors import EventRefused, Refused, ShieldTxError
     from shieldtx.handlers import ConsumerGroup
-    from shieldtx.hooks import ConsumeContext, SendContext
+    from shieldtx.hooks.hooks import ConsumeContext, SendContext
     from shieldtx.outbox import Outbox
     from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
 
@@ -60,8 +60,8 @@ _HOMES = {
     "Refused": "errors",
     "ShieldTxError": "errors",
     "ConsumerGroup": "handlers",
-    "ConsumeContext": "hooks",
-    "SendContext": "hooks",
+    "ConsumeContext": "hooks.hooks",
+    "SendContext": "hooks.hooks",
     "Outbox": "outbox",
     "BizKey": "ports",
     "Change": "ports",

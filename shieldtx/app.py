@@ -20,7 +20,7 @@ from shieldtx.delayed import Delayed
 from shieldtx.domain.callables import check_callable
 from shieldtx.domain.events import new_event_id
 from shieldtx.halves import Halves
-from shieldtx.hooks import Hooks
+from shieldtx.hooks.hooks import Hooks
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake

@@ -18,10 +18,10 @@ from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused, Refused
 from shieldtx.handlers import ConsumerGroup, Handler, Interceptor
-from shieldtx.hooks import Hooks
+from shieldtx.hooks.attempt_timer import Watch
+from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox import Outbox, flush_events, handling
 from shieldtx.ports import Attempt, InboxStore
-from shieldtx.watch import Watch
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import LocalRollbackFailed
-from shieldtx.hooks import Hooks
+from shieldtx.hooks.hooks import Hooks
 from shieldtx.pace import Pace
 from shieldtx.passes import RelayPass
 from shieldtx.ports import (

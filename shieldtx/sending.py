@@ -12,7 +12,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import ShieldTxError
-from shieldtx.hooks import Hooks
+from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports import Claim, Delivery, Outcome, Pressure, Publisher, Record
 from shieldtx.settlement import Ending
 

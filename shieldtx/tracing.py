@@ -13,7 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
-from shieldtx.hooks import ConsumeContext, Hooks, SendContext
+from shieldtx.hooks.hooks import ConsumeContext, Hooks, SendContext
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event
 from shieldtx.consumer import Consumer
 from shieldtx.errors import LeaseLost
-from shieldtx.hooks import ConsumeContext, SendContext
+from shieldtx.hooks.hooks import ConsumeContext, SendContext
 from shieldtx.ports import Outcome
 from shieldtx.relay import Relay
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
@@ -339,7 +339,7 @@ def test_hooks_that_raise_harm_neither_events_nor_their_order_nor_later_hooks(
     pair.listen()
     workers = pair.start()
     keys = [f"k{n % 5}" for n in range(60)]
-    with own_log.at_level(logging.ERROR, "shieldtx.hooks"):
+    with own_log.at_level(logging.ERROR, "shieldtx.hooks.hooks"):
         pair.place(*keys, "odd")
         drain(*workers)
 

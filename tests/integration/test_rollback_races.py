@@ -11,7 +11,7 @@ from shieldtx import RetryPolicy, TxKind
 from shieldtx.brokers import codec
 from shieldtx.consumer import Consumer
 from shieldtx.domain.events import Envelope, new_event_id
-from shieldtx.hooks import ConsumeContext
+from shieldtx.hooks.hooks import ConsumeContext
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival
 from tests.services import Service, as_received, effect, make_topics

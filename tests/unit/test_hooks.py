@@ -11,9 +11,9 @@ import pytest
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.errors import ConfigurationError
-from shieldtx.hooks import LOGGED_EVERY, ConsumeContext, Hooks, SendContext
+from shieldtx.hooks.attempt_timer import Watch
+from shieldtx.hooks.hooks import LOGGED_EVERY, ConsumeContext, Hooks, SendContext
 from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
-from shieldtx.watch import Watch
 
 ACKNOWLEDGED = Delivery(outcome=Outcome.ACKNOWLEDGED, partition=3, offset=17)
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from shieldtx.domain.states import TxKind
-from shieldtx.hooks import ConsumeContext, Hooks, SendContext
+from shieldtx.hooks.hooks import ConsumeContext, Hooks, SendContext
 from shieldtx.ports import Outcome
 from shieldtx.tracing import COMPLAINT_EVERY, Entry, Tracer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
-from shieldtx.hooks import Hooks
+from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports import Attempt
 
 

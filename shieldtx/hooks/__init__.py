@@ -1,0 +1,1 @@
+"""Hooks around each send and each attempt."""
