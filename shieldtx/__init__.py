@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shieldtx.app import ShieldTx
     from shieldtx.config import Settings
-    from shieldtx.delayed import Delayed
     from shieldtx.domain.events import Event, new_event_id
     from shieldtx.domain.retry import RetryPolicy
     from shieldtx.domain.schedule import LEVELS
@@ -14,7 +13,8 @@ if TYPE_CHECKING:
     from shieldtx.errors import EventRefused, Refused, ShieldTxError
     from shieldtx.handlers import ConsumerGroup
     from shieldtx.hooks.hooks import ConsumeContext, SendContext
-    from shieldtx.outbox import Outbox
+    from shieldtx.outbox.delayed_events import Delayed
+    from shieldtx.outbox.outbox import Outbox
     from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
 _HOMES = {
     "ShieldTx": "app",
     "Settings": "config",
-    "Delayed": "delayed",
     "Event": "domain.events",
     "new_event_id": "domain.events",
     "RetryPolicy": "domain.retry",
@@ -62,7 +61,8 @@ _HOMES = {
     "ConsumerGroup": "handlers",
     "ConsumeContext": "hooks.hooks",
     "SendContext": "hooks.hooks",
-    "Outbox": "outbox",
+    "Delayed": "outbox.delayed_events",
+    "Outbox": "outbox.outbox",
     "BizKey": "ports",
     "Change": "ports",
     "DelayedEvent": "ports",

@@ -16,7 +16,6 @@ from shieldtx.brokers import signature
 from shieldtx.config import Settings
 from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.declarations import Declarations
-from shieldtx.delayed import Delayed
 from shieldtx.domain.callables import check_callable
 from shieldtx.domain.events import new_event_id
 from shieldtx.halves import Halves
@@ -24,7 +23,8 @@ from shieldtx.hooks.hooks import Hooks
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake
-from shieldtx.outbox import Outbox
+from shieldtx.outbox.delayed_events import Delayed
+from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Broker
 from shieldtx.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
 from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine

@@ -15,7 +15,7 @@ from shieldtx.domain.events import Envelope, age_of
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
 from shieldtx.handlers import ConsumerGroup, Handler
-from shieldtx.outbox import Outbox
+from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Attempt, InboxStore, Original
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.handlers import ConsumerGroup, HandlerFunction
-from shieldtx.outbox import Outbox
-from shieldtx.publishing import DueAt, Part, Publication, payload_type_of, publishing
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.publish_decorator import DueAt, Part, Publication, payload_type_of, publishing
 from shieldtx.relay import LocalRollback
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -25,7 +25,7 @@ from shieldtx.errors import (
     IllegalTransition,
     TransactionRefused,
 )
-from shieldtx.outbox import CallersTransaction, caller_of
+from shieldtx.outbox.outbox import CallersTransaction, caller_of
 from shieldtx.ports.half_messages import Barrier, HalfStore, Preparation
 from shieldtx.verdicts import outcomes
 

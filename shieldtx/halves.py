@@ -19,10 +19,10 @@ from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages import HalfMessages, Parts
-from shieldtx.outbox import CallersTransaction
+from shieldtx.outbox.outbox import CallersTransaction
+from shieldtx.outbox.publish_decorator import Part, payload_type_of
 from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.preparing import Argument, Transaction, transactional
-from shieldtx.publishing import Part, payload_type_of
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
 from shieldtx.store.half_store import SqlHalfStore

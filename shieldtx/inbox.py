@@ -20,7 +20,7 @@ from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, Payloa
 from shieldtx.handlers import ConsumerGroup, Handler, Interceptor
 from shieldtx.hooks.attempt_timer import Watch
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.outbox import Outbox, flush_events, handling
+from shieldtx.outbox.outbox import Outbox, flush_events, handling
 from shieldtx.ports import Attempt, InboxStore
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from shieldtx.half_messages import (
     enter,
     session_of,
 )
-from shieldtx.outbox import CallersTransaction
+from shieldtx.outbox.outbox import CallersTransaction
 from shieldtx.ports.half_messages import Barrier
 from shieldtx.verdicts import joint, outcomes
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, select,
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx.domain.event_types import Catalog
-from shieldtx.outbox import Outbox
+from shieldtx.outbox.outbox import Outbox
 from shieldtx.store.dialects import StoreDialect, dialect_of
 from shieldtx.store.outbox_store import SqlOutboxWriter
 from shieldtx.store.schema import Schema

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, Row, Update, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import LocalRollbackFailed, TransactionRefused
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import BATCH_BYTES, Change, Claim, Claimed, Named, Settlement
 from shieldtx.store.admission import admit
 from shieldtx.store.blocked import BlockedRows

@@ -16,9 +16,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.states import OUTBOX, InboxStatus, OutboxStatus
-from shieldtx.outbox import rollback_of
+from shieldtx.outbox.outbox import rollback_of
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import inbox as inbox_sql

@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import BizKey, Change, Claim, Retry, Settlement, Verdict
 from shieldtx.store.delayed_store import SqlDelayedStore
 from tests.contract.conftest import Stores

@@ -12,9 +12,9 @@ from sqlalchemy import select, update
 from sqlalchemy.event import listen
 
 from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, Preparation
 from shieldtx.store.half_store import SqlHalfStore
 from tests.contract.conftest import SHARDS, Stores

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import Operation
 from shieldtx.errors import EventRefused, LocalRollbackFailed
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Retry, Settlement
 from tests.contract.conftest import SHARDS, Stores
 

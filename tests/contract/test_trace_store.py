@@ -10,10 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, select, update
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.outbox import rollback_of
+from shieldtx.outbox.outbox import rollback_of
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Arrival, Claim, ReceivedRecord, Settlement
 from shieldtx.store.trace_store import SqlTraceStore
 from shieldtx.tracing import LONGEST_TRACED_REASON, Entry

@@ -13,10 +13,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from shieldtx import Event
-from shieldtx.backlog import LOOK_EVERY
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
-from shieldtx.publishing import Publication, publishing
+from shieldtx.outbox.backlog_limit import LOOK_EVERY
+from shieldtx.outbox.publish_decorator import Publication, publishing
 from shieldtx.store.outbox_store import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
 from tests.services import Service, drain, make_topics

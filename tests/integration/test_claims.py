@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Engine, Update, create_engine, text
 
 from shieldtx import new_event_id
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Settlement
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.lease_store import SqlLeaseStore

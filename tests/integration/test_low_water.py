@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Retry, Settlement
 from shieldtx.store import low_water
 from shieldtx.store.lease_store import SqlLeaseStore

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import (
 
 from shieldtx import Event, EventRefused
 from shieldtx.errors import TransactionRefused
-from shieldtx.publishing import Publication, publishing
+from shieldtx.outbox.publish_decorator import Publication, publishing
 from tests.shops import Order, Shop
 
 

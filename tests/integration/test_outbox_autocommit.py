@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.errors import TransactionRefused
-from shieldtx.publishing import Publication, publishing
+from shieldtx.outbox.publish_decorator import Publication, publishing
 from tests.shops import Order, Shop
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, Settings, ShieldTx
-from shieldtx.outbox import LONGEST_ON_THE_WIRE
+from shieldtx.outbox.outbox import LONGEST_ON_THE_WIRE
 from shieldtx.ports import Delivery, Outcome
 from tests.services import QUICK, Service, Wire, drain, make_topics
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.errors import LocalRollbackFailed
-from shieldtx.outbox import Outbox
+from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Claim, Claimed, Holding, Settlement
 from tests.simulation.database import Database, OutboxRow, Transaction
 

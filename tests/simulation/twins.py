@@ -11,9 +11,9 @@ from uuid import UUID
 from sqlalchemy import Engine, StaticPool, and_, create_engine, delete, event, select, update
 from sqlalchemy.exc import IntegrityError
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from shieldtx.backlog import LOG_EVERY, LOOK_EVERY, SHARE, BacklogGate
 from shieldtx.domain.event_types import Catalog, OnBacklog
 from shieldtx.errors import BacklogExceeded, ConfigurationError
+from shieldtx.outbox.backlog_limit import LOG_EVERY, LOOK_EVERY, SHARE, BacklogGate
 
 CONNECTION = cast("Connection", object())
 LIMIT = 5

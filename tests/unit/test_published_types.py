@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Operation, RetryPolicy
 from shieldtx.errors import ConfigurationError, PayloadRefused
-from shieldtx.publishing import payload_type_of
+from shieldtx.outbox.publish_decorator import payload_type_of
 
 if TYPE_CHECKING:
     from nowhere import OnlyForTypeCheckers

@@ -24,9 +24,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
 from shieldtx.store.statements.envelopes import values_of

@@ -10,10 +10,10 @@ from uuid import UUID
 from sqlalchemy import Connection
 from sqlalchemy.engine import RootTransaction
 
-from shieldtx.buffer import Posting
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
+from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports.half_messages import Preparation
 from shieldtx.store.delayed_store import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of

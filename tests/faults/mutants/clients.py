@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import SessionTransaction
 
-from shieldtx.buffer import Buffer
+from shieldtx.outbox.session_buffer import Buffer
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named
 

@@ -14,13 +14,13 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from shieldtx.backlog import BacklogGate
-from shieldtx.buffer import Buffer, OutboxWriter, Posting, buffers_of
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import Envelope, Event, new_event_id, storable
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import TransactionRefused
+from shieldtx.outbox.backlog_limit import BacklogGate
+from shieldtx.outbox.session_buffer import Buffer, OutboxWriter, Posting, buffers_of
 
 CallersTransaction: TypeAlias = (
     Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from shieldtx.domain.schedule import due
 from shieldtx.errors import EventRefused
-from shieldtx.outbox import CallersTransaction, Outbox
+from shieldtx.outbox.outbox import CallersTransaction, Outbox
 from shieldtx.ports import Change, DelayedEvent, DelayedStore, Named
 
 

@@ -1,0 +1,1 @@
+"""The write side: events are added to the caller's transaction."""
