@@ -27,7 +27,7 @@ from benchmarks.records import EVENT_TYPE, SOURCE
 from shieldtx import Settings, ShieldTx
 from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from shieldtx.store.schema import Schema
 
 KEYS: Final = 1_000

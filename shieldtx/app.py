@@ -26,7 +26,7 @@ from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.outbox.delayed_events import Delayed
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Broker
-from shieldtx.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
+from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
 from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.delayed_store import SqlDelayedStore

@@ -21,7 +21,7 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.outbox.publish_decorator import DueAt, Part, Publication, payload_type_of, publishing
-from shieldtx.relay import LocalRollback
+from shieldtx.relay.relay import LocalRollback
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)

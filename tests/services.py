@@ -25,7 +25,7 @@ from shieldtx.ports import (
     Subscriber,
     TopicAdmin,
 )
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 
 SHARDS = 8
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)

@@ -11,7 +11,7 @@ from benchmarks.subjects.application import application
 from benchmarks.subjects.telling import Telling
 from shieldtx import ShieldTx
 from shieldtx.garbage import few_collections
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from shieldtx.store.schema import DEFAULT_SHARDS
 
 RENEWAL_S = 5.0

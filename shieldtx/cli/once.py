@@ -11,7 +11,7 @@ from types import FrameType
 
 from shieldtx.app import ShieldTx
 from shieldtx.garbage import few_collections
-from shieldtx.passes import RelayPass
+from shieldtx.relay.result import RelayPass
 from shieldtx.workers import RENEWALS_PER_LEASE
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
-from shieldtx.relay import CLAIMS_AT_A_TIME
+from shieldtx.relay.relay import CLAIMS_AT_A_TIME
 from tests.faults.bank import by_hand
 from tests.faults.banks import Banks
 from tests.faults.failpoints import Failpoint

@@ -14,7 +14,7 @@ from shieldtx import Event, Refused, RetryPolicy
 from shieldtx.consumer import Consumer, ConsumerSettings
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Record
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.services import QUICK, Service, Wire, drain, effect, make_topics
 
 Make = Callable[..., Service]

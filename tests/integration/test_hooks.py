@@ -15,7 +15,7 @@ from shieldtx.consumer import Consumer
 from shieldtx.errors import LeaseLost
 from shieldtx.hooks.hooks import ConsumeContext, SendContext
 from shieldtx.ports import Outcome
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]

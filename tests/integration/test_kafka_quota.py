@@ -14,9 +14,9 @@ from shieldtx.brokers.kafka_client import ProducerSettings
 from shieldtx.brokers.kafka_producer import connect
 from shieldtx.brokers.kafka_publisher import KafkaPublisher
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.passes import RelayPass
 from shieldtx.ports import Outcome, Record
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.result import RelayPass
 from tests.conftest import start_in_memory
 from tests.kafka_clients import CLIENTS
 from tests.quotas import set_producer_quota

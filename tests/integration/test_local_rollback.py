@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, RetryPolicy
 from shieldtx.errors import HandlerError
 from shieldtx.ports import Outcome
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.services import Service, Wire, answer, effect, make_topics
 
 LATER = RetryPolicy(first=timedelta(hours=1), longest=timedelta(hours=1))

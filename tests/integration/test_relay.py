@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
 from shieldtx.ports import Claim, OutboxStore, Outcome, Record
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.conftest import Eventually, threads_named
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 
@@ -310,7 +310,7 @@ def test_refusals_are_one_line_of_the_log_a_batch_however_many(
     write(service, "a", "b", "c", type="things.waited")
     relay = service.relay()
     wire.fate = lambda record: answer(Outcome.REFUSED, f"nobody may write {record.value!r}")
-    with own_log.at_level("WARNING", logger="shieldtx.relay"):
+    with own_log.at_level("WARNING", logger="shieldtx.relay.relay"):
         assert relay.run_once().retried == 3
         logging.getLogger("kafka.cluster").warning("another client looks for its broker")
         assert relay.run_once().claimed == 0

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from shieldtx import Event
-from shieldtx.passes import RelayPass
 from shieldtx.ports import Outcome, Record
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.result import RelayPass
 from tests.services import QUICK, Service, Wire, answer, drain, make_topics
 
 BATCH = 4

@@ -14,7 +14,7 @@ from shieldtx.consumer import Consumer
 from shieldtx.domain.events import Envelope
 from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.services import QUICK, Service, Wire, as_received, drain, effect, make_topics
 
 Make = Callable[..., Service]

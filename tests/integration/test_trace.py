@@ -18,7 +18,7 @@ from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
 from shieldtx.cli.program import program
 from shieldtx.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from shieldtx.telling import first_cause, trace
 from shieldtx.trace import Hop, Life
 from tests.services import SHARDS, Service, effect, make_topics

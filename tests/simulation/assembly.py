@@ -15,7 +15,7 @@ from shieldtx.handlers import ConsumerGroup
 from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.inbox import Inbox
 from shieldtx.intake import DirectIntake, ReadAheadIntake
-from shieldtx.relay import Relay, RelaySettings
+from shieldtx.relay.relay import Relay, RelaySettings
 from tests.simulation.banks import groups
 from tests.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
 from tests.simulation.inbox import MemoryInboxStore

@@ -11,9 +11,9 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.intake import Batch, DirectIntake
-from shieldtx.passes import RelayPass
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.result import RelayPass
 from tests.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.simulation.halves import MemoryBarrier, MemoryHalfStore
 from tests.simulation.inbox import MemoryInboxStore

@@ -13,7 +13,7 @@ from shieldtx import inbox
 from shieldtx.batches import Batches
 from shieldtx.intake import DirectIntake
 from shieldtx.ports import Outcome
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.simulation import defects
 from tests.simulation.database import Database
 from tests.simulation.halves import MemoryBarrier, MemoryHalfStore

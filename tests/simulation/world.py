@@ -9,7 +9,7 @@ from uuid import UUID
 
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import INBOX, OUTBOX, TxKind
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from tests.simulation import assembly, halves
 from tests.simulation.assembly import RELAY_LEASE, RETENTION
 from tests.simulation.banks import TOPIC, Bank, Transfer, envelope_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.pace import LOG_EVERY, STEPS, Pace, next_size
 from shieldtx.ports import Pressure
+from shieldtx.relay.throttle import LOG_EVERY, STEPS, Pace, next_size
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)

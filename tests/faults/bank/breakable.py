@@ -13,7 +13,7 @@ from shieldtx.consumer import Consumer
 from shieldtx.domain.events import Envelope
 from shieldtx.housekeeping import Housekeeping
 from shieldtx.ports import ReceivedRecord
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
 from shieldtx.store import reception
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.faults import failpoints as points

@@ -21,9 +21,9 @@ from shieldtx.domain.states import TxKind
 from shieldtx.inbox import Inbox, Verdict
 from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Claim, Delivery, Outcome
-from shieldtx.relay import Relay
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.sender import Sender
 from shieldtx.scheduling import Worker
-from shieldtx.sending import Sender
 from shieldtx.store import connections, lent_session
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import Fence

@@ -23,8 +23,6 @@ from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.pace import Pace
-from shieldtx.passes import RelayPass
 from shieldtx.ports import (
     Claimed,
     Delivery,
@@ -36,8 +34,10 @@ from shieldtx.ports import (
     Retry,
     Settlement,
 )
-from shieldtx.sending import Batch, Outage, Sender
-from shieldtx.settlement import ending_of
+from shieldtx.relay.outcome import ending_of
+from shieldtx.relay.result import RelayPass
+from shieldtx.relay.sender import Batch, Outage, Sender
+from shieldtx.relay.throttle import Pace
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import ShieldTxError
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports import Claim, Delivery, Outcome, Pressure, Publisher, Record
-from shieldtx.settlement import Ending
+from shieldtx.relay.outcome import Ending
 
 log = logging.getLogger(__name__)
 

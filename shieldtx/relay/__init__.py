@@ -1,0 +1,1 @@
+"""The relay: claims events from the outbox, publishes them, settles them."""
