@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shieldtx.app import ShieldTx
     from shieldtx.config import Settings
+    from shieldtx.consumer.handlers import ConsumerGroup
     from shieldtx.domain.events import Event, new_event_id
     from shieldtx.domain.retry import RetryPolicy
     from shieldtx.domain.schedule import LEVELS
     from shieldtx.domain.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
     from shieldtx.errors import EventRefused, Refused, ShieldTxError
-    from shieldtx.handlers import ConsumerGroup
     from shieldtx.hooks.hooks import ConsumeContext, SendContext
     from shieldtx.outbox.delayed_events import Delayed
     from shieldtx.outbox.outbox import Outbox
@@ -46,6 +46,7 @@ __all__ = [
 _HOMES = {
     "ShieldTx": "app",
     "Settings": "config",
+    "ConsumerGroup": "consumer.handlers",
     "Event": "domain.events",
     "new_event_id": "domain.events",
     "RetryPolicy": "domain.retry",
@@ -58,7 +59,6 @@ _HOMES = {
     "EventRefused": "errors",
     "Refused": "errors",
     "ShieldTxError": "errors",
-    "ConsumerGroup": "handlers",
     "ConsumeContext": "hooks.hooks",
     "SendContext": "hooks.hooks",
     "Delayed": "outbox.delayed_events",

@@ -14,15 +14,15 @@ from sqlalchemy import Engine
 
 from shieldtx.brokers import signature
 from shieldtx.config import Settings
-from shieldtx.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.event_processor import Inbox
+from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
 from shieldtx.declarations import Declarations
 from shieldtx.domain.callables import check_callable
 from shieldtx.domain.events import new_event_id
 from shieldtx.halves import Halves
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.housekeeping import Housekeeping, Retention
-from shieldtx.inbox import Inbox
-from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.outbox.delayed_events import Delayed
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Broker

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from shieldtx.config import Settings
+from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.domain.callables import check_callable, run
 from shieldtx.domain.event_types import Catalog, EventType, Limits, OnBacklog
 from shieldtx.domain.events import NO_HEADERS, Envelope, physical_topic
@@ -18,7 +19,6 @@ from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.outbox.publish_decorator import DueAt, Part, Publication, payload_type_of, publishing
 from shieldtx.relay.relay import LocalRollback

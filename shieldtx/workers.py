@@ -9,7 +9,7 @@ from functools import partial
 
 from shieldtx.app import ShieldTx
 from shieldtx.checkback import CheckBack
-from shieldtx.consumer import LONGEST_PASS
+from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.scheduling import Tick, Worker
 from shieldtx.store.limits import one_schema_two_sources
 

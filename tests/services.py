@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import RetryPolicy, Settings, ShieldTx
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.errors import BrokerError
 from shieldtx.ports import (
     Broker,

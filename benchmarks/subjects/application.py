@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from benchmarks.records import EVENT_TYPE, SOURCE
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection, KafkaPublisher
-from shieldtx.handlers import ConsumerGroup
+from shieldtx.consumer.handlers import ConsumerGroup
 
 GROUP = "effects"
 HAS_LISTS = hasattr(ConsumerGroup, "handles_many")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.subjects.application import application, handle
 from benchmarks.subjects.telling import Telling
+from shieldtx.consumer.event_processor import Verdict
 from shieldtx.garbage import few_collections
-from shieldtx.inbox import Verdict
 
 
 @few_collections()

@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from shieldtx.app import ShieldTx
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import load
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import ConfigurationError, SchemaMismatch
-from shieldtx.handlers import ConsumerGroup
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import Outcome

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
-from shieldtx.handlers import ConsumerGroup
 from shieldtx.store.migrations import schema_name
 from shieldtx.store.schema import Schema
 from shieldtx.store.wakeup import Listener

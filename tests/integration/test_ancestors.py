@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.ports import Outcome
 from shieldtx.relay.relay import Relay
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics

@@ -16,10 +16,10 @@ from sqlalchemy import String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, Refused, RetryPolicy, new_event_id
-from shieldtx.consumer import LONGEST_PASS
+from shieldtx.consumer.consumer import LONGEST_PASS
+from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import ShieldTxError
-from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
 from tests.integration.test_consumer import SLOW, Make, World

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy, TxKind, new_event_id
+from shieldtx.consumer.event_processor import Inbox, Verdict
 from shieldtx.domain.events import Envelope
-from shieldtx.inbox import Inbox, Verdict
 from shieldtx.ports import Arrival, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.purge_store import SqlPurgeStore

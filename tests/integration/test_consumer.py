@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy
-from shieldtx.consumer import Consumer, ConsumerSettings
-from shieldtx.inbox import Verdict
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.event_processor import Verdict
 from shieldtx.ports import Record
 from shieldtx.relay.relay import Relay
 from tests.services import QUICK, Service, Wire, drain, effect, make_topics

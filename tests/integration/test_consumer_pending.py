@@ -14,7 +14,7 @@ from shieldtx import Event, RetryPolicy
 from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
 from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.brokers.partitioning import partition_of
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.ports import Broker
 from tests.services import Service, drain, effect, make_topics

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.errors import LeaseLost
 from shieldtx.hooks.hooks import ConsumeContext, SendContext
 from shieldtx.ports import Outcome

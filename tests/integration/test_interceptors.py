@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.inbox import Verdict
+from shieldtx.consumer.event_processor import Verdict
 from tests.services import Service, drain, make_topics
 
 ONCE = RetryPolicy(max_attempts=1)

@@ -11,8 +11,8 @@ import pytest
 
 from shieldtx import Event, RetryPolicy, TxKind
 from shieldtx.brokers import codec
+from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, age_of, new_event_id
-from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival, ReceivedRecord
 from tests.services import Service, as_received, effect, make_topics
 

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, TxKind
 from shieldtx.brokers import codec
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
-from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival
 from shieldtx.relay.relay import Relay
 from tests.services import QUICK, Service, Wire, as_received, drain, effect, make_topics

@@ -9,10 +9,10 @@ import pytest
 
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.brokers import codec
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.hooks.hooks import ConsumeContext
-from shieldtx.inbox import Verdict
 from shieldtx.ports import Arrival
 from tests.services import Service, as_received, effect, make_topics
 

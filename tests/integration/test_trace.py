@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from shieldtx import Event, RetryPolicy
 from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
 from shieldtx.cli.program import program
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.relay.relay import Relay
 from shieldtx.telling import first_cause, trace

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.consumer import Consumer
-from shieldtx.unhandled import LOOK_EVERY, UnhandledEvents
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.unhandled import LOOK_EVERY, UnhandledEvents
 from tests.services import Service, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -66,7 +66,7 @@ def test_a_removed_handlers_events_starve_no_retry(
     with caplog.at_level(logging.WARNING):
         drain(now)
     assert sorted(service.effects("applied")) == ["n0", "n1", "n2"]
-    [line] = {r.getMessage() for r in caplog.records if r.name == "shieldtx.unhandled"}
+    [line] = {r.getMessage() for r in caplog.records if r.name == "shieldtx.consumer.unhandled"}
     assert line.startswith("no handler for COMMIT of old in group stock: 15 received events wait")
 
 
@@ -87,4 +87,4 @@ def test_they_are_logged_once_a_minute(
         now[0] = moment
         events.look()
     assert store.looks == 2
-    assert len([r for r in caplog.records if r.name == "shieldtx.unhandled"]) == 2
+    assert len([r for r in caplog.records if r.name == "shieldtx.consumer.unhandled"]) == 2

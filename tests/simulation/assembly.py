@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shieldtx.brokers import codec
-from shieldtx.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.event_processor import Inbox
+from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.retry import RetryPolicy
-from shieldtx.handlers import ConsumerGroup
 from shieldtx.housekeeping import Housekeeping, Retention
-from shieldtx.inbox import Inbox
-from shieldtx.intake import DirectIntake, ReadAheadIntake
 from shieldtx.relay.relay import Relay, RelaySettings
 from tests.simulation.banks import groups
 from tests.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber

@@ -11,11 +11,11 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import Refused
-from shieldtx.handlers import ConsumerGroup
 from tests.simulation.database import EPOCH, Database, Entry, Transaction
 
 if TYPE_CHECKING:

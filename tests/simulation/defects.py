@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
-from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayPass

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from shieldtx import inbox
-from shieldtx.batches import Batches
-from shieldtx.intake import DirectIntake
+from shieldtx.consumer import event_processor
+from shieldtx.consumer.batch_executor import Batches
+from shieldtx.consumer.fetcher import DirectIntake
 from shieldtx.ports import Outcome
 from shieldtx.relay.relay import Relay
 from tests.simulation import defects
@@ -147,7 +147,7 @@ MUTANTS = {
             "mark_compensated",
             defects.notes_no_compensation,
         ),
-        ("what-is-not-called-counts", "I5", inbox, "run", defects.believes_every_call),
+        ("what-is-not-called-counts", "I5", event_processor, "run", defects.believes_every_call),
         # Its batches.
         (
             "neighbours-pay-for-a-crash",

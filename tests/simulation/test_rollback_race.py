@@ -13,14 +13,14 @@ from uuid import UUID
 
 import pytest
 
-from shieldtx import compensation
-from shieldtx.batches import Batches
+from shieldtx.consumer import compensation
+from shieldtx.consumer.batch_executor import Batches
+from shieldtx.consumer.event_processor import Inbox
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import InboxStatus, TxKind
-from shieldtx.handlers import ConsumerGroup
-from shieldtx.inbox import Inbox
 from shieldtx.ports import Arrival, Attempt, ReceivedRecord
 from tests.simulation.database import (
     EPOCH,

@@ -207,7 +207,7 @@ def test_people_read_what_a_reconciliation_has_found(
 def test_a_handlers_last_error_keeps_its_traceback(form, capsys):
     set_up(LogLevel.INFO, form)
     error = OperationalError("SELECT 1", {}, sqlite3.OperationalError("no such table: pay"))
-    log = logging.getLogger("shieldtx.inbox")
+    log = logging.getLogger("shieldtx.consumer.event_processor")
     log.warning("poll failed", exc_info=error)
     explained = capsys.readouterr().err
     log.warning("gives up", exc_info=error, extra=WITH_TRACEBACK)

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from shieldtx import RetryPolicy, TxKind
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.errors import ConfigurationError, HandlerConflict
-from shieldtx.handlers import ConsumerGroup
 
 
 @dataclass(frozen=True)

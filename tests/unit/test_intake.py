@@ -13,11 +13,11 @@ import pytest
 
 from shieldtx.brokers import codec
 from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.consumer.fetcher import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.handlers import ConsumerGroup
-from shieldtx.intake import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
 from shieldtx.ports import Place, ReceivedRecord, Record, Subscriber
 
 TOPIC = "orders.placed.commit"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.pending import LOOK_EVERY, LOW, SHARE, PendingEvents, held_after
+from shieldtx.consumer.backpressure import LOOK_EVERY, LOW, SHARE, PendingEvents, held_after
 from shieldtx.ports import Place, ReceivedRecord
 
 LIMIT = 10

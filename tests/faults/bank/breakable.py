@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from shieldtx import Settings, ShieldTx, workers
-from shieldtx.consumer import Consumer
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope
 from shieldtx.housekeeping import Housekeeping
 from shieldtx.ports import ReceivedRecord

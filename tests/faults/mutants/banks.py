@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from shieldtx.batches import Batches
 from shieldtx.brokers import codec, signature
 from shieldtx.brokers.kafka import KafkaSubscriber
+from shieldtx.consumer.batch_executor import Batches
+from shieldtx.consumer.event_processor import Inbox, Verdict
+from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain.states import TxKind
-from shieldtx.inbox import Inbox, Verdict
-from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.sender import Sender

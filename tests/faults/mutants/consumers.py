@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Select, false, true
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain import reasons
-from shieldtx.intake import Batch, DirectIntake
 from shieldtx.ports import BATCH_BYTES, Attempt, Original
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.lent_session import hold, lend, settle

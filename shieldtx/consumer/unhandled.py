@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from shieldtx.handlers import ConsumerGroup
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.ports import InboxStore
 
 log = logging.getLogger(__name__)

@@ -10,14 +10,14 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from shieldtx.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.consumer.handlers import ConsumerGroup, Handler, Interceptor
 from shieldtx.domain.callables import run
 from shieldtx.domain.events import Envelope, Event, storable
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused, Refused
-from shieldtx.handlers import ConsumerGroup, Handler, Interceptor
 from shieldtx.hooks.attempt_timer import Watch
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.outbox import Outbox, flush_events, handling

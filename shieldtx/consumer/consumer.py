@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from shieldtx.batches import Batches
+from shieldtx.consumer.backpressure import PendingEvents
+from shieldtx.consumer.batch_executor import Batches
+from shieldtx.consumer.event_processor import Inbox, Verdict
+from shieldtx.consumer.fetcher import Intake
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.consumer.unhandled import UnhandledEvents
 from shieldtx.domain.events import Envelope, physical_topic
-from shieldtx.handlers import ConsumerGroup
-from shieldtx.inbox import Inbox, Verdict
-from shieldtx.intake import Intake
-from shieldtx.pending import PendingEvents
 from shieldtx.ports import BATCH_BYTES, InboxStore, Place, Receipt, ReceivedInPart
-from shieldtx.unhandled import UnhandledEvents
 
 LONGEST_PASS = 60.0
 """Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.

@@ -13,12 +13,12 @@ from operator import attrgetter
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.event_processor import Inbox, Verdict, opened
+from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.reasons import reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import PayloadRefused
-from shieldtx.handlers import ConsumerGroup, Handler
-from shieldtx.inbox import Inbox, Verdict, opened
 from shieldtx.ports import Attempt, InboxStore
 
 log = logging.getLogger(__name__)

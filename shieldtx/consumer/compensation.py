@@ -11,10 +11,10 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope, age_of
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
-from shieldtx.handlers import ConsumerGroup, Handler
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Attempt, InboxStore, Original
 

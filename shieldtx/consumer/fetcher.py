@@ -10,10 +10,10 @@ from concurrent.futures import Executor, Future
 from typing import NamedTuple, Protocol
 
 from shieldtx._executors import SingleThread
-from shieldtx.batches import shares_batches
+from shieldtx.consumer.batch_executor import shares_batches
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerError, UndecodableRecord
-from shieldtx.handlers import ConsumerGroup
 from shieldtx.ports import BATCH_BYTES, Arrival, Parked, Place, ReceivedRecord, Subscriber
 
 log = logging.getLogger(__name__)
