@@ -10,7 +10,6 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from shieldtx.checkback import CheckBack, Checker, Parking
 from shieldtx.config import Settings
 from shieldtx.domain.callables import check_callable, check_result
 from shieldtx.domain.event_types import Catalog
@@ -18,16 +17,17 @@ from shieldtx.domain.events import NO_HEADERS, Envelope, Event
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages import HalfMessages, Parts
+from shieldtx.half_messages.block import Half, guard_open
+from shieldtx.half_messages.check_back import CheckBack, Checker, Parking
+from shieldtx.half_messages.messages import HalfMessages, Parts
+from shieldtx.half_messages.transactional_decorator import Argument, Transaction, transactional
 from shieldtx.outbox.outbox import CallersTransaction
 from shieldtx.outbox.publish_decorator import Part, payload_type_of
 from shieldtx.ports.half_messages import CheckPlan
-from shieldtx.preparing import Argument, Transaction, transactional
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
 from shieldtx.store.half_store import SqlHalfStore
 from shieldtx.store.tables import tables
-from shieldtx.transactional import Half, guard_open
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[[Event], LocalOutcome])

@@ -8,8 +8,8 @@ from datetime import timedelta
 from functools import partial
 
 from shieldtx.app import ShieldTx
-from shieldtx.checkback import CheckBack
 from shieldtx.consumer.consumer import LONGEST_PASS
+from shieldtx.half_messages.check_back import CheckBack
 from shieldtx.scheduling import Tick, Worker
 from shieldtx.store.limits import one_schema_two_sources
 

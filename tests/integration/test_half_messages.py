@@ -23,8 +23,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, LocalOutcome, ShieldTx, half_messages
-from shieldtx.checkback import CheckBack, CheckPass
+from shieldtx import Event, LocalOutcome, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import (
     ConfigurationError,
@@ -35,6 +34,8 @@ from shieldtx.errors import (
     TransactionRefused,
     UnknownEventType,
 )
+from shieldtx.half_messages import messages
+from shieldtx.half_messages.check_back import CheckBack, CheckPass
 from shieldtx.store import half_desk
 from tests import children
 from tests.services import Service, Wire, drain, make_topics
@@ -1149,7 +1150,7 @@ def test_a_late_outcome_changes_nothing_where_the_barrier_has_forgotten(
     with ledger.begin() as purge:
         purge.execute(text("DELETE FROM shield_barrier"))
     later = time.time() + orders.app.settings.retention_barrier.total_seconds()
-    monkeypatch.setattr(half_messages, "unix_time", lambda: later)
+    monkeypatch.setattr(messages, "unix_time", lambda: later)
     end = orders.app.half_commit if outcome is COMMIT else orders.app.half_rollback
     with pytest.raises(TransactionRefused, match=r"SHIELDTX_RETENTION_BARRIER.*operator decides"):
         end(event_id)

@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from shieldtx.checkback import CheckBack, Parking
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition, LateTransaction
-from shieldtx.half_messages import HalfMessages
+from shieldtx.half_messages.check_back import CheckBack, Parking
+from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.store.half_store import _asked_together as asked_together
 from shieldtx.store.half_store import _reason as why_parked

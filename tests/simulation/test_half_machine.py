@@ -30,10 +30,10 @@ from hypothesis.stateful import (
 from sqlalchemy import Connection, Engine, create_engine, delete, event, select, text, update
 
 from shieldtx import LocalOutcome, OutboxStatus, new_event_id
-from shieldtx.checkback import CheckBack, Parking
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
-from shieldtx.half_messages import HalfMessages
+from shieldtx.half_messages.check_back import CheckBack, Parking
+from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports import Settlement
 from shieldtx.ports.half_messages import CheckClaim, CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier

@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from shieldtx import LocalOutcome, new_event_id
-from shieldtx.checkback import CheckBack, CheckPass, Parking
 from shieldtx.domain.events import Envelope
+from shieldtx.half_messages.check_back import CheckBack, CheckPass, Parking
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck
 from tests.conftest import Eventually
 

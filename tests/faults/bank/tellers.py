@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.errors import ShieldTxError
-from shieldtx.transactional import Half
+from shieldtx.half_messages.block import Half
 from tests.faults.bank import MARKER, TRANSFERRED, Transfer
 from tests.faults.bank.clients import PAUSE_AFTER_FAILURE
 from tests.faults.bank.ledger import book

@@ -10,13 +10,13 @@ from uuid import UUID
 from sqlalchemy import Text, Update, bindparam
 
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
+from shieldtx.half_messages.block import Half
 from shieldtx.ports.half_messages import CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import barrier as barrier_sql
 from shieldtx.store.statements import half as half_sql
 from shieldtx.store.tables import Tables
-from shieldtx.transactional import Half
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named
 

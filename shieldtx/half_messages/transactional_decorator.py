@@ -14,10 +14,10 @@ from shieldtx.domain.callables import check_callable, uncalled
 from shieldtx.domain.events import NO_HEADERS
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages import HalfMessages
+from shieldtx.half_messages.block import Half
+from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.outbox.outbox import caller_of
 from shieldtx.outbox.publish_decorator import Part, part_of, transactions_among
-from shieldtx.transactional import Half
 
 log = logging.getLogger(__name__)
 

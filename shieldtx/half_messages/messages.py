@@ -19,15 +19,15 @@ from sqlalchemy.orm import Session
 from shieldtx.domain.events import NO_HEADERS, Envelope, Event, age_of
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import LocalOutcome, Operation, OutboxStatus
-from shieldtx.entries import Entry, enter_at_commit, enter_now
 from shieldtx.errors import (
     EventRefused,
     IllegalTransition,
     TransactionRefused,
 )
+from shieldtx.half_messages.barrier_check import outcomes
+from shieldtx.half_messages.barrier_entry import Entry, enter_at_commit, enter_now
 from shieldtx.outbox.outbox import CallersTransaction, caller_of
 from shieldtx.ports.half_messages import Barrier, HalfStore, Preparation
-from shieldtx.verdicts import outcomes
 
 _ENDS = {
     LocalOutcome.COMMIT: {

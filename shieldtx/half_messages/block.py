@@ -13,13 +13,14 @@ from uuid import UUID
 
 from shieldtx.domain.reasons import loggable
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.entries import Entry
 from shieldtx.errors import (
     ConfigurationError,
     IllegalTransition,
     TransactionRefused,
 )
-from shieldtx.half_messages import (
+from shieldtx.half_messages.barrier_check import joint, outcomes
+from shieldtx.half_messages.barrier_entry import Entry
+from shieldtx.half_messages.messages import (
     OPPOSITES,
     HalfMessages,
     Parts,
@@ -29,7 +30,6 @@ from shieldtx.half_messages import (
 )
 from shieldtx.outbox.outbox import CallersTransaction
 from shieldtx.ports.half_messages import Barrier
-from shieldtx.verdicts import joint, outcomes
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import TypeAlias
 from uuid import UUID
 
-from shieldtx.asking import Asking
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import LocalOutcome
+from shieldtx.half_messages.checker_pool import Asking
 from shieldtx.ports.half_messages import Answer, DueCheck, HalfStore
 
 log = logging.getLogger(__name__)
