@@ -22,11 +22,11 @@ from shieldtx.domain.callables import check_callable
 from shieldtx.domain.events import new_event_id
 from shieldtx.halves import Halves
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.outbox.delayed_events import Delayed
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Broker
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
+from shieldtx.retention import Housekeeping, Retention
 from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.delayed_store import SqlDelayedStore
@@ -42,7 +42,7 @@ from shieldtx.store.schema import Schema
 from shieldtx.store.tables import Tables, tables
 from shieldtx.store.trace_store import SqlTraceStore
 from shieldtx.store.wakeup import Listener, Notifier
-from shieldtx.tracing import Tracer
+from shieldtx.tracing.recorder import Tracer
 
 log = logging.getLogger(__name__)
 

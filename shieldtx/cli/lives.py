@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from shieldtx.cli.output import age, moment, printable
 from shieldtx.domain.states import TxKind
-from shieldtx.trace import Hop, Life, Step
+from shieldtx.tracing.model import Hop, Life, Step
 
 _WORDS: Final = {
     "WRITTEN": "written",

@@ -13,7 +13,6 @@ import typer
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from shieldtx import telling
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import Invocation, invocation
 from shieldtx.cli.lives import data_of, tree_of
@@ -25,7 +24,8 @@ from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from shieldtx.store.trace_store import SqlTraceStore
-from shieldtx.trace import TraceReader
+from shieldtx.tracing import timeline
+from shieldtx.tracing.model import TraceReader
 
 
 def trace(
@@ -56,8 +56,8 @@ def trace(
     """
     asked = _id_of(event_id)
     with _asked_services(context, config) as services:
-        first = telling.first_cause(asked, services.readers) if whole else asked
-        life = telling.trace(first, services.readers)
+        first = timeline.first_cause(asked, services.readers) if whole else asked
+        life = timeline.trace(first, services.readers)
     if life is None:
         names = ", ".join(services.readers)
         raise ConfigurationError(f"there is no event {asked} in the database of {names}")

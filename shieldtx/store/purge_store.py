@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Delete, Engine, Table
 
 from shieldtx.domain.events import first_id_of
 from shieldtx.domain.states import INBOX, OUTBOX
-from shieldtx.housekeeping import Purged
+from shieldtx.retention import Purged
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import barrier, discards, trace
 from shieldtx.store.statements import purge as sql

@@ -15,8 +15,8 @@ from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import overview
 from shieldtx.store.statements import trace as sql
 from shieldtx.store.tables import Tables
-from shieldtx.trace import MOST_EVENTS, MOST_MARKS, Facts, Identity, KnownRow, Mark
-from shieldtx.tracing import LONGEST_TRACED_REASON, Entry
+from shieldtx.tracing.model import MOST_EVENTS, MOST_MARKS, Facts, Identity, KnownRow, Mark
+from shieldtx.tracing.recorder import LONGEST_TRACED_REASON, Entry
 
 BEFORE_EFFECT: Final = timedelta(minutes=5)
 AFTER_EFFECT: Final = timedelta(minutes=15)

@@ -13,12 +13,12 @@ from sqlalchemy import insert, select, text
 
 from shieldtx import InboxStatus, OutboxStatus, new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX
-from shieldtx.housekeeping import REST, Housekeeping, Purged, Retention
+from shieldtx.retention import REST, Housekeeping, Purged, Retention
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.purge_store import SqlPurgeStore
 from shieldtx.store.statements import purge as sql
 from shieldtx.store.trace_store import SqlTraceStore
-from shieldtx.tracing import Entry
+from shieldtx.tracing.recorder import Entry
 from tests.shops import Shop
 
 DAY = timedelta(days=1)

@@ -19,8 +19,8 @@ from shieldtx.cli.program import program
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.relay.relay import Relay
-from shieldtx.telling import first_cause, trace
-from shieldtx.trace import Hop, Life
+from shieldtx.tracing.model import Hop, Life
+from shieldtx.tracing.timeline import first_cause, trace
 from tests.services import SHARDS, Service, effect, make_topics
 
 SECRET = "4111-1111"

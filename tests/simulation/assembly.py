@@ -14,8 +14,8 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.retry import RetryPolicy
-from shieldtx.housekeeping import Housekeeping, Retention
 from shieldtx.relay.relay import Relay, RelaySettings
+from shieldtx.retention import Housekeeping, Retention
 from tests.simulation.banks import groups
 from tests.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
 from tests.simulation.inbox import MemoryInboxStore

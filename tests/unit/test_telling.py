@@ -12,8 +12,8 @@ import pytest
 
 from shieldtx.cli.lives import data_of, span, tree_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.telling import first_cause, trace
-from shieldtx.trace import MOST_EVENTS, Facts, Hop, Identity, KnownRow, Life, Mark
+from shieldtx.tracing.model import MOST_EVENTS, Facts, Hop, Identity, KnownRow, Life, Mark
+from shieldtx.tracing.timeline import first_cause, trace
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ import pytest
 from shieldtx.domain.states import TxKind
 from shieldtx.hooks.hooks import ConsumeContext, Hooks, SendContext
 from shieldtx.ports import Outcome
-from shieldtx.tracing import COMPLAINT_EVERY, Entry, Tracer
+from shieldtx.tracing.recorder import COMPLAINT_EVERY, Entry, Tracer
 
 NEVER = timedelta(days=1)
 

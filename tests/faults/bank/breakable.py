@@ -11,9 +11,9 @@ from typing import Any
 from shieldtx import Settings, ShieldTx, workers
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope
-from shieldtx.housekeeping import Housekeeping
 from shieldtx.ports import ReceivedRecord
 from shieldtx.relay.relay import Relay
+from shieldtx.retention import Housekeeping
 from shieldtx.store import reception
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.faults import failpoints as points

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports import Outcome
-from shieldtx.trace import (
+from shieldtx.tracing.model import (
     MOST_EVENTS,
     Facts,
     Hop,
