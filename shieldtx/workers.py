@@ -10,7 +10,7 @@ from functools import partial
 from shieldtx.app import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
-from shieldtx.scheduling import Tick, Worker
+from shieldtx.scheduling.worker import Tick, Worker
 from shieldtx.store.limits import one_schema_two_sources
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.subjects.application import application, handle
 from benchmarks.subjects.telling import Telling
 from shieldtx.consumer.event_processor import Verdict
-from shieldtx.garbage import few_collections
+from shieldtx.scheduling.gc_tuning import few_collections
 
 
 @few_collections()

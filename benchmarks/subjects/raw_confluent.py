@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from benchmarks.subjects.raw_records import records_of
 from benchmarks.subjects.telling import Telling
-from shieldtx.garbage import few_collections
+from shieldtx.scheduling.gc_tuning import few_collections
 
 
 def main() -> None:

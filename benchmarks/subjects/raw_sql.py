@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.subjects.telling import Telling
-from shieldtx.garbage import few_collections
+from shieldtx.scheduling.gc_tuning import few_collections
 
 BATCH: Final = 1_000
 CLAIM: Final = """

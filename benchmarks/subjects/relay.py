@@ -10,8 +10,8 @@ import psutil
 from benchmarks.subjects.application import application
 from benchmarks.subjects.telling import Telling
 from shieldtx import ShieldTx
-from shieldtx.garbage import few_collections
 from shieldtx.relay.relay import Relay
+from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.store.schema import DEFAULT_SHARDS
 
 RENEWAL_S = 5.0

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.subjects.application import EFFECT
 from benchmarks.subjects.telling import Telling
-from shieldtx.garbage import few_collections
+from shieldtx.scheduling.gc_tuning import few_collections
 
 INBOX = Table(
     "bench_inbox",

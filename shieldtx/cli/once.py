@@ -10,8 +10,8 @@ from collections import Counter
 from types import FrameType
 
 from shieldtx.app import ShieldTx
-from shieldtx.garbage import few_collections
 from shieldtx.relay.result import RelayPass
+from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.workers import RENEWALS_PER_LEASE
 
 

@@ -16,7 +16,7 @@ from shieldtx.cli.invocation import invocation
 from shieldtx.cli.once import consume_once, relay_once
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.scheduling import Worker
+from shieldtx.scheduling.worker import Worker
 from shieldtx.workers import consumer_worker, relay_worker
 
 log = logging.getLogger(__name__)

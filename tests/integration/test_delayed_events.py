@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from shieldtx import BizKey, Event, EventRefused, Verdict
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports import Outcome, Record
-from shieldtx.scheduling import Worker
+from shieldtx.scheduling.worker import Worker
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import delayed as delayed_sql

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.health import NEVER, Health, Symptom
+from shieldtx.scheduling.health import NEVER, Health, Symptom
 
 MINUTE = timedelta(minutes=1)
 

@@ -14,12 +14,12 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.nights import EXIT_STOPPED, run_by, run_by_crontab
+from shieldtx.scheduling.cron import EXIT_STOPPED, run_by, run_by_crontab
 
 PROGRAM = """
 import sys, time
 from apscheduler.triggers.interval import IntervalTrigger
-from shieldtx.nights import run_by
+from shieldtx.scheduling.cron import run_by
 
 def run():
     {body}

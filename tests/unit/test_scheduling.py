@@ -18,8 +18,8 @@ import apscheduler.schedulers.base
 import pytest
 from apscheduler.schedulers.base import BaseScheduler
 
-import shieldtx.scheduling
-from shieldtx.scheduling import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
+import shieldtx.scheduling.worker
+from shieldtx.scheduling.worker import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
 from tests import children
 
 NEVER = timedelta(hours=1)
@@ -102,7 +102,7 @@ class WallClock(datetime):
 
 @pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
 def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, monkeypatch, by):
-    for module in (apscheduler.schedulers.base, shieldtx.scheduling):
+    for module in (apscheduler.schedulers.base, shieldtx.scheduling.worker):
         monkeypatch.setattr(module, "datetime", WallClock)
     monkeypatch.setattr(WallClock, "ahead", timedelta(0))
     runs: list[float] = []
@@ -132,7 +132,7 @@ def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, capl
         raise LookupError("the database is away")
 
     bench.tick("poll", run, SOON)
-    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling"):
+    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker"):
         assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
     assert "bench: poll failed, it runs again later" in caplog.text
@@ -413,7 +413,7 @@ def test_a_signal_ends_it_whenever_it_comes_and_finds_its_old_handler_afterwards
 PROCESS = """
 import os, sys, time
 from datetime import timedelta
-from shieldtx.scheduling import Tick, Worker
+from shieldtx.scheduling.worker import Tick, Worker
 
 def say(word):
     os.write(1, f"{word}\\n".encode())

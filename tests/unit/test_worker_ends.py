@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.scheduling import EXIT_FAILING, EXIT_STOPPED, Tick, Worker
+from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED, Tick, Worker
 from tests import children
 
 HOUR = timedelta(hours=1)
@@ -108,7 +108,7 @@ import threading
 import time
 from datetime import timedelta
 
-from shieldtx.scheduling import Tick, Worker
+from shieldtx.scheduling.worker import Tick, Worker
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 passed = threading.Event()

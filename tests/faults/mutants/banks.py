@@ -23,7 +23,7 @@ from shieldtx.domain.states import TxKind
 from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.sender import Sender
-from shieldtx.scheduling import Worker
+from shieldtx.scheduling.worker import Worker
 from shieldtx.store import connections, lent_session
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import Fence

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import make_url
 
-from shieldtx.scheduling import EXIT_FAILING, EXIT_STOPPED
+from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED
 from tests.faults.bank import forks
 from tests.faults.bank.tellers import Shift
 from tests.faults.banks import Banks

@@ -18,8 +18,8 @@ from typing import NoReturn
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shieldtx.domain.reasons import loggable
-from shieldtx.garbage import few_collections
-from shieldtx.health import NEVER, Health
+from shieldtx.scheduling.gc_tuning import few_collections
+from shieldtx.scheduling.health import NEVER, Health
 
 log = logging.getLogger(__name__)
 

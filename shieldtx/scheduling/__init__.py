@@ -1,0 +1,1 @@
+"""The life of worker processes: periodic jobs, signals, watchdog, cron."""
