@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shieldtx.app import ShieldTx
-    from shieldtx.config import Settings
     from shieldtx.consumer.handlers import ConsumerGroup
     from shieldtx.domain.events import Event, new_event_id
     from shieldtx.domain.retry import RetryPolicy
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from shieldtx.outbox.delayed_events import Delayed
     from shieldtx.outbox.outbox import Outbox
     from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
+    from shieldtx.settings.settings import Settings
 
 __all__ = [
     "ShieldTx",
@@ -45,7 +45,6 @@ __all__ = [
 
 _HOMES = {
     "ShieldTx": "app",
-    "Settings": "config",
     "ConsumerGroup": "consumer.handlers",
     "Event": "domain.events",
     "new_event_id": "domain.events",
@@ -67,6 +66,7 @@ _HOMES = {
     "Change": "ports",
     "DelayedEvent": "ports",
     "Verdict": "ports",
+    "Settings": "settings.settings",
 }
 
 

@@ -13,7 +13,6 @@ from typing import Self
 from sqlalchemy import Engine
 
 from shieldtx.brokers import signature
-from shieldtx.config import Settings
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Inbox
 from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
@@ -27,6 +26,7 @@ from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports import Broker
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
 from shieldtx.retention import Housekeeping, Retention
+from shieldtx.settings.settings import Settings
 from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.delayed_store import SqlDelayedStore

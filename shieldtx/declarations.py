@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from shieldtx.config import Settings
 from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.domain.callables import check_callable, run
 from shieldtx.domain.event_types import Catalog, EventType, Limits, OnBacklog
@@ -22,6 +21,7 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.outbox.publish_decorator import DueAt, Part, Publication, payload_type_of, publishing
 from shieldtx.relay.relay import LocalRollback
+from shieldtx.settings.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from shieldtx.config import Settings
 from shieldtx.domain.callables import check_callable, check_result
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import NO_HEADERS, Envelope, Event
@@ -24,6 +23,7 @@ from shieldtx.half_messages.transactional_decorator import Argument, Transaction
 from shieldtx.outbox.outbox import CallersTransaction
 from shieldtx.outbox.publish_decorator import Part, payload_type_of
 from shieldtx.ports.half_messages import CheckPlan
+from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
 from shieldtx.store.half_store import SqlHalfStore

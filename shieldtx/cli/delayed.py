@@ -16,9 +16,9 @@ from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table
 from shieldtx.cli.persons import operator
-from shieldtx.config import Seconds
 from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports import BizKey, Change, DelayedEvent, Named, Verdict
+from shieldtx.settings.settings import Seconds
 
 commands = typer.Typer(
     help="List, cancel and reschedule the events that wait for their time.", no_args_is_help=True

@@ -30,8 +30,8 @@ from shieldtx.cli import trace as trace_command
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import Invocation
 from shieldtx.cli.logs import LogFormat, LogLevel, set_up
-from shieldtx.config import Settings
 from shieldtx.domain.reasons import loggable
+from shieldtx.settings.settings import Settings
 
 log = logging.getLogger(__name__)
 

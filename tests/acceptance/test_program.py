@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import shieldtx
-from shieldtx.config import Settings
+from shieldtx.settings.settings import Settings
 from tests.acceptance.conftest import Shop
 from tests.conftest import Eventually
 

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.brokers.kafka import KafkaBroker
-from shieldtx.config import Settings
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import TooLarge
+from shieldtx.settings.settings import Settings
 from tests.services import Service, drain
 
 LARGEST = 16 * 1024 * 1024

@@ -7,7 +7,7 @@ import pytest
 
 from shieldtx import Settings
 from shieldtx.errors import ConfigurationError
-from shieldtx.variables import BESIDE_SETTINGS, unknown
+from shieldtx.settings.environment import BESIDE_SETTINGS, unknown
 
 ROOT = Path(__file__).parents[2]
 

@@ -143,7 +143,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, ShieldTx
 from shieldtx.brokers.memory import MemoryBroker
-from shieldtx.config import Settings
+from shieldtx.settings.settings import Settings
 from shieldtx.workers import consumer_worker, relay_worker
 
 broker = MemoryBroker()

@@ -18,12 +18,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from shieldtx import variables
 from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
 from shieldtx.brokers.signature import MIN_KEY_BYTES
 from shieldtx.domain.event_types import MOST_BACKLOG, OnBacklog, checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports import BATCH_BYTES
+from shieldtx.settings import environment
 from shieldtx.store.connections import Pooler
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.migrations import schema_name
@@ -343,7 +343,7 @@ class Settings(BaseSettings):
     @classmethod
     def from_env(cls) -> Self:
         """Read the settings; raises ConfigurationError that names every variable at fault."""
-        problems = variables.unknown(os.environ, cls.model_fields)
+        problems = environment.unknown(os.environ, cls.model_fields)
         try:
             settings = cls()  # filled from the environment
         except ValidationError as error:

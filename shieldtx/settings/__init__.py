@@ -1,0 +1,1 @@
+"""The settings of a service: SHIELDTX_* in the environment."""
