@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shieldtx.app import ShieldTx
+    from shieldtx.app.application import ShieldTx
     from shieldtx.consumer.handlers import ConsumerGroup
     from shieldtx.domain.events import Event, new_event_id
     from shieldtx.domain.retry import RetryPolicy
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ShieldTx": "app",
+    "ShieldTx": "app.application",
     "ConsumerGroup": "consumer.handlers",
     "Event": "domain.events",
     "new_event_id": "domain.events",

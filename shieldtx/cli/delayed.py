@@ -11,7 +11,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
 from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table

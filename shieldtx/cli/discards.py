@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
 from shieldtx.cli import letters
 from shieldtx.cli.failures import FAILED
 from shieldtx.cli.invocation import invocation

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import typer
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ConfigurationError, ShieldTxError
 

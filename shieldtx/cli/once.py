@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from types import FrameType
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
+from shieldtx.app.workers import RENEWALS_PER_LEASE
 from shieldtx.relay.result import RelayPass
 from shieldtx.scheduling.gc_tuning import few_collections
-from shieldtx.workers import RENEWALS_PER_LEASE
 
 
 @few_collections()

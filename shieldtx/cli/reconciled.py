@@ -12,7 +12,7 @@ import typer
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
 from shieldtx.cli.failures import failure_of
 from shieldtx.cli.invocation import load
 from shieldtx.consumer.handlers import ConsumerGroup

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
 from shieldtx.cli.invocation import invocation
 from shieldtx.cli.output import (
     AsJson,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import typer
 
-from shieldtx.app import ShieldTx
+from shieldtx.app.application import ShieldTx
 from shieldtx.cli import letters
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind

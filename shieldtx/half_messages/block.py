@@ -225,7 +225,7 @@ class Half:
         return f"half message {', '.join(map(str, self.ids))}"
 
 
-_OPEN: ContextVar[tuple[Half, ...]] = ContextVar("shieldtx.halves", default=())
+_OPEN: ContextVar[tuple[Half, ...]] = ContextVar("shieldtx.app.half_messages", default=())
 
 
 def _open(half: Half) -> None:

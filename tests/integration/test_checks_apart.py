@@ -14,8 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from shieldtx import LocalOutcome, Settings, ShieldTx
+from shieldtx.app.workers import relay_worker
 from shieldtx.brokers.memory import MemoryBroker
-from shieldtx.workers import relay_worker
 from tests.conftest import Eventually
 
 THREADS = 20

@@ -19,13 +19,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import BizKey, Event, EventRefused, Verdict
+from shieldtx.app.workers import relay_worker
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports import Outcome, Record
 from shieldtx.scheduling.worker import Worker
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import delayed as delayed_sql
-from shieldtx.workers import relay_worker
 from tests.conftest import Eventually
 from tests.services import QUICK, Service, Wire, answer, assert_in_time, drain, make_topics
 

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
+from shieldtx.app.workers import consumer_worker, relay_worker
 from shieldtx.hooks.hooks import SendContext
 from shieldtx.ports import Outcome, Record
-from shieldtx.workers import consumer_worker, relay_worker
 from tests.services import QUICK, Service, Wire, answer, drain, make_topics
 
 BATCH = 4

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, Refused, RetryPolicy, ShieldTx, workers
+from shieldtx import Event, Refused, RetryPolicy, ShieldTx
+from shieldtx.app import workers
 from shieldtx.ports import Outcome
 from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
 

@@ -144,7 +144,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, ShieldTx
 from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.settings.settings import Settings
-from shieldtx.workers import consumer_worker, relay_worker
+from shieldtx.app.workers import consumer_worker, relay_worker
 
 broker = MemoryBroker()
 broker.topics().create(["stock.taken.commit"], partitions=1, replication=1)

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from shieldtx import ShieldTx
+from shieldtx.app.workers import consumer_worker, relay_worker
 from shieldtx.brokers.memory import MemoryBroker
-from shieldtx.workers import consumer_worker, relay_worker
 from tests.shops import Shop
 
 HOUR = timedelta(hours=1)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from shieldtx import Settings, ShieldTx, workers
+from shieldtx import Settings, ShieldTx
+from shieldtx.app import workers
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope
 from shieldtx.ports import ReceivedRecord

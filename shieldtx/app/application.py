@@ -12,14 +12,14 @@ from typing import Self
 
 from sqlalchemy import Engine
 
+from shieldtx.app.declarations import Declarations
+from shieldtx.app.half_messages import Halves
 from shieldtx.brokers import signature
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Inbox
 from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
-from shieldtx.declarations import Declarations
 from shieldtx.domain.callables import check_callable
 from shieldtx.domain.events import new_event_id
-from shieldtx.halves import Halves
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.delayed_events import Delayed
 from shieldtx.outbox.outbox import Outbox

@@ -1,0 +1,1 @@
+"""ShieldTx: what a service declares, and the wiring of services to adapters."""
