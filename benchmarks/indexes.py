@@ -25,10 +25,10 @@ from benchmarks.filling import fill, fill_terminal
 from benchmarks.measures import BenchmarkFailed
 from benchmarks.records import EVENT_TYPE, SOURCE
 from shieldtx import Settings, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.relay.relay import Relay
 from shieldtx.store.schema import Schema
+from shieldtx.testing.memory_broker import MemoryBroker
 
 KEYS: Final = 1_000
 WARM_UP: Final = 5_000

@@ -31,14 +31,14 @@ Parts = Sequence[tuple[str, Sequence[str]]]
 
 RELAY_PARTS: Final[Parts] = (
     ("building Kafka's batches", ("(kafka/record/",)),
-    ("records of events: headers, texts to bytes", ("(shieldtx/brokers/codec.py",)),
+    ("records of events: headers, texts to bytes", ("(shieldtx/brokers/cloudevents.py",)),
     ("handing over, partitions, answers", ("(shieldtx/brokers/", "(kafka/", "(confluent_kafka/")),
     ("events of rows", ("(shieldtx/store/statements/envelopes.py",)),
     ("settling", ("SqlOutboxStore.settle ",)),
     ("claiming: statement, answer, rows", ("SqlOutboxStore.claim ",)),
 )
 CONSUMER_PARTS: Final[Parts] = (
-    ("decoding", ("(shieldtx/brokers/codec.py",)),
+    ("decoding", ("(shieldtx/brokers/cloudevents.py",)),
     ("fetching from Kafka", ("(shieldtx/brokers/", "(kafka/")),
     ("dedupe, order, attempts: the inbox's rows", ("(shieldtx/store/reception.py",)),
     ("handlers", ("(benchmarks/subjects/application.py",)),

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, Settings, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.testing.memory_broker import MemoryBroker
 
 folder = TemporaryDirectory()
 broker = MemoryBroker()

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.brokers.kafka_extents import Extent
+from shieldtx.brokers.kafka.topic_offsets import Extent
 
 from .frames import NUMBER, TEXT, TIME, frame_of
 from .records import DELETED, Log

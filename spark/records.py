@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_ranges import OffsetRange, RangeReader, Stretch
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader, Stretch
 
 NAME: Final = "shieldtx_records"
 DELETED: Final = "deleted"

@@ -11,8 +11,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_extents import Extent, KafkaExtents
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.topic_offsets import Extent, KafkaExtents
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, TopicMissing

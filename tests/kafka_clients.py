@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shieldtx.brokers import confluent_producer, kafka_producer
-from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings
-from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka import confluent_producer, kafka_python_producer
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.producer_client import Client, Connect, ProducerSettings
 
 
 def _record_by_record(
     connection: KafkaConnection, settings: ProducerSettings, **asked: Any
 ) -> Client:
     """As with a version of kafka-python whose inside is another."""
-    return kafka_producer.connect(connection, replace(settings, whole_batches=False), **asked)
+    return kafka_python_producer.connect(
+        connection, replace(settings, whole_batches=False), **asked
+    )
 
 
 CLIENTS: dict[str, Connect] = {
-    "kafka-python": kafka_producer.connect,
+    "kafka-python": kafka_python_producer.connect,
     "kafka-python, record by record": _record_by_record,
     "confluent-kafka": confluent_producer.connect,
 }

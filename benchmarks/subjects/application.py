@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.records import EVENT_TYPE, SOURCE
 from shieldtx import Event, Settings, ShieldTx
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection, KafkaPublisher
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaPublisher
 from shieldtx.consumer.handlers import ConsumerGroup
 
 GROUP = "effects"
@@ -111,6 +111,6 @@ class _Confluent(KafkaBroker):
 
     def publisher(self) -> KafkaPublisher:
         """Return a new publisher."""
-        from shieldtx.brokers import confluent_producer  # noqa: PLC0415  an extra
+        from shieldtx.brokers.kafka import confluent_producer  # noqa: PLC0415  an extra
 
         return KafkaPublisher(self._to, connect=partial(confluent_producer.connect))

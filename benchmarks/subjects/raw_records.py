@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from benchmarks.records import EVENT_TYPE, SOURCE, mark_of, payload_text
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.ports import Record
@@ -25,7 +25,7 @@ class Ready(NamedTuple):
 def record_at(index: int, *, keys: int, prefix: str) -> Record:
     """Return the record of the event at a place of the line."""
     mark = mark_of(index, keys)
-    return codec.encode(
+    return cloudevents.encode(
         Envelope(
             id=new_event_id(),
             type=EVENT_TYPE,

@@ -28,9 +28,9 @@ from sqlalchemy import text
 from examples.payment.bank import HOST, LIMIT_CENTS, PHASES, Ledger
 from examples.payment.shop import Bank, Order, PaymentRefused, Shop
 from examples.retail.stage import PROJECT
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.embedded.processes import ChildProcess
+from shieldtx.testing.memory_broker import MemoryBroker
 
 CUSTOMERS = ("Ada", "Bo", "Cleo", "Dov")
 PATIENCE_S = 60.0

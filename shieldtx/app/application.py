@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import Halves
-from shieldtx.brokers import signature
+from shieldtx.brokers import signing
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Inbox
 from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
@@ -135,7 +135,7 @@ class ShieldTx(Declarations):
         """The broker of the settings."""
         if self._broker is not None:
             return self._broker
-        from shieldtx.brokers.kafka import KafkaBroker  # noqa: PLC0415  writers need no Kafka client
+        from shieldtx.brokers.kafka.broker import KafkaBroker  # noqa: PLC0415  writers need no Kafka client
 
         return KafkaBroker.from_settings(self.settings)
 
@@ -158,7 +158,7 @@ class ShieldTx(Declarations):
             ),
             leases=SqlLeaseStore(self.engine, self.tables, shards=s.shards),
             publisher=self.broker.publisher(),
-            encode=partial(signature.encode, prefix=s.topic_prefix, keys=s.signing_keys),
+            encode=partial(signing.encode, prefix=s.topic_prefix, keys=s.signing_keys),
             settings=RelaySettings(
                 name=name or worker_name(),
                 batch_size=s.relay_batch_size,
@@ -180,7 +180,7 @@ class ShieldTx(Declarations):
             group=declared,
             subscriber=self.broker.subscriber(self.group_id(group), self.topics_of(group)),
             decode=partial(
-                signature.decode,
+                signing.decode,
                 prefix=self.settings.topic_prefix,
                 keys=self.settings.signing_keys,
             ),

@@ -18,8 +18,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from shieldtx.brokers.codec import MAX_PAYLOAD_BYTES
-from shieldtx.brokers.signature import MIN_KEY_BYTES
+from shieldtx.brokers.cloudevents import MAX_PAYLOAD_BYTES
+from shieldtx.brokers.signing import MIN_KEY_BYTES
 from shieldtx.domain.event_types import MOST_BACKLOG, OnBacklog, checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports import BATCH_BYTES

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from shieldtx import Event, Settings, ShieldTx
-from shieldtx.brokers.kafka import KafkaConnection, KafkaTopics
+from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.processes import ChildProcess
 from shieldtx.store.schema import Schema

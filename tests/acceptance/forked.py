@@ -14,7 +14,9 @@ from pathlib import Path
 from shieldtx.cli import main
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka", "shieldtx.cli.program"])
+_FORKS.set_forkserver_preload(
+    [__name__, "kafka", "shieldtx.brokers.kafka.broker", "shieldtx.cli.program"]
+)
 
 TIMEOUT_S = 150
 """For a command that starts Spark, on a machine that has other things to do."""

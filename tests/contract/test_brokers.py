@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import pytest
 from kafka import KafkaAdminClient
 
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection, KafkaSubscriber
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaSubscriber
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
@@ -26,6 +25,7 @@ from shieldtx.ports import (
     Subscriber,
     TopicState,
 )
+from shieldtx.testing.memory_broker import MemoryBroker
 
 BROKERS = ["memory", "kafka-python"]
 # confluent-kafka publishes and does nothing else: members of groups, topics and their tests are

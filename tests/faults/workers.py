@@ -20,7 +20,9 @@ from shieldtx.embedded.processes import PR_SET_PDEATHSIG, ChildProcess
 from tests.standstill import frozen
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__, "kafka", "shieldtx.brokers.kafka", "shieldtx.cli.program"])
+_FORKS.set_forkserver_preload(
+    [__name__, "kafka", "shieldtx.brokers.kafka.broker", "shieldtx.cli.program"]
+)
 
 ROOT = Path(__file__).parents[2]
 # Python takes the status of a fork's child from a pipe, which holds it once: of two threads that

@@ -14,7 +14,7 @@ from typing import Any, Self
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from shieldtx.brokers.kafka import KafkaConnection, KafkaTopics
+from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.loopback import free_port
 from shieldtx.store.schema import Schema

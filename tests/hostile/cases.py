@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.ports import Record
 from tests.hostile.strategies import GOOD
@@ -61,7 +61,7 @@ def event_of(name: str) -> Envelope:
 
 def record_of(envelope: Envelope, prefix: str) -> Record:
     """The record of a good event."""
-    return codec.encode(envelope, prefix)
+    return cloudevents.encode(envelope, prefix)
 
 
 _FIELDS = {"expect", "reason", "without", "set", "add", "fill", "key", "value"}

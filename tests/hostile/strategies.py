@@ -7,7 +7,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.ports import ReceivedRecord, Record
@@ -70,7 +70,7 @@ values = (
     | st.builds(lambda unit, times: unit * times, st.binary(max_size=3), st.integers(0, 1500))
 )
 header_names = (
-    st.sampled_from([name for name, _ in codec.encode(GOOD, PREFIX).headers])
+    st.sampled_from([name for name, _ in cloudevents.encode(GOOD, PREFIX).headers])
     | st.sampled_from(["ce_", "CE_ID", "Content-Type", "content-", "", "te\x00nant", "\udcff"])
     | texts
 )
@@ -104,7 +104,9 @@ ids = st.uuids().map(str) | st.sampled_from(
         "\uff10" * 32,
     ]
 )
-plausible = times | versions | ids | st.sampled_from([*TxKind, *Operation, codec.CONTENT_TYPE])
+plausible = (
+    times | versions | ids | st.sampled_from([*TxKind, *Operation, cloudevents.CONTENT_TYPE])
+)
 
 topics = st.sampled_from(
     ["shop..commit", "shop.commit", ".commit", "orders.placed.commit", "shop.orders.placed.half"]
@@ -171,7 +173,7 @@ def _edited(
 
 def _record(id, kind, biz_key, edits, value, key, topic) -> ReceivedRecord:
     envelope = GOOD.evolve(id=id, kind=kind, biz_key=biz_key)
-    record = received(codec.encode(envelope, PREFIX))
+    record = received(cloudevents.encode(envelope, PREFIX))
     record = record._replace(headers=_edited([*record.headers], edits))
     if value is not ...:
         record = record._replace(value=value)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, select
 
 from shieldtx import Event
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
@@ -41,7 +41,7 @@ def decoded(record: ReceivedRecord) -> Envelope | str:
     """The envelope of a record, or why it has none."""
     began = time.thread_time()
     try:
-        found: Envelope | str = codec.decode(record, PREFIX)
+        found: Envelope | str = cloudevents.decode(record, PREFIX)
     except UndecodableRecord as error:
         found = str(error)
     assert time.thread_time() - began < LONGEST_S
@@ -56,11 +56,13 @@ def decoded(record: ReceivedRecord) -> Envelope | str:
 def test_whatever_is_let_in_can_be_written_again_and_reads_the_same(record: ReceivedRecord) -> None:
     envelope = decoded(record)
     if isinstance(envelope, Envelope):
-        assert codec.decode(received(codec.encode(envelope, PREFIX)), PREFIX) == envelope
+        assert (
+            cloudevents.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
+        )
 
 
 def bare(value: bytes) -> ReceivedRecord:
-    return received(codec.encode(GOOD, PREFIX))._replace(value=value)
+    return received(cloudevents.encode(GOOD, PREFIX))._replace(value=value)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +111,13 @@ def test_a_large_payload_is_judged_in_bounded_time(value: bytes) -> None:
 
 
 def test_ten_thousand_headers_are_refused_before_they_are_read() -> None:
-    record = received(codec.encode(GOOD, PREFIX))
+    record = received(cloudevents.encode(GOOD, PREFIX))
     many = record._replace(headers=(*record.headers, *((f"h{n}", b"x") for n in range(10_000))))
     assert decoded(many) == "headers: 10015, the limit is 256"
 
 
 def test_a_header_name_that_is_no_utf_8_is_refused() -> None:
-    record = received(codec.encode(GOOD, PREFIX))
+    record = received(cloudevents.encode(GOOD, PREFIX))
     reason = decoded(record._replace(headers=(*record.headers, ("te\udcffnant", b"x"))))
     assert isinstance(reason, str)
     assert "'te\\udcffnant'" in reason
@@ -123,7 +125,7 @@ def test_a_header_name_that_is_no_utf_8_is_refused() -> None:
 
 @pytest.mark.parametrize("time_", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 def test_a_time_that_not_every_zone_has_is_refused(time_: str) -> None:
-    record = received(codec.encode(GOOD, PREFIX))
+    record = received(cloudevents.encode(GOOD, PREFIX))
     headers = dict(record.headers) | {"ce_time": time_.encode()}
     reason = decoded(record._replace(headers=tuple(headers.items())))
     assert isinstance(reason, str)
@@ -132,7 +134,7 @@ def test_a_time_that_not_every_zone_has_is_refused(time_: str) -> None:
 
 def test_an_event_that_takes_itself_back_is_refused() -> None:
     itself = GOOD.evolve(kind=TxKind.ROLLBACK, causation_id=GOOD.id, causation_source=GOOD.source)
-    reason = decoded(received(codec.encode(itself, PREFIX)))
+    reason = decoded(received(cloudevents.encode(itself, PREFIX)))
     assert isinstance(reason, str)
     assert reason.startswith("ce_causationid")
 
@@ -198,7 +200,7 @@ def test_every_event_that_may_be_written_is_read_by_every_consumer(event: Event)
         causation_source=event.causation_source,
         traceparent=event.traceparent,
     )
-    assert codec.decode(received(codec.encode(envelope, PREFIX)), PREFIX) == envelope
+    assert cloudevents.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
 
 
 # --- in the tables ----------------------------------------------------------------------------

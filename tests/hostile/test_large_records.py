@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.embedded import EmbeddedKafka
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.hostile.cases import event_of, record_of
 from tests.hostile.conftest import Make
 from tests.services import Service

@@ -12,7 +12,6 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.embedded import EmbeddedPostgres
@@ -20,6 +19,7 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.store.migrations import schema_name
 from shieldtx.store.schema import Schema
 from shieldtx.store.wakeup import Listener
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.hostile import strategies
 from tests.services import drain, effect
 

@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from shieldtx import Event
-from shieldtx.brokers import codec
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import TxKind
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.hostile.conftest import Make
 from tests.hostile.strategies import GOOD
 from tests.services import QUICK, Service, drain, effect
@@ -39,7 +39,7 @@ def rollback(
 
 
 def consume(service: Service, *envelopes: Envelope) -> None:
-    records = [codec.encode(envelope, "") for envelope in envelopes]
+    records = [cloudevents.encode(envelope, "") for envelope in envelopes]
     service.app.broker.publisher().publish(records, timeout=5)
     consumer = service.app.consumer_worker("orders")
     drain(consumer)

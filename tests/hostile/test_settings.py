@@ -15,7 +15,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from shieldtx import Settings, ShieldTx
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.errors import ConfigurationError
 from tests.hostile import strategies
 

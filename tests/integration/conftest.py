@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.services import SHARDS, Service, Wire
 from tests.shops import Shop
 

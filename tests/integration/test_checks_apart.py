@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import LocalOutcome, Settings, ShieldTx
 from shieldtx.app.workers import relay_worker
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import Eventually
 
 THREADS = 20

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from shieldtx import Event, Settings, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.testing.memory_broker import MemoryBroker
 
 PLACED = "orders.placed"
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)

@@ -11,12 +11,12 @@ from datetime import timedelta
 import pytest
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.ports import Broker
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.services import Service, drain, effect, make_topics
 
 LIMIT, BATCH, EVENTS = 40, 15, 300

@@ -22,13 +22,13 @@ from shieldtx import (
     ShieldTx,
     new_event_id,
 )
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, OUTBOX, TxKind
 from shieldtx.errors import IllegalTransition
 from shieldtx.ports import Arrival, Outcome, Parked, ReceivedRecord
 from shieldtx.store.dead_letters import REPLAY, DeadLetter
 from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.testing.memory_broker import MemoryBroker
 
 
 class Service:

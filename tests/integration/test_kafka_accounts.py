@@ -18,7 +18,7 @@ from kafka.admin import (
     ResourceType,
 )
 
-from shieldtx.brokers.kafka import (
+from shieldtx.brokers.kafka.broker import (
     KafkaConnection,
     KafkaPublisher,
     KafkaSubscriber,

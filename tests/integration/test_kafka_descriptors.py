@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from shieldtx.brokers import confluent_producer, kafka_connection, kafka_producer
-from shieldtx.brokers.kafka_admin import KafkaTopics
-from shieldtx.brokers.kafka_client import Connect, ProducerSettings
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_consumer import Consumer
-from shieldtx.brokers.kafka_network import Network
-from shieldtx.brokers.kafka_publisher import KafkaPublisher
-from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
+from shieldtx.brokers.kafka import confluent_producer, connection, kafka_python_producer
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.consumer_patches import Consumer
+from shieldtx.brokers.kafka.network_patches import Network
+from shieldtx.brokers.kafka.producer_client import Connect, ProducerSettings
+from shieldtx.brokers.kafka.publisher import KafkaPublisher
+from shieldtx.brokers.kafka.subscriber import KafkaSubscriber
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
 from shieldtx.ports import Outcome, Record
@@ -35,7 +35,7 @@ from tests.standstill import frozen
 Open = Callable[[KafkaConnection], object]
 
 CONNECTING: dict[str, Open] = {
-    "producer": lambda to: kafka_producer.connect(to, ProducerSettings(), within=0.3),
+    "producer": lambda to: kafka_python_producer.connect(to, ProducerSettings(), within=0.3),
     "confluent producer": lambda to: confluent_producer.connect(to, ProducerSettings(), within=0.3),
     "consumer": lambda to: to.open(Consumer, within=0.3, group_id="g", metrics_enabled=False),
     "admin": lambda to: to.open(KafkaAdminClient, within=0.3),
@@ -88,7 +88,7 @@ def rare_collector() -> Iterator[None]:
 @pytest.fixture
 def without_collector(rare_collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any run: what has to be closed is closed, and does not wait for one."""
-    monkeypatch.setattr(kafka_connection, "_free_failed_clients", lambda: None)
+    monkeypatch.setattr(connection, "_free_failed_clients", lambda: None)
 
 
 def descriptors() -> int:

@@ -16,14 +16,14 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
-from shieldtx.brokers.kafka import (
+from shieldtx.brokers.kafka.broker import (
     KafkaBroker,
     KafkaConnection,
     KafkaPublisher,
     KafkaSubscriber,
     KafkaTopics,
 )
-from shieldtx.brokers.kafka_client import Connect, ProducerSettings
+from shieldtx.brokers.kafka.producer_client import Connect, ProducerSettings
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
@@ -220,7 +220,7 @@ def test_the_partitions_of_a_member_that_is_killed_go_to_another(
 ) -> None:
     publisher.publish(records(topic, "0", "1"), timeout=20)
     program = f"""
-from shieldtx.brokers.kafka import KafkaConnection, KafkaSubscriber
+from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaSubscriber
 connection = KafkaConnection(bootstrap_servers={connection.bootstrap_servers!r})
 member = KafkaSubscriber(connection, group="g-{topic}", topics=["{topic}"], session_timeout=6)
 got = []

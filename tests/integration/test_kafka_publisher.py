@@ -14,8 +14,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
-from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings, Round
+from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaPublisher
+from shieldtx.brokers.kafka.producer_client import Client, Connect, ProducerSettings, Round
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports import Delivery, Outcome, Record
 from tests.kafka_clients import CLIENTS

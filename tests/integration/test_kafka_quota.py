@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shieldtx import Event
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
-from shieldtx.brokers.kafka_client import ProducerSettings
-from shieldtx.brokers.kafka_producer import connect
-from shieldtx.brokers.kafka_publisher import KafkaPublisher
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
+from shieldtx.brokers.kafka.kafka_python_producer import connect
+from shieldtx.brokers.kafka.producer_client import ProducerSettings
+from shieldtx.brokers.kafka.publisher import KafkaPublisher
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.ports import Outcome, Record
 from shieldtx.relay.relay import Relay

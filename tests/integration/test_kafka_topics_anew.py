@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from shieldtx.brokers.kafka import (
+from shieldtx.brokers.kafka.broker import (
     KafkaBroker,
     KafkaConnection,
     KafkaPublisher,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection, KafkaSubscriber
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaSubscriber
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports import ReceivedRecord
 from tests.conftest import Eventually

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
-from shieldtx.brokers.kafka import KafkaBroker
+from shieldtx.brokers.kafka.broker import KafkaBroker
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import TooLarge
 from shieldtx.settings.settings import Settings

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from shieldtx import Event, RetryPolicy, TxKind
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, age_of, new_event_id
 from shieldtx.ports import Arrival, ReceivedRecord
@@ -58,7 +58,7 @@ class Undoing:
     def work(self, envelope: Envelope) -> Verdict:
         """Receive an event and give it its turn."""
         worker = self.service.app.consumer_worker(GROUP)
-        received = as_received(codec.encode(envelope, ""))
+        received = as_received(cloudevents.encode(envelope, ""))
         worker._store.receive(GROUP, [Arrival(envelope=envelope, record=received)], [])
         verdict = worker._inbox.work(envelope)
         self._age("shield_inbox")

@@ -12,9 +12,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.cli.failures import failure_of
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import wait
 from tests.pgbouncer import MISSING, installed, pooler_of, through
 

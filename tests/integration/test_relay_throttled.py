@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from shieldtx import Event
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.services import Service, make_topics
 
 TOPIC = "orders.placed"

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused
-from shieldtx.brokers import codec, signature
+from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Outcome, Record
@@ -97,7 +97,7 @@ def forged(event: Event, *, source: str = "stock") -> Envelope:
         source=source,
         topic=event.type,
         payload='{"reason":"because I can"}',
-        time=codec._time("2026-03-01T10:30:00Z"),
+        time=cloudevents._time("2026-03-01T10:30:00Z"),
         kind=TxKind.ROLLBACK,
         key=event.key,
         causation_id=event.id,
@@ -117,8 +117,8 @@ def test_a_genuine_rollback_is_compensated(shop: Shop) -> None:
 def test_a_forged_rollback_is_parked_and_the_partition_goes_on(shop: Shop) -> None:
     [event] = shop.place("a")
     [genuine] = shop.refusals()
-    unsigned = codec.encode(forged(event), "")
-    signed = signature.encode(forged(event), "", [SecretStr(OTHER_SECRET)])
+    unsigned = cloudevents.encode(forged(event), "")
+    signed = signing.encode(forged(event), "", [SecretStr(OTHER_SECRET)])
     shop.deliver(unsigned, signed)
     assert shop.orders.effects("cancelled") == []
     assert shop.orders.inbox() == {}
@@ -190,7 +190,7 @@ def test_a_rollback_that_is_replayed_compensates_nothing_more(shop: Shop) -> Non
 def test_a_second_genuine_rollback_of_an_event_compensates_nothing_more(shop: Shop) -> None:
     [event] = shop.place("a")
     [genuine] = shop.refusals()
-    again = signature.encode(forged(event), "", [SecretStr(SECRET)])
+    again = signing.encode(forged(event), "", [SecretStr(SECRET)])
     shop.deliver(genuine, again)
     assert shop.orders.effects("cancelled") == ["a"]
     assert shop.orders.inbox() == {"PROCESSED": 2}
@@ -199,7 +199,7 @@ def test_a_second_genuine_rollback_of_an_event_compensates_nothing_more(shop: Sh
 def test_a_service_that_may_not_refuse_the_event_is_parked_with_its_name(shop: Shop) -> None:
     [event] = shop.place("a")
     [genuine] = shop.refusals()
-    shop.deliver(signature.encode(forged(event, source="mailer"), "", [SecretStr(SECRET)]))
+    shop.deliver(signing.encode(forged(event, source="mailer"), "", [SecretStr(SECRET)]))
     assert shop.orders.effects("cancelled") == []
     [(reason, _)] = shop.parked()
     assert "'mailer' is not authorised to send a ROLLBACK of 'orders.placed', only stock" in reason

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shieldtx import RetryPolicy, TxKind
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, new_event_id
@@ -39,7 +39,7 @@ class Race:
 
     def receive(self, worker: Consumer, envelope: Envelope, lease: timedelta | None) -> None:
         """Have a worker store an event, started with its batch (with a lease) or not."""
-        received = as_received(codec.encode(envelope, ""))
+        received = as_received(cloudevents.encode(envelope, ""))
         arrival = Arrival(envelope=envelope, record=received, lease=lease)
         self.started = worker._store.receive(GROUP, [arrival], []).started
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.brokers.kafka import KafkaBroker, KafkaConnection
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.cli.program import program
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres

@@ -10,8 +10,8 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from shieldtx.brokers.codec import encode
-from shieldtx.brokers.kafka import KafkaConnection, KafkaPublisher
+from shieldtx.brokers.cloudevents import encode
+from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaPublisher
 from shieldtx.domain.events import Envelope, new_event_id, physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Outcome, Record

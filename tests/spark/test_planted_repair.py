@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from shieldtx import Settings, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
 from shieldtx.reconcile.rows import listed_rows
 from shieldtx.store.repairs import SqlRepairs
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.services import drain
 from tests.spark.planting import SHARDS
 from tests.spark.running import reconciled

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from shieldtx.brokers.codec import encode
-from shieldtx.brokers.kafka_extents import Extent, KafkaExtents
-from shieldtx.brokers.kafka_ranges import OffsetRange, RangeReader
+from shieldtx.brokers.cloudevents import encode
+from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader
+from shieldtx.brokers.kafka.topic_offsets import Extent, KafkaExtents
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedKafka

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused, UndecodableRecord
@@ -78,7 +78,7 @@ def received(record: Record, **changes: Any) -> ReceivedRecord:
 
 @given(envelopes, prefixes)
 def test_every_envelope_comes_back_as_it_was(envelope: Envelope, prefix: str) -> None:
-    assert codec.decode(received(codec.encode(envelope, prefix)), prefix) == envelope
+    assert cloudevents.decode(received(cloudevents.encode(envelope, prefix)), prefix) == envelope
 
 
 ORDER = Envelope(
@@ -99,7 +99,7 @@ ORDER = Envelope(
 
 
 def test_the_record_is_a_binary_mode_cloud_event_with_its_time_in_utc() -> None:
-    record = codec.encode(ORDER, PREFIX)
+    record = cloudevents.encode(ORDER, PREFIX)
     assert record.topic == "shop.orders.commit"
     assert record.key == b"household-4"
     assert record.value == '{"id":17,"who":"Zoë"}'.encode()
@@ -125,7 +125,7 @@ def test_the_record_is_a_binary_mode_cloud_event_with_its_time_in_utc() -> None:
 
 def test_what_an_event_does_not_have_is_no_header() -> None:
     bare = Envelope(id=ORDER.id, type="t", source="s", topic="t", payload="null", time=ORDER.time)
-    record = codec.encode(bare, "")
+    record = cloudevents.encode(bare, "")
     assert record.key is None
     assert {name for name, _ in record.headers} == {
         "content-type",
@@ -140,12 +140,12 @@ def test_what_an_event_does_not_have_is_no_header() -> None:
 
 
 def test_a_rollback_goes_to_the_rollback_topic() -> None:
-    record = codec.encode(ORDER.evolve(kind=TxKind.ROLLBACK), PREFIX)
+    record = cloudevents.encode(ORDER.evolve(kind=TxKind.ROLLBACK), PREFIX)
     assert record.topic == "shop.orders.rollback"
 
 
 def test_the_subject_is_the_key_where_there_is_no_business_key() -> None:
-    headers = dict(codec.encode(ORDER.evolve(biz_key=None), PREFIX).headers)
+    headers = dict(cloudevents.encode(ORDER.evolve(biz_key=None), PREFIX).headers)
     assert headers["ce_subject"] == b"household-4"
     assert "ce_bizkey" not in headers
 
@@ -153,18 +153,18 @@ def test_the_subject_is_the_key_where_there_is_no_business_key() -> None:
 @pytest.mark.parametrize("name", ["ce_id", "CE_mine", "content-type", "Content-Length"])
 def test_a_users_header_under_a_reserved_name_is_refused(name: str) -> None:
     with pytest.raises(EventRefused, match="reserved"):
-        codec.encode(ORDER.evolve(headers={name: "x"}), PREFIX)
+        cloudevents.encode(ORDER.evolve(headers={name: "x"}), PREFIX)
 
 
 def test_a_time_without_zone_is_refused() -> None:
     with pytest.raises(EventRefused, match="time zone") as refused:
-        codec.encode(ORDER.evolve(time=datetime(2026, 1, 1)), PREFIX)  # noqa: DTZ001
+        cloudevents.encode(ORDER.evolve(time=datetime(2026, 1, 1)), PREFIX)  # noqa: DTZ001
     assert refused.value.field == "time"
 
 
 # --- what may arrive ----------------------------------------------------------------------------
 
-GOOD = received(codec.encode(ORDER, PREFIX))
+GOOD = received(cloudevents.encode(ORDER, PREFIX))
 
 
 def with_header(name: str, value: bytes | None) -> ReceivedRecord:
@@ -194,7 +194,7 @@ REQUIRED = [
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_record_without_a_required_header_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(UndecodableRecord, match=f"{name}: the header is missing"):
-        codec.decode(without_header(name), PREFIX)
+        cloudevents.decode(without_header(name), PREFIX)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_causationid", "tenant"])
@@ -203,48 +203,48 @@ def test_a_header_that_is_no_storable_text_is_refused_by_its_name(
     name: str, value: bytes | None
 ) -> None:
     with pytest.raises(UndecodableRecord, match=name):
-        codec.decode(with_header(name, value), PREFIX)
+        cloudevents.decode(with_header(name, value), PREFIX)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_partitionkey"])
 def test_a_header_of_ours_that_occurs_twice_is_refused(name: str) -> None:
     twice = GOOD._replace(headers=(*GOOD.headers, (name, dict(GOOD.headers)[name])))
     with pytest.raises(UndecodableRecord, match=f"{name}.*twice"):
-        codec.decode(twice, PREFIX)
+        cloudevents.decode(twice, PREFIX)
 
 
 def test_of_a_users_header_that_occurs_twice_the_last_one_counts() -> None:
     twice = GOOD._replace(headers=(*GOOD.headers, ("tenant", b"south")))
-    assert codec.decode(twice, PREFIX).headers == {"tenant": "south"}
+    assert cloudevents.decode(twice, PREFIX).headers == {"tenant": "south"}
 
 
 def test_extensions_of_others_are_no_headers_of_the_user() -> None:
     more = GOOD._replace(headers=(*GOOD.headers, ("ce_dataschema", b"x"), ("Ce_odd", b"y")))
-    assert codec.decode(more, PREFIX) == ORDER
+    assert cloudevents.decode(more, PREFIX) == ORDER
 
 
 def test_a_record_keeps_nothing_of_one_that_began_with_the_same_headers() -> None:
     start = GOOD.headers[:5]
     for own in ("one", "other"):
         headers = (*start, (own, b"x"), *GOOD.headers[5:])
-        assert codec.decode(GOOD._replace(headers=headers), PREFIX).headers.keys() == {
+        assert cloudevents.decode(GOOD._replace(headers=headers), PREFIX).headers.keys() == {
             *ORDER.headers,
             own,
         }
     with pytest.raises(UndecodableRecord, match="ce_time: the header is missing"):
-        codec.decode(without_header("ce_time"), PREFIX)
-    assert codec.decode(GOOD, PREFIX) == ORDER
+        cloudevents.decode(without_header("ce_time"), PREFIX)
+    assert cloudevents.decode(GOOD, PREFIX) == ORDER
 
 
 @pytest.mark.parametrize("order", range(len(GOOD.headers)))
 def test_headers_may_come_in_any_order(order: int) -> None:
     turned = GOOD.headers[order:] + GOOD.headers[:order]
-    assert codec.decode(GOOD._replace(headers=turned), PREFIX) == ORDER
+    assert cloudevents.decode(GOOD._replace(headers=turned), PREFIX) == ORDER
 
 
 def test_an_id_may_be_in_capitals() -> None:
     record = with_header("ce_id", str(ORDER.id).upper().encode())
-    assert codec.decode(record, PREFIX) == ORDER
+    assert cloudevents.decode(record, PREFIX) == ORDER
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_an_id_may_be_in_capitals() -> None:
 )
 def test_an_id_in_another_form_than_that_of_rfc_9562_is_refused(text: str) -> None:
     with pytest.raises(UndecodableRecord, match=r"ce_id: .* is no UUID"):
-        codec.decode(with_header("ce_id", text.encode()), PREFIX)
+        cloudevents.decode(with_header("ce_id", text.encode()), PREFIX)
 
 
 def test_a_content_type_may_have_parameters() -> None:
     record = with_header("content-type", b"Application/JSON; charset=utf-8")
-    assert codec.decode(record, PREFIX) == ORDER
+    assert cloudevents.decode(record, PREFIX) == ORDER
 
 
 MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
@@ -342,7 +342,7 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
 def test_a_malformed_record_is_refused_and_the_culprit_named(what: str) -> None:
     record, culprit = MALFORMED[what]
     with pytest.raises(UndecodableRecord, match=culprit):
-        codec.decode(record, PREFIX)
+        cloudevents.decode(record, PREFIX)
 
 
 @pytest.mark.parametrize(
@@ -351,12 +351,12 @@ def test_a_malformed_record_is_refused_and_the_culprit_named(what: str) -> None:
     ids=["escaped backslash", "large", "small", "text", "deep", "spaced"],
 )
 def test_what_only_looks_dangerous_is_taken_as_it_is(value: bytes) -> None:
-    assert codec.decode(with_value(value), PREFIX).payload == value.decode()
+    assert cloudevents.decode(with_value(value), PREFIX).payload == value.decode()
 
 
 def test_foreign_text_does_not_flood_the_reason() -> None:
     with pytest.raises(UndecodableRecord) as refused:
-        codec.decode(with_header("ce_txkind", b"x" * 60_000), PREFIX)
+        cloudevents.decode(with_header("ce_txkind", b"x" * 60_000), PREFIX)
     assert len(str(refused.value)) < 200
 
 
@@ -397,11 +397,11 @@ def _mutations() -> st.SearchStrategy[ReceivedRecord]:
 
 def _decoded_or_refused(record: ReceivedRecord) -> None:
     try:
-        envelope = codec.decode(record, PREFIX)
+        envelope = cloudevents.decode(record, PREFIX)
     except UndecodableRecord:
         return
     # What is let in can be passed on unchanged.
-    assert codec.decode(received(codec.encode(envelope, PREFIX)), PREFIX) == envelope
+    assert cloudevents.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
 
 
 @given(foreign_records)
@@ -420,6 +420,6 @@ def test_no_mutation_of_a_good_record_raises_anything_but_the_refusal(
 
 
 def test_times_are_read_as_utc() -> None:
-    read = codec.decode(with_header("ce_time", b"2026-03-01T10:30:00.123456789Z"), PREFIX)
+    read = cloudevents.decode(with_header("ce_time", b"2026-03-01T10:30:00.123456789Z"), PREFIX)
     assert read.time == datetime(2026, 3, 1, 10, 30, 0, 123_456, tzinfo=UTC)
     assert read.time.tzinfo is UTC

@@ -11,14 +11,14 @@ from functools import partial
 
 import pytest
 
-from shieldtx.brokers import codec
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.brokers import cloudevents
 from shieldtx.consumer.fetcher import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import Catalog
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.ports import Place, ReceivedRecord, Record, Subscriber
+from shieldtx.testing.memory_broker import MemoryBroker
 
 TOPIC = "orders.placed.commit"
 
@@ -100,7 +100,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def intake(group: ConsumerGroup, subscriber: Watched, clock: Clock) -> Iterator[ReadAheadIntake]:
-    decode = partial(codec.decode, prefix="")
+    decode = partial(cloudevents.decode, prefix="")
     direct = DirectIntake(group=group, subscriber=subscriber, decode=decode)
     intake = ReadAheadIntake(direct, clock=clock)
     yield intake
@@ -109,7 +109,7 @@ def intake(group: ConsumerGroup, subscriber: Watched, clock: Clock) -> Iterator[
 
 def fill(broker: MemoryBroker, events: range, of_type: str = "orders.placed") -> None:
     records = [
-        codec.encode(
+        cloudevents.encode(
             Envelope(
                 id=uuid.UUID(int=n),
                 type=of_type,
@@ -246,7 +246,7 @@ class Flaky:
         self._calls += 1
         if failure := self._failures.pop(self._calls, None):
             raise failure
-        return codec.decode(record, "")
+        return cloudevents.decode(record, "")
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
@@ -304,7 +304,7 @@ def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
 
     fill(broker, range(2))
     direct = DirectIntake(
-        group=group, subscriber=subscriber, decode=partial(codec.decode, prefix="")
+        group=group, subscriber=subscriber, decode=partial(cloudevents.decode, prefix="")
     )
     intake = ReadAheadIntake(direct, beside=Beside())
     with pytest.raises(KeyboardInterrupt):

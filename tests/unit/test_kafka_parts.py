@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_parts import missing_parts, require_parts
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.private_parts import missing_parts, require_parts
 from shieldtx.errors import ConfigurationError
 
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from shieldtx.brokers.memory import MemoryBroker
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.ports import Outcome, Record
+from shieldtx.testing.memory_broker import MemoryBroker
 
 TOPIC = "orders.commit"
 

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from shieldtx.brokers import codec, signature
+from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import UndecodableRecord
@@ -43,7 +43,7 @@ ROLLBACK = Envelope(
 
 def sent(envelope: Envelope, *keys: SecretStr, prefix: str = PREFIX) -> ReceivedRecord:
     """The record of an envelope as a consumer would read it."""
-    record = signature.encode(envelope, prefix, keys)
+    record = signing.encode(envelope, prefix, keys)
     return ReceivedRecord(
         topic=record.topic,
         partition=0,
@@ -61,12 +61,12 @@ def with_headers(record: ReceivedRecord, **changes: bytes | None) -> ReceivedRec
 
 def refusal(record: ReceivedRecord, *keys: SecretStr, prefix: str = PREFIX) -> str:
     with pytest.raises(UndecodableRecord) as caught:
-        signature.decode(record, prefix, keys)
+        signing.decode(record, prefix, keys)
     return str(caught.value)
 
 
 def test_a_signed_rollback_comes_back_as_it_was() -> None:
-    assert signature.decode(sent(ROLLBACK, KEY), PREFIX, [KEY]) == ROLLBACK
+    assert signing.decode(sent(ROLLBACK, KEY), PREFIX, [KEY]) == ROLLBACK
 
 
 def test_the_signature_is_an_hmac_over_each_field_behind_its_length() -> None:
@@ -94,15 +94,15 @@ def test_the_signature_is_an_hmac_over_each_field_behind_its_length() -> None:
 
 def test_without_a_key_rollbacks_are_neither_signed_nor_refused() -> None:
     assert "ce_signature" not in dict(sent(ROLLBACK).headers)
-    assert signature.decode(sent(ROLLBACK), PREFIX) == ROLLBACK
-    assert signature.decode(sent(ROLLBACK, KEY), PREFIX) == ROLLBACK
+    assert signing.decode(sent(ROLLBACK), PREFIX) == ROLLBACK
+    assert signing.decode(sent(ROLLBACK, KEY), PREFIX) == ROLLBACK
 
 
 def test_a_commit_is_neither_signed_nor_asked_for_a_signature() -> None:
     commit = ROLLBACK.evolve(kind=TxKind.COMMIT)
     record = sent(commit, KEY)
     assert "ce_signature" not in dict(record.headers)
-    assert signature.decode(record, PREFIX, [KEY]) == commit
+    assert signing.decode(record, PREFIX, [KEY]) == commit
 
 
 def test_a_rollback_without_a_signature_is_refused() -> None:
@@ -120,8 +120,8 @@ def test_a_signature_with_another_key_is_refused() -> None:
 
 
 def test_during_a_change_the_first_key_signs_and_both_are_accepted() -> None:
-    assert signature.decode(sent(ROLLBACK, OLD_KEY), PREFIX, [KEY, OLD_KEY]) == ROLLBACK
-    assert signature.decode(sent(ROLLBACK, KEY, OLD_KEY), PREFIX, [KEY]) == ROLLBACK
+    assert signing.decode(sent(ROLLBACK, OLD_KEY), PREFIX, [KEY, OLD_KEY]) == ROLLBACK
+    assert signing.decode(sent(ROLLBACK, KEY, OLD_KEY), PREFIX, [KEY]) == ROLLBACK
     assert refusal(sent(ROLLBACK, KEY, OLD_KEY), OLD_KEY)
 
 
@@ -147,7 +147,7 @@ TAMPERED = {
 
 @pytest.mark.parametrize("part", TAMPERED)
 def test_a_rollback_that_was_changed_on_its_way_is_refused(part: str) -> None:
-    codec.decode(TAMPERED[part], PREFIX)
+    cloudevents.decode(TAMPERED[part], PREFIX)
     assert "is not that of this record" in refusal(TAMPERED[part], KEY)
 
 
@@ -164,7 +164,7 @@ def test_a_rollback_of_another_system_with_the_same_key_is_refused() -> None:
 
 def test_tracing_may_change_what_is_not_signed() -> None:
     traced = with_headers(GENUINE, ce_traceparent=b"00-1-2-00", tenant=b"north")
-    found = signature.decode(traced, PREFIX, [KEY])
+    found = signing.decode(traced, PREFIX, [KEY])
     assert (found.traceparent, found.headers) == ("00-1-2-00", {"tenant": "north"})
 
 
@@ -188,14 +188,14 @@ def test_two_rollbacks_never_have_the_same_bytes_signed(
 ) -> None:
     assume(one != other)
     first, second = ROLLBACK.evolve(**one), ROLLBACK.evolve(**other)
-    assert signature._signed_part(first, "t") != signature._signed_part(second, "t")
+    assert signing._signed_part(first, "t") != signing._signed_part(second, "t")
 
 
 def test_the_secret_is_in_no_text() -> None:
     texts = [
         refusal(sent(ROLLBACK), KEY),
         refusal(sent(ROLLBACK, OLD_KEY), KEY),
-        repr(partial(signature.encode, prefix=PREFIX, keys=(KEY,))),
+        repr(partial(signing.encode, prefix=PREFIX, keys=(KEY,))),
         repr(sent(ROLLBACK, KEY)),
     ]
     assert all(SECRET not in text for text in texts)

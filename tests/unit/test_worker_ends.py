@@ -142,7 +142,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, ShieldTx
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.testing.memory_broker import MemoryBroker
 from shieldtx.settings.settings import Settings
 from shieldtx.app.workers import consumer_worker, relay_worker
 

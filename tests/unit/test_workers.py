@@ -8,7 +8,7 @@ import pytest
 
 from shieldtx import ShieldTx
 from shieldtx.app.workers import consumer_worker, relay_worker
-from shieldtx.brokers.memory import MemoryBroker
+from shieldtx.testing.memory_broker import MemoryBroker
 from tests.shops import Shop
 
 HOUR = timedelta(hours=1)

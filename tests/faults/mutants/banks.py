@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from shieldtx.brokers import codec, signature
-from shieldtx.brokers.kafka import KafkaSubscriber
+from shieldtx.brokers import cloudevents, signing
+from shieldtx.brokers.kafka.broker import KafkaSubscriber
 from shieldtx.consumer.batch_executor import Batches
 from shieldtx.consumer.event_processor import Inbox, Verdict
 from shieldtx.consumer.fetcher import Batch, DirectIntake
@@ -273,9 +273,9 @@ def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
 
 def _whoever_asks_is_believed(breaker: Breaker) -> None:
     def mutant(record: Any, prefix: str, keys: Sequence[Any] = ()) -> Any:
-        return codec.decode(record, prefix)
+        return cloudevents.decode(record, prefix)
 
-    signature.decode = mutant
+    signing.decode = mutant
 
 
 def _former_primaries_are_kept(breaker: Breaker) -> None:

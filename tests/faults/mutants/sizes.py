@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shieldtx.brokers.kafka import KafkaSubscriber
+from shieldtx.brokers.kafka.broker import KafkaSubscriber
 from shieldtx.ports import ReceivedRecord
 from shieldtx.store import reception
 from shieldtx.store.statements import claim as claim_sql

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import SecretStr
 
-from shieldtx.brokers import codec, signature
+from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.ports import ReceivedRecord
 from tests.faults.banks import Banks
@@ -23,8 +23,8 @@ from tests.faults.world import World
 
 KEY = "the banks' own key that they tell nobody else"
 KEY_OF_THE_FORGER = "a key of the same length that the forger made up"
-MISSING = f"{signature.HEADER}: the header is missing"
-WRONG = f"{signature.HEADER}: is not that of this record"
+MISSING = f"{signing.HEADER}: the header is missing"
+WRONG = f"{signing.HEADER}: is not that of this record"
 NOT_AUTHORISED = "is not authorised to send a ROLLBACK"
 
 
@@ -41,18 +41,16 @@ def forgeries(genuine: Raw, credited: UUID, prefix: str) -> Iterator[Forgery]:
     """Yield what a forger makes of a genuine rollback to have a credited transfer taken back."""
     other = {"ce_causationid": str(credited).encode()}
     new_id = {"ce_id": str(new_event_id()).encode()}
-    yield Forgery(
-        record=genuine.headed(**other, **new_id).without(signature.HEADER), reason=MISSING
-    )
+    yield Forgery(record=genuine.headed(**other, **new_id).without(signing.HEADER), reason=MISSING)
     # Under the genuine one's id, so that that would be the duplicate.
-    yield Forgery(record=genuine.headed(**other).without(signature.HEADER), reason=MISSING)
+    yield Forgery(record=genuine.headed(**other).without(signing.HEADER), reason=MISSING)
     yield Forgery(record=genuine.headed(**other, **new_id), reason=WRONG)
     yield Forgery(record=genuine.headed(**other), reason=WRONG)
     yield Forgery(record=genuine.headed(**new_id), reason=WRONG)
     yield Forgery(record=genuine.headed(ce_causationsource=b"downstream"), reason=WRONG)
     yield Forgery(record=genuine.evolve(value=b'{"reason": "because"}'), reason=WRONG)
     yield Forgery(
-        record=genuine.headed(**other, **{signature.HEADER: os.urandom(32).hex().encode()}),
+        record=genuine.headed(**other, **{signing.HEADER: os.urandom(32).hex().encode()}),
         reason=WRONG,
     )
     told = _envelope(genuine, prefix).evolve(id=new_event_id(), causation_id=credited)
@@ -113,11 +111,11 @@ def _envelope(raw: Raw, prefix: str) -> Envelope:
         value=raw.value,
         headers=raw.headers,
     )
-    return codec.decode(received, prefix)
+    return cloudevents.decode(received, prefix)
 
 
 def _signed(envelope: Envelope, prefix: str, key: str) -> Raw:
-    record = signature.encode(envelope, prefix, [SecretStr(key)])
+    record = signing.encode(envelope, prefix, [SecretStr(key)])
     return Raw(
         topic=record.topic, partition=0, key=record.key, value=record.value, headers=record.headers
     )

@@ -19,9 +19,9 @@ from kafka.errors import (
     RetriableError,
 )
 
-from shieldtx.brokers.kafka_log import connection_errors, hide
-from shieldtx.brokers.kafka_network import Network
-from shieldtx.brokers.kafka_parts import require_parts
+from shieldtx.brokers.kafka.client_logging import connection_errors, hide
+from shieldtx.brokers.kafka.network_patches import Network
+from shieldtx.brokers.kafka.private_parts import require_parts
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

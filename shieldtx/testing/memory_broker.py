@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from shieldtx.brokers.memory_cluster import AWAY, Cluster, Member
 from shieldtx.errors import BrokerError
 from shieldtx.ports import (
     BATCH_BYTES,
@@ -17,6 +16,7 @@ from shieldtx.ports import (
     Record,
     TopicState,
 )
+from shieldtx.testing.memory_cluster import AWAY, Cluster, Member
 
 
 class MemoryBroker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.ports import Pressure, Record
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 
-from shieldtx.brokers.kafka_client import ProducerSettings, Round
-from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.producer_client import ProducerSettings, Round
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports import Pressure, Record
 

@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 
 from kafka import TopicPartition
 
-from shieldtx.brokers.kafka_admin import KafkaTopics
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_consumer import Consumer
-from shieldtx.brokers.kafka_ranges import OffsetRange
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.consumer_patches import Consumer
+from shieldtx.brokers.kafka.range_reader import OffsetRange
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.errors import BrokerError, TopicMissing
 
 _LOOK_S: Final = 0.1

@@ -8,10 +8,14 @@ from typing import Any, Final
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from shieldtx.brokers.kafka_client import ProducerSettings, Round
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_network import Network
-from shieldtx.brokers.kafka_rounds import TAKES_WHOLE_BATCHES, SingleRound, WholeRound
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.kafka_python_batching import (
+    TAKES_WHOLE_BATCHES,
+    SingleRound,
+    WholeRound,
+)
+from shieldtx.brokers.kafka.network_patches import Network
+from shieldtx.brokers.kafka.producer_client import ProducerSettings, Round
 from shieldtx.ports import Pressure
 
 _CLOSE_S: Final = 2.0

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from shieldtx.brokers import codec
+from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import UndecodableRecord
@@ -28,7 +28,7 @@ _FORMAT: Final = "shieldtx rollback 1"
 
 def encode(envelope: Envelope, prefix: str, keys: Sequence[SecretStr] = ()) -> Record:
     """Return the record that carries `envelope`, signed with the first of the keys."""
-    record = codec.encode(envelope, prefix)
+    record = cloudevents.encode(envelope, prefix)
     if not keys or envelope.kind is not TxKind.ROLLBACK:
         return record
     signature = _signature(envelope, record.topic, keys[0])
@@ -40,7 +40,7 @@ def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) 
 
     Raises UndecodableRecord. Without keys nothing is asked of signatures.
     """
-    envelope = codec.decode(record, prefix)
+    envelope = cloudevents.decode(record, prefix)
     if not keys or envelope.kind is not TxKind.ROLLBACK:
         return envelope
     found = dict(record.headers).get(HEADER)

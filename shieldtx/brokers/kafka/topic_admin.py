@@ -16,7 +16,7 @@ from kafka.errors import (
     for_code,
 )
 
-from shieldtx.brokers.kafka_connection import KafkaConnection
+from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.errors import BrokerError
 from shieldtx.ports import TopicState
 

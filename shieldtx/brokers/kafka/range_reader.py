@@ -15,8 +15,8 @@ from typing import Any, Final
 from kafka import TopicPartition
 from kafka.errors import OffsetOutOfRangeError
 
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_consumer import Consumer
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.consumer_patches import Consumer
 from shieldtx.errors import BrokerError, BrokerUnavailable
 
 CONNECT_S: Final = 20.0

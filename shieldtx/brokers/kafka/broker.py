@@ -7,12 +7,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from pydantic import SecretStr
 
-from shieldtx.brokers.codec import MAX_HEADER_BYTES, MAX_KEY_BYTES
-from shieldtx.brokers.kafka_admin import KafkaTopics
-from shieldtx.brokers.kafka_client import MESSAGE_MAX_BYTES, ProducerSettings
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_publisher import KafkaPublisher
-from shieldtx.brokers.kafka_subscriber import KafkaSubscriber
+from shieldtx.brokers.cloudevents import MAX_HEADER_BYTES, MAX_KEY_BYTES
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.producer_client import MESSAGE_MAX_BYTES, ProducerSettings
+from shieldtx.brokers.kafka.publisher import KafkaPublisher
+from shieldtx.brokers.kafka.subscriber import KafkaSubscriber
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 
 __all__ = ["KafkaBroker", "KafkaConnection", "KafkaPublisher", "KafkaSubscriber", "KafkaTopics"]
 
@@ -111,7 +111,7 @@ class KafkaBroker:
         Raises ConfigurationError when its client is not installed.
         """
         if self._producer == "confluent-kafka":
-            from shieldtx.brokers import confluent_producer  # noqa: PLC0415  an extra
+            from shieldtx.brokers.kafka import confluent_producer  # noqa: PLC0415  an extra
 
             return KafkaPublisher(
                 self._connection, self._producing, connect=confluent_producer.connect

@@ -12,13 +12,13 @@ from typing import Final
 
 from kafka.errors import KafkaError
 
-from shieldtx.brokers import kafka_producer
-from shieldtx.brokers.codec import MAX_HEADER_BYTES
-from shieldtx.brokers.kafka_admin import KafkaTopics
-from shieldtx.brokers.kafka_call import REFUSALS, REJECTIONS, Call
-from shieldtx.brokers.kafka_client import Client, Connect, ProducerSettings
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_log import sending_errors
+from shieldtx.brokers.cloudevents import MAX_HEADER_BYTES
+from shieldtx.brokers.kafka import kafka_python_producer
+from shieldtx.brokers.kafka.client_logging import sending_errors
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.producer_client import Client, Connect, ProducerSettings
+from shieldtx.brokers.kafka.publish_request import REFUSALS, REJECTIONS, Call
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerError
 from shieldtx.ports import Delivery, Pressure, Record
@@ -43,7 +43,7 @@ class KafkaPublisher:
         connection: KafkaConnection,
         settings: ProducerSettings | None = None,
         *,
-        connect: Connect = kafka_producer.connect,
+        connect: Connect = kafka_python_producer.connect,
     ) -> None:
         """Connect to nothing yet; `connect` chooses the client.
 

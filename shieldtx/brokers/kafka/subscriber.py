@@ -19,11 +19,11 @@ from kafka.errors import (
 )
 from kafka.structs import MemberState, OffsetAndMetadata
 
-from shieldtx.brokers.kafka_admin import KafkaTopics
-from shieldtx.brokers.kafka_connection import KafkaConnection
-from shieldtx.brokers.kafka_consumer import Consumer
-from shieldtx.brokers.kafka_identity import Identities
-from shieldtx.brokers.kafka_pauses import Pauses
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.consumer_patches import Consumer
+from shieldtx.brokers.kafka.pauses import Pauses
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
+from shieldtx.brokers.kafka.topic_identity import Identities
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
 from shieldtx.ports import BATCH_BYTES, Place, ReceivedRecord
 

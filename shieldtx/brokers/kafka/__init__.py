@@ -1,0 +1,1 @@
+"""Apache Kafka as a broker: the only place with a Kafka client."""

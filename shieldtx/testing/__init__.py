@@ -1,0 +1,1 @@
+"""What tests of services need: a broker in memory."""
