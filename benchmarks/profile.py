@@ -33,14 +33,14 @@ RELAY_PARTS: Final[Parts] = (
     ("building Kafka's batches", ("(kafka/record/",)),
     ("records of events: headers, texts to bytes", ("(shieldtx/brokers/cloudevents.py",)),
     ("handing over, partitions, answers", ("(shieldtx/brokers/", "(kafka/", "(confluent_kafka/")),
-    ("events of rows", ("(shieldtx/store/statements/envelopes.py",)),
+    ("events of rows", ("(shieldtx/store/statements/envelope_columns.py",)),
     ("settling", ("SqlOutboxStore.settle ",)),
     ("claiming: statement, answer, rows", ("SqlOutboxStore.claim ",)),
 )
 CONSUMER_PARTS: Final[Parts] = (
     ("decoding", ("(shieldtx/brokers/cloudevents.py",)),
     ("fetching from Kafka", ("(shieldtx/brokers/", "(kafka/")),
-    ("dedupe, order, attempts: the inbox's rows", ("(shieldtx/store/reception.py",)),
+    ("dedupe, order, attempts: the inbox's rows", ("(shieldtx/store/inbox_receiver.py",)),
     ("handlers", ("(benchmarks/subjects/application.py",)),
     ("status and effects in one transaction", ("(shieldtx/store/", "(sqlalchemy/", "(psycopg/")),
 )

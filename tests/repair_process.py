@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from shieldtx.reconcile.rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repairs import SqlRepairs
+from shieldtx.store.repair import SqlRepairs
 from tests.repairing import repair
 
 BATCH = 4

@@ -18,7 +18,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.repair import Policy, Repair, RepairReport
 from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repairs import SqlRepairs
+from shieldtx.store.repair import SqlRepairs
 from shieldtx.store.tables import tables
 from tests.services import QUICK, Service, drain, effect, make_topics
 

@@ -29,19 +29,19 @@ from shieldtx.retention import Housekeeping, Retention
 from shieldtx.settings.settings import Settings
 from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
 from shieldtx.store.dead_letters import SqlDeadLetters
-from shieldtx.store.delayed_store import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedStore
 from shieldtx.store.discards import SqlDiscards
-from shieldtx.store.half_desk import SqlHalfDesk
+from shieldtx.store.half_message_admin import SqlHalfDesk
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.limits import SqlLimits
+from shieldtx.store.notify import Listener, Notifier
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
-from shieldtx.store.overview import SqlOverview
-from shieldtx.store.purge_store import SqlPurgeStore
+from shieldtx.store.retention import SqlPurgeStore
 from shieldtx.store.schema import Schema
+from shieldtx.store.shard_leases import SqlLeaseStore
+from shieldtx.store.status import SqlOverview
 from shieldtx.store.tables import Tables, tables
-from shieldtx.store.trace_store import SqlTraceStore
-from shieldtx.store.wakeup import Listener, Notifier
+from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing.recorder import Tracer
 
 log = logging.getLogger(__name__)

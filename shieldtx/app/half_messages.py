@@ -26,7 +26,7 @@ from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
-from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.tables import tables
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -14,7 +14,7 @@ from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_
 from shieldtx.cli.persons import operator, says_yes
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.half_desk import HalfMessage, SqlHalfDesk
+from shieldtx.store.half_message_admin import HalfMessage, SqlHalfDesk
 
 commands = typer.Typer(
     help="List and show half messages, and decide about those whose end nobody could tell.",

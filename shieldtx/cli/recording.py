@@ -17,7 +17,7 @@ from shieldtx.reconcile.findings import Outcome
 from shieldtx.reconcile.launch import ReconcileRequest, ReconcileResult, run
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.runs import is_good, mode_of, selection_since, watermarks_of
-from shieldtx.store.reconcile_runs import SqlReconcileRuns
+from shieldtx.store.reconciliation_runs import SqlReconcileRuns
 from shieldtx.store.tables import tables
 
 

@@ -37,8 +37,8 @@ from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.rows import ListedRow, listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.connections import open_engine
-from shieldtx.store.reconcile_runs import ABANDONED, SqlReconcileRuns, StoredRun
-from shieldtx.store.repairs import SqlRepairs
+from shieldtx.store.reconciliation_runs import ABANDONED, SqlReconcileRuns, StoredRun
+from shieldtx.store.repair import SqlRepairs
 from shieldtx.store.tables import tables
 
 _PATIENCE: Final = timedelta(minutes=1)

@@ -21,7 +21,7 @@ from shieldtx.cli.output import (
 from shieldtx.domain.event_types import OnBacklog
 from shieldtx.domain.events import physical_topic
 from shieldtx.store.limits import one_schema_two_sources
-from shieldtx.store.overview import DEFAULT_LIMIT, Backlog, Count, Overview, Precision
+from shieldtx.store.status import DEFAULT_LIMIT, Backlog, Count, Overview, Precision
 
 _OUTBOX_COLUMNS = ("INIT", "PROCESSING", "HALF", "PROCESSED", "DISCARDED", "UNRESOLVED", "FAILED")
 _ALWAYS = frozenset({"INIT", "PROCESSING", "PROCESSED", "FAILED", "DEAD"})

@@ -23,7 +23,7 @@ from shieldtx.reconcile.config import read_configuration
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
-from shieldtx.store.trace_store import SqlTraceStore
+from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing import timeline
 from shieldtx.tracing.model import TraceReader
 

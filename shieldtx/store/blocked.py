@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shieldtx.domain.reasons import loggable
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.fence import Fence
-from shieldtx.store.low_water import SETTLING_S
+from shieldtx.store.low_water_mark import SETTLING_S
 from shieldtx.store.statements import blocked as sql
 from shieldtx.store.statements.blocked import Key, Position
 from shieldtx.store.statements.fence import bounds, window

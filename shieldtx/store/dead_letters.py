@@ -20,7 +20,7 @@ from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import dead_letters as sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
-from shieldtx.store.statements.envelopes import envelope_of
+from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
 Status = OutboxStatus | InboxStatus

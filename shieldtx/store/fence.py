@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.low_water import SETTLING_S
+from shieldtx.store.low_water_mark import SETTLING_S
 from shieldtx.store.statements import blocked, claim
 from shieldtx.store.statements import fence as sql
 from shieldtx.store.tables import Tables

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements import half as sql
+from shieldtx.store.statements import half_messages as sql
 from shieldtx.store.tables import Tables
 
 

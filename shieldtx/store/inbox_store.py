@@ -16,13 +16,13 @@ from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
 from shieldtx.store.dialects import SINCE, dialect_of
+from shieldtx.store.guarded_session import check_intact, commits_refused, hold, lend, settle
 from shieldtx.store.halving import receive_in_halves
-from shieldtx.store.lent_session import check_intact, commits_refused, hold, lend, settle
-from shieldtx.store.reception import Reception
+from shieldtx.store.inbox_receiver import Reception
 from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import compensation
 from shieldtx.store.statements import inbox as sql
-from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of, values_of
+from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
 
 _COMPENSATED: Final = "shieldtx.compensated"

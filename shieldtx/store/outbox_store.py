@@ -21,17 +21,17 @@ from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import BATCH_BYTES, Change, Claim, Claimed, Named, Settlement
 from shieldtx.store.admission import admit
 from shieldtx.store.blocked import BlockedRows
-from shieldtx.store.delayed_store import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of, is_known
-from shieldtx.store.lent_session import commits_refused, hold, lend, settle
-from shieldtx.store.low_water import LowWater
+from shieldtx.store.guarded_session import commits_refused, hold, lend, settle
+from shieldtx.store.low_water_mark import LowWater
 from shieldtx.store.refusals import refusal_of
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.single import for_single_statements
-from shieldtx.store.statements import backlog, claim, delayed, leases
+from shieldtx.store.statements import backlog, claim, delayed_events, shard_leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.blocked import Key
-from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
+from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of
 from shieldtx.store.tables import Tables
 
 # The columns of a claim behind those of the envelope.
@@ -131,7 +131,7 @@ class SqlOutboxStore:
         # Run for each batch, and therefore built once.
         self._claim = claim.claim(tables, self._dialect, of_source=source is not None)
         self._processed = sql.processed_there(tables, self._dialect)
-        self._until_due = delayed.until_due(tables, self._dialect)
+        self._until_due = delayed_events.until_due(tables, self._dialect)
         self._addresses: dict[UUID, dict[UUID, str]] = {}
         """Where the rows lie that were claimed with a token, until they are settled."""
         self._holders: dict[UUID, dict[UUID, Key]] = {}
@@ -208,7 +208,7 @@ class SqlOutboxStore:
 
     def until_due(self, *, relay: str, since: timedelta, within: timedelta) -> timedelta | None:
         """Return how long until the next row of the relay's shards is due; None: none is soon."""
-        asked = delayed.until_due_parameters(
+        asked = delayed_events.until_due_parameters(
             relay=relay, since=since.total_seconds(), within=within.total_seconds()
         )
         with self._single.begin() as connection:
@@ -220,11 +220,11 @@ class SqlOutboxStore:
         t, d = self._tables, self._dialect
         with self._engine.begin() as connection:
             # Apart, so that the second statement sees what a claim did that the first waited for.
-            shards = connection.scalars(leases.held(t, relay=relay)).all()
+            shards = connection.scalars(shard_leases.held(t, relay=relay)).all()
             withdrawn = connection.execute(sql.withdraw(t, d, shards)).rowcount
-            connection.execute(leases.hand_over(t, relay=relay, to=renamed))
+            connection.execute(shard_leases.hand_over(t, relay=relay, to=renamed))
             # Under its new name it announces itself with the next renewal.
-            connection.execute(leases.forget(t, relay=relay))
+            connection.execute(shard_leases.forget(t, relay=relay))
         self._look_everywhere()
         self._addresses.clear()
         return withdrawn

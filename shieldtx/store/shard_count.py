@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.statements import leases
+from shieldtx.store.statements import shard_leases
 from shieldtx.store.tables import Tables
 
 CONSTRAINT = "shield_outbox_shard_check"
@@ -60,7 +60,7 @@ class ShardCount:
 
     def _ask(self, connection: Connection) -> int:
         t, name = self._tables, self._tables.outbox.fullname
-        made_for = connection.scalar(leases.made_for(t, dialect_of(connection.dialect)))
+        made_for = connection.scalar(shard_leases.made_for(t, dialect_of(connection.dialect)))
         if not made_for:
             raise SchemaMismatch(
                 f"{name} does not exist, or its number of shards is unknown: run `shieldtx db "

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import conv
 
 from shieldtx.domain.states import INBOX, OUTBOX, Operation, TxKind
-from shieldtx.store import side_tables
+from shieldtx.store import auxiliary_tables
 from shieldtx.store.columns import Sequence, Timestamp, envelope_columns, one_of, where
 
 # What is named below is named by `conv`: a host's metadata may have a naming convention of its own.
@@ -63,13 +63,13 @@ def tables(schema: str | None = None, metadata: MetaData | None = None) -> Table
         metadata=metadata,
         outbox=_outbox(metadata, schema),
         inbox=_inbox(metadata, schema),
-        shard=side_tables.shard(metadata, schema),
-        relay=side_tables.relay(metadata, schema),
-        parked=side_tables.parked(metadata, schema),
-        audit=side_tables.audit(metadata, schema),
-        reconcile_run=side_tables.reconcile_run(metadata, schema),
-        barrier=side_tables.barrier(metadata, schema),
-        trace=side_tables.trace(metadata, schema),
+        shard=auxiliary_tables.shard(metadata, schema),
+        relay=auxiliary_tables.relay(metadata, schema),
+        parked=auxiliary_tables.parked(metadata, schema),
+        audit=auxiliary_tables.audit(metadata, schema),
+        reconcile_run=auxiliary_tables.reconcile_run(metadata, schema),
+        barrier=auxiliary_tables.barrier(metadata, schema),
+        trace=auxiliary_tables.trace(metadata, schema),
     )
 
 

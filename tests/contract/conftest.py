@@ -13,13 +13,13 @@ from sqlalchemy import Engine, create_engine, event
 
 from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_desk import SqlHalfDesk
-from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfDesk
+from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
-from shieldtx.store.purge_store import SqlPurgeStore
+from shieldtx.store.retention import SqlPurgeStore
 from shieldtx.store.schema import Schema
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import Tables, tables
 
 SHARDS = 4

@@ -15,7 +15,7 @@ from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import BizKey, Change, Claim, Retry, Settlement, Verdict
-from shieldtx.store.delayed_store import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedStore
 from tests.contract.conftest import Stores
 
 MINUTE = timedelta(minutes=1)

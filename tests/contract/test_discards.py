@@ -15,7 +15,7 @@ from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.ports import Arrival, Parked, ReceivedRecord
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
 from shieldtx.store.discards import DISCARD, Discard, SqlDiscards
-from shieldtx.store.statements.envelopes import values_of
+from shieldtx.store.statements.envelope_columns import values_of
 from tests.contract.conftest import SHARDS, Stores
 
 GROUP, RELAY = "orders", "r"

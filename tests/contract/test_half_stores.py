@@ -16,7 +16,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, Preparation
-from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.half_messages import SqlHalfStore
 from tests.contract.conftest import SHARDS, Stores
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
-from shieldtx.store.reconcile_runs import ABANDONED, KEPT, LAST, SqlReconcileRuns
+from shieldtx.store.reconciliation_runs import ABANDONED, KEPT, LAST, SqlReconcileRuns
 from tests.contract.conftest import Stores
 
 LEASE = timedelta(minutes=1)

@@ -15,7 +15,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.outbox.outbox import rollback_of
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Arrival, Claim, ReceivedRecord, Settlement
-from shieldtx.store.trace_store import SqlTraceStore
+from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing.recorder import LONGEST_TRACED_REASON, Entry
 from tests.contract.conftest import Stores
 

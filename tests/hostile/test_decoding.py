@@ -23,7 +23,7 @@ from shieldtx.ports import Arrival, Parked, ReceivedRecord
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema
-from shieldtx.store.statements.envelopes import envelope_columns, envelope_of
+from shieldtx.store.statements.envelope_columns import envelope_columns, envelope_of
 from shieldtx.store.tables import tables
 from tests.hostile import strategies
 from tests.hostile.strategies import GOOD, PREFIX, received

@@ -17,8 +17,8 @@ from shieldtx.domain.event_types import Catalog
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.migrations import schema_name
+from shieldtx.store.notify import Listener
 from shieldtx.store.schema import Schema
-from shieldtx.store.wakeup import Listener
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.hostile import strategies
 from tests.services import drain, effect

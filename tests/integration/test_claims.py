@@ -16,8 +16,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Settlement
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.tables import tables
 

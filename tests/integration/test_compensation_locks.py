@@ -15,7 +15,7 @@ from shieldtx.consumer.event_processor import Inbox, Verdict
 from shieldtx.domain.events import Envelope
 from shieldtx.ports import Arrival, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.purge_store import SqlPurgeStore
+from shieldtx.store.retention import SqlPurgeStore
 from tests.services import Service, effect, make_topics
 
 PATIENCE_S = 15

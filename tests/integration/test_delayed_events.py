@@ -25,7 +25,7 @@ from shieldtx.ports import Outcome, Record
 from shieldtx.scheduling.worker import Worker
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import claim as claim_sql
-from shieldtx.store.statements import delayed as delayed_sql
+from shieldtx.store.statements import delayed_events as delayed_sql
 from tests.conftest import Eventually
 from tests.services import QUICK, Service, Wire, answer, assert_in_time, drain, make_topics
 

@@ -36,7 +36,7 @@ from shieldtx.errors import (
 )
 from shieldtx.half_messages import messages
 from shieldtx.half_messages.check_back import CheckBack, CheckPass
-from shieldtx.store import half_desk
+from shieldtx.store import half_message_admin
 from tests import children
 from tests.services import Service, Wire, drain, make_topics
 
@@ -1133,7 +1133,7 @@ def test_an_operator_decides_about_what_the_barrier_has_forgotten(
     with ledger.begin() as purge:
         purge.execute(text("DELETE FROM shield_barrier"))
     later = time.time() + orders.app.settings.retention_barrier.total_seconds()
-    monkeypatch.setattr(half_desk, "unix_time", lambda: later)
+    monkeypatch.setattr(half_message_admin, "unix_time", lambda: later)
     decide(orders, event_id, outcome)
     assert status(orders, event_id) == ("INIT" if outcome is COMMIT else "DISCARDED")
     assert f"knows nothing of half message {event_id} any more" in caplog.text
@@ -1177,7 +1177,7 @@ def test_an_old_message_is_no_excuse_where_the_barrier_knows(orders, ledger, mon
     with ledger.begin() as local:
         orders.app.guard(local, event_id)
     later = time.time() + orders.app.settings.retention_barrier.total_seconds()
-    monkeypatch.setattr(half_desk, "unix_time", lambda: later)
+    monkeypatch.setattr(half_message_admin, "unix_time", lambda: later)
     with pytest.raises(IllegalTransition, match="ended with COMMIT"):
         decide(orders, event_id, ROLLBACK)
 

@@ -16,8 +16,8 @@ from shieldtx.ports import Settlement
 from shieldtx.ports.half_messages import CheckPlan, Preparation
 from shieldtx.store.dialects import PostgresDialect
 from shieldtx.store.half_ends import HalfEnds
-from shieldtx.store.half_store import SqlHalfStore
-from shieldtx.store.statements import half as sql
+from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.statements import half_messages as sql
 from tests.conftest import Eventually
 from tests.integration.test_low_water import SHARDS, Line, Play, _envelope
 

@@ -15,9 +15,9 @@ from shieldtx import InboxStatus, OutboxStatus, new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.retention import REST, Housekeeping, Purged, Retention
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.purge_store import SqlPurgeStore
-from shieldtx.store.statements import purge as sql
-from shieldtx.store.trace_store import SqlTraceStore
+from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.statements import retention as sql
+from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing.recorder import Entry
 from tests.shops import Shop
 

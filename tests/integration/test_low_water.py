@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Retry, Settlement
-from shieldtx.store import low_water
-from shieldtx.store.lease_store import SqlLeaseStore
-from shieldtx.store.low_water import LOOK_BACK_S, SETTLING_S, LowWater
+from shieldtx.store import low_water_mark
+from shieldtx.store.low_water_mark import LOOK_BACK_S, SETTLING_S, LowWater
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
 
 SHARDS = 4
@@ -190,7 +190,7 @@ def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> No
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     now = 100.0
     mark = LowWater(lambda: now)
-    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=1)
+    sight = low_water_mark.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=1)
     for last in (10, 20, 30):
         mark.note(mark.start(), sight, last, full=True, took=1.0)
         now += SETTLING_S
@@ -210,19 +210,19 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
         start = mark.start()
         took = 0.01 if start else 1.0
         now += took
-        seen = low_water.Sight(
+        seen = low_water_mark.Sight(
             shards=1, held=False, oldest_running=turn, next_to_run=turn, chosen=0
         )
         mark.note(start, None if turn % 2 else seen, turn, full=False, took=took)
         if turn > 100:  # there is a mark by now
             spent[start == 0] += took
-    assert 0 < spent[True] < spent[False] / low_water.SHARE + 1.0
+    assert 0 < spent[True] < spent[False] / low_water_mark.SHARE + 1.0
 
 
 def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
     now = 100.0
     mark = LowWater(lambda: now)
-    sight = low_water.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=0)
+    sight = low_water_mark.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=0)
     for last in (10, 20, 30):
         mark.note(mark.start(), sight, last, full=True, took=0.001)
         now += SETTLING_S

@@ -9,8 +9,8 @@ from sqlalchemy import update
 
 from shieldtx import Event, EventRefused, OutboxStatus, new_event_id
 from shieldtx.errors import TransactionRefused
-from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.shard_leases import SqlLeaseStore
 from tests.shops import Shop
 
 HOUR = timedelta(hours=1)

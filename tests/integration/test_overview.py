@@ -16,8 +16,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Parked, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lease_store import SqlLeaseStore
-from shieldtx.store.overview import Count, Overview, Precision, SqlOverview
+from shieldtx.store.shard_leases import SqlLeaseStore
+from shieldtx.store.status import Count, Overview, Precision, SqlOverview
 
 MINUTE = timedelta(minutes=1)
 

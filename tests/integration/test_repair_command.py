@@ -16,7 +16,7 @@ from shieldtx.cli.program import program
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
 from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.reconcile_runs import SqlReconcileRuns
+from shieldtx.store.reconciliation_runs import SqlReconcileRuns
 from tests.repairing import Pair, listed, write_parquet
 from tests.revisions import HEAD
 from tests.services import Service

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.repair import Policy
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repairs import owed_rollback_id
+from shieldtx.store.repair import owed_rollback_id
 from tests.repairing import BOTH, Pair, audited, listed, owed, rows
 from tests.services import Service
 

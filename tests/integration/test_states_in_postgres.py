@@ -26,12 +26,12 @@ from shieldtx.ports.half_messages import Answer, CheckPlan, DueCheck
 from shieldtx.ports.repair import Note, RepairAction, RowSeen
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
-from shieldtx.store.half_desk import SqlHalfDesk
-from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfDesk
+from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore
-from shieldtx.store.repairs import SqlRepairs
+from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from tests.shops import Shop

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.store import wakeup
-from shieldtx.store.wakeup import Listener, Notifier
+from shieldtx.store import notify
+from shieldtx.store.notify import Listener, Notifier
 from tests import children
 from tests.conftest import Eventually
 
@@ -94,7 +94,7 @@ def test_a_hint_wakes_the_listener_in_no_time(notifier, ear, eventually):
     delays = []
     hint_until(notifier, lambda: ear.woken > 1, eventually)
     for _ in range(20):
-        time.sleep(2 * wakeup.PAUSE)
+        time.sleep(2 * notify.PAUSE)
         heard = ear.woken
         began = time.monotonic()
         notifier.hint()
@@ -120,7 +120,7 @@ def test_a_burst_of_hints_is_at_most_one_in_five_milliseconds(notifier, engine):
             thread.join()
         heard = len(list(connection.notifies(timeout=0.5)))
         lasted = time.monotonic() - began
-    assert 2 <= heard <= lasted / wakeup.PAUSE + 1
+    assert 2 <= heard <= lasted / notify.PAUSE + 1
 
 
 def test_neither_side_takes_a_connection_from_the_pool(notifier, ear, engine, eventually):
@@ -156,7 +156,7 @@ def test_a_lost_connection_heals_and_hints_go_on(notifier, ear, engine, eventual
 def test_a_database_that_is_away_delays_hints_and_nothing_else(
     postgres: EmbeddedPostgres, monkeypatch, eventually
 ):
-    monkeypatch.setattr(wakeup, "RECONNECT", 0.1)
+    monkeypatch.setattr(notify, "RECONNECT", 0.1)
     name = f"test_{uuid.uuid4().hex}"
     engine = create_engine(postgres.url(name))
     ear, notifier = Ear(engine), Notifier(engine, None)
@@ -227,7 +227,7 @@ def test_a_committed_event_wakes_the_relay_and_a_rolled_back_one_does_not(
 FORKING = """
 import os, sys
 from sqlalchemy import create_engine
-from shieldtx.store.wakeup import Notifier
+from shieldtx.store.notify import Notifier
 
 notifier = Notifier(create_engine(sys.argv[1]), None)
 notifier.hint()

@@ -13,8 +13,8 @@ from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused
 from shieldtx.ports import Parked, ReceivedRecord
 from shieldtx.ports.half_messages import CheckPlan
-from shieldtx.store.half_desk import SqlHalfDesk
-from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfDesk
+from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.migrations import OWN_TABLES, schema_name
 from shieldtx.store.schema import Schema, downgrade_with, upgrade_with

@@ -17,8 +17,8 @@ from shieldtx.errors import IllegalTransition, LateTransaction
 from shieldtx.half_messages.check_back import CheckBack, Parking
 from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
-from shieldtx.store.half_store import _asked_together as asked_together
-from shieldtx.store.half_store import _reason as why_parked
+from shieldtx.store.half_messages import _asked_together as asked_together
+from shieldtx.store.half_messages import _reason as why_parked
 from tests.simulation.banks import TYPE, Transfer
 from tests.simulation.database import Blocked, Database, DatabaseError, OutboxRow, Transaction
 from tests.simulation.processes import Interrupted, Process

@@ -13,7 +13,7 @@ import pytest
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Parked, ReceivedRecord, Retry, Settlement
-from shieldtx.store import purge_store
+from shieldtx.store import retention
 from tests.simulation.database import EPOCH
 from tests.simulation.mutants import MUTANTS, applied
 from tests.simulation.twins import Sqlite, Twins
@@ -33,7 +33,7 @@ IN_THE_STORES = [
 def sqlite() -> Iterator[Sqlite]:
     made = Sqlite()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(purge_store, "time", SimpleNamespace(time=lambda: made.clock.now))
+        patched.setattr(retention, "time", SimpleNamespace(time=lambda: made.clock.now))
         yield made
     made.close()
 

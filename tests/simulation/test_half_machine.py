@@ -37,11 +37,11 @@ from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports import Settlement
 from shieldtx.ports.half_messages import CheckClaim, CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_desk import SqlHalfDesk
-from shieldtx.store.half_store import SqlHalfStore
-from shieldtx.store.lease_store import SqlLeaseStore
+from shieldtx.store.half_message_admin import SqlHalfDesk
+from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.outbox_store import SqlOutboxStore
 from shieldtx.store.schema import Schema
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN

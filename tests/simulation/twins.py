@@ -15,12 +15,12 @@ from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_store import SqlHalfStore
+from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lease_store import SqlLeaseStore
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
-from shieldtx.store.purge_store import SqlPurgeStore
+from shieldtx.store.retention import SqlPurgeStore
 from shieldtx.store.schema import Schema
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import Tables, tables
 from tests.simulation.database import EPOCH, Clock, Database, Shard
 from tests.simulation.halves import PLAN, MemoryBarrier, MemoryHalfStore

@@ -8,7 +8,7 @@ from shieldtx import Settings, ShieldTx
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
 from shieldtx.reconcile.rows import listed_rows
-from shieldtx.store.repairs import SqlRepairs
+from shieldtx.store.repair import SqlRepairs
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.services import drain
 from tests.spark.planting import SHARDS

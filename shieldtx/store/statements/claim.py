@@ -31,8 +31,8 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.low_water import Sight
-from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.low_water_mark import Sight
+from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables, in_line
 
 RELAY = bindparam("of_relay", type_=Text())

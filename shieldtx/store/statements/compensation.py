@@ -10,7 +10,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Insert, Select, Table, literal, null, sele
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables, needs_operator
 
 

@@ -34,7 +34,7 @@ from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.ports import Handled
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
-from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
 _GROUP = bindparam("of_group", type_=Text())

@@ -29,7 +29,7 @@ from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
-from shieldtx.store.statements.envelopes import values_of
+from shieldtx.store.statements.envelope_columns import values_of
 from shieldtx.store.tables import Tables
 
 _TOKEN = bindparam("with_token", type_=Uuid())

@@ -15,10 +15,10 @@ from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports.half_messages import Preparation
-from shieldtx.store.delayed_store import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements
-from shieldtx.store.statements import repairs
+from shieldtx.store.statements import repair
 from tests.contract.histories.world import HELD, World
 from tests.contract.test_blocked_rows import LATER
 from tests.contract.test_outbox_stores import envelope, write
@@ -135,14 +135,14 @@ class Bystanders:
             if status is OutboxStatus.FAILED:
                 connection.execute(statements.replay(t, d, event_id))
             else:
-                connection.execute(repairs.publish_again(t, d, [event_id]))
+                connection.execute(repair.publish_again(t, d, [event_id]))
 
     def release_events(self) -> None:
         t, d = self.stores.tables, dialect_of(self.stores.engine.dialect)
         event_id = self.world.some_event(t.outbox.c.status == OutboxStatus.PROCESSING.value)
         if event_id is not None:
             with self.stores.engine.begin() as connection:
-                connection.execute(repairs.release_events(t, d, [event_id]))
+                connection.execute(repair.release_events(t, d, [event_id]))
 
     def close(self) -> None:
         for late in self.late:

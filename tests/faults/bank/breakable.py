@@ -15,7 +15,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.ports import ReceivedRecord
 from shieldtx.relay.relay import Relay
 from shieldtx.retention import Housekeeping
-from shieldtx.store import reception
+from shieldtx.store import inbox_receiver
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.faults import failpoints as points
 from tests.faults.mutants import MUTANTS
@@ -33,7 +33,7 @@ if "BANK_HALF_TICK" in os.environ:
 
 if "BANK_INSERT_CHARACTERS" in os.environ:
     # How much a consumer puts into one INSERT.
-    reception._INSERT_CHARACTERS = int(os.environ["BANK_INSERT_CHARACTERS"])
+    inbox_receiver._INSERT_CHARACTERS = int(os.environ["BANK_INSERT_CHARACTERS"])
 
 
 def lease() -> timedelta:

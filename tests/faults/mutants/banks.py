@@ -24,16 +24,16 @@ from shieldtx.ports import Claim, Delivery, Outcome
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.sender import Sender
 from shieldtx.scheduling.worker import Worker
-from shieldtx.store import connections, lent_session
+from shieldtx.store import connections, guarded_session
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import Fence
+from shieldtx.store.guarded_session import lend
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lent_session import lend
 from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
 from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
-from shieldtx.store.statements import reception as reception_sql
+from shieldtx.store.statements import receive as reception_sql
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named
 
@@ -180,8 +180,8 @@ def _effect_and_status_apart(breaker: Breaker) -> None:
             yield session
         breaker.reach("handler", "after")
         with lend(self._engine, "handler") as (session, connection):
-            held = lent_session.hold(connection, hold, parameters)
-            lent_session.settle(session, held, settle, parameters)
+            held = guarded_session.hold(connection, hold, parameters)
+            guarded_session.settle(session, held, settle, parameters)
 
     def effect(self: SqlInboxStore, attempt: Any) -> Any:
         e = attempt.envelope

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain import reasons
 from shieldtx.ports import BATCH_BYTES, Attempt, Original
+from shieldtx.store.guarded_session import hold, lend, settle
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.lent_session import hold, lend, settle
 from shieldtx.store.statements import inbox as inbox_sql
-from shieldtx.store.statements import purge as purge_sql
+from shieldtx.store.statements import retention as purge_sql
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named
 

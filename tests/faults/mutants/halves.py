@@ -15,7 +15,7 @@ from shieldtx.ports.half_messages import CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements import barrier as barrier_sql
-from shieldtx.store.statements import half as half_sql
+from shieldtx.store.statements import half_messages as half_sql
 from shieldtx.store.tables import Tables
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named

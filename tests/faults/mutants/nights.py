@@ -19,9 +19,9 @@ from sqlalchemy import Connection, insert, select
 from shieldtx.cli import main
 from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import launch, window
-from shieldtx.store import repairs
-from shieldtx.store.repairs import SqlRepairs
-from shieldtx.store.statements import repairs as sql
+from shieldtx.store import repair
+from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.statements import repair as sql
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import Mutant, named
 
@@ -81,7 +81,7 @@ def _digests_without_payloads(breaker: Breaker) -> None:
 
 
 def _repaired_however_it_stands_now(breaker: Breaker) -> None:
-    repairs._is_as_seen = lambda seen, now: True
+    repair._is_as_seen = lambda seen, now: True
 
 
 def _published_again_under_a_new_id(breaker: Breaker) -> None:

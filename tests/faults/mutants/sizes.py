@@ -7,7 +7,7 @@ from typing import Any
 
 from shieldtx.brokers.kafka.broker import KafkaSubscriber
 from shieldtx.ports import ReceivedRecord
-from shieldtx.store import reception
+from shieldtx.store import inbox_receiver
 from shieldtx.store.statements import claim as claim_sql
 from tests.faults.failpoints import Breaker
 from tests.faults.mutants.mutant import named
@@ -31,7 +31,7 @@ def _polls_of_any_size(breaker: Breaker) -> None:
 
 
 def _inserts_of_any_size(breaker: Breaker) -> None:
-    reception._parts = lambda arrivals: [slice(0, len(arrivals))]
+    inbox_receiver._parts = lambda arrivals: [slice(0, len(arrivals))]
 
 
 OF_SIZES = named(

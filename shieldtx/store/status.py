@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Engine, Select, Table
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.statements import overview as sql
+from shieldtx.store.statements import status as sql
+from shieldtx.store.status_counts import Backlog, Count, Precision, Tally
 from shieldtx.store.tables import Tables
-from shieldtx.store.tally import Backlog, Count, Precision, Tally
 
 __all__ = [
     "Backlog",

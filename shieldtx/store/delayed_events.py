@@ -15,7 +15,7 @@ from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports import Change, DelayedEvent, Named, Verdict
 from shieldtx.store.dialects import StoreDialect, dialect_of
-from shieldtx.store.statements import delayed as sql
+from shieldtx.store.statements import delayed_events as sql
 from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.tables import Tables
 

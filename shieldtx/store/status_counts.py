@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Row
 
 from shieldtx.domain.states import InboxStatus, Lifecycle, OutboxStatus
-from shieldtx.store.statements.overview import DELAYED, RETRYING
+from shieldtx.store.statements.status import DELAYED, RETRYING
 
 Rows: TypeAlias = Sequence[Row[*tuple[Any, ...]]]
 Part: TypeAlias = tuple[str, ...]

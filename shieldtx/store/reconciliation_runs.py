@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from shieldtx.domain.reasons import message_of
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.statements import reconcile_runs as sql
+from shieldtx.store.statements import reconciliation_runs as sql
 from shieldtx.store.tables import Tables
 
 log = logging.getLogger(__name__)

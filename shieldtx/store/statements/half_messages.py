@@ -31,7 +31,7 @@ from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports.half_messages import CheckPlan, Preparation
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements.envelopes import envelope_columns, values_of
+from shieldtx.store.statements.envelope_columns import envelope_columns, values_of
 from shieldtx.store.tables import Tables, needs_operator
 
 HALF = OutboxStatus.HALF

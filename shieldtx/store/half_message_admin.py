@@ -19,9 +19,9 @@ from shieldtx.errors import IllegalTransition
 from shieldtx.ports.half_messages import Barrier
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_ends import HalfEnds
-from shieldtx.store.statements import half as sql
+from shieldtx.store.statements import half_messages as sql
 from shieldtx.store.statements.dead_letters import audit
-from shieldtx.store.statements.envelopes import envelope_of
+from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
 log = logging.getLogger(__name__)

@@ -23,10 +23,10 @@ from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSe
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
-from shieldtx.store.statements import repairs as sql
+from shieldtx.store.statements import repair as sql
 from shieldtx.store.statements.dead_letters import audit
-from shieldtx.store.statements.envelopes import envelope_of
-from shieldtx.store.statements.repairs import InboxKey
+from shieldtx.store.statements.envelope_columns import envelope_of
+from shieldtx.store.statements.repair import InboxKey
 from shieldtx.store.tables import Tables
 
 AUDIT_ACTION: Final = "repair"

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.statements.outbox import in_line_again
 from shieldtx.store.tables import Tables
 

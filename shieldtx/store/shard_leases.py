@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from shieldtx.ports import Holding
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.shard_count import ShardCount
-from shieldtx.store.statements import leases as sql
+from shieldtx.store.statements import shard_leases as sql
 from shieldtx.store.tables import Tables
 
 

@@ -15,8 +15,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements import reception as sql
-from shieldtx.store.statements.envelopes import columns_of
+from shieldtx.store.statements import receive as sql
+from shieldtx.store.statements.envelope_columns import columns_of
 from shieldtx.store.statements.inbox import batch_parameters
 from shieldtx.store.tables import Tables
 

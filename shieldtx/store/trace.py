@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, Row
 from shieldtx.domain.events import first_id_of, storable
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.statements import overview
+from shieldtx.store.statements import status
 from shieldtx.store.statements import trace as sql
 from shieldtx.store.tables import Tables
 from shieldtx.tracing.model import MOST_EVENTS, MOST_MARKS, Facts, Identity, KnownRow, Mark
@@ -30,7 +30,7 @@ class SqlTraceStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        self._now = overview.now(self._dialect)
+        self._now = status.now(self._dialect)
         self._insert = sql.insert_entries(tables, self._dialect)
 
     def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:

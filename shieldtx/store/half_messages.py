@@ -17,9 +17,9 @@ from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.single import for_single_statements
-from shieldtx.store.statements import checks
-from shieldtx.store.statements import half as sql
-from shieldtx.store.statements.envelopes import ENVELOPE_WIDTH, envelope_of
+from shieldtx.store.statements import half_message_checks
+from shieldtx.store.statements import half_messages as sql
+from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of
 from shieldtx.store.tables import Tables
 
 _CHECKS, _REASON = ENVELOPE_WIDTH, ENVELOPE_WIDTH + 1
@@ -45,12 +45,12 @@ class SqlHalfStore:
             LocalOutcome.COMMIT: sql.commit_alone(tables, d),
             LocalOutcome.ROLLBACK: sql.discard(tables, d, OutboxStatus.HALF),
         }
-        self._types_due = checks.types_due(tables, d, plan)
-        self._due = checks.due(tables, d, plan)
-        self._begin = checks.begin(tables, d, plan)
-        self._held = checks.held(tables, d)
-        self._note = checks.note(tables)
-        self._give_back = checks.give_back(tables, d)
+        self._types_due = half_message_checks.types_due(tables, d, plan)
+        self._due = half_message_checks.due(tables, d, plan)
+        self._begin = half_message_checks.begin(tables, d, plan)
+        self._held = half_message_checks.held(tables, d)
+        self._note = half_message_checks.note(tables)
+        self._give_back = half_message_checks.give_back(tables, d)
         self._park = sql.park(tables, d)
 
     def prepare(self, messages: Sequence[Preparation]) -> None:
@@ -90,7 +90,7 @@ class SqlHalfStore:
         """Return those of the event types that have a message due for a check."""
         if not event_types:
             return []
-        asked = checks.types_due_parameters(event_types)
+        asked = half_message_checks.types_due_parameters(event_types)
         with self._single.begin() as connection:
             return connection.scalars(self._types_due, asked).all()
 
@@ -104,11 +104,13 @@ class SqlHalfStore:
         """Take messages that are due for a check."""
         token = uuid4()
         with self._engine.begin() as connection:
-            asked = checks.due_parameters(event_type, limit)
+            asked = half_message_checks.due_parameters(event_type, limit)
             due = [(row[0], row[1]) for row in connection.execute(self._due, asked)]
             ids = _asked_together(due)
             rows = (
-                connection.execute(self._begin, checks.parameters(token, ids)).all() if ids else []
+                connection.execute(self._begin, half_message_checks.parameters(token, ids)).all()
+                if ids
+                else []
             )
         return CheckClaim(
             token=token,
@@ -122,14 +124,14 @@ class SqlHalfStore:
         """End messages, or keep why they could not be ended, in one transaction."""
         said = {a.check.envelope.id: a for a in answers}
         with self._engine.begin() as connection:
-            ids = checks.parameters(token, list(said))
+            ids = half_message_checks.parameters(token, list(said))
             # In the order of their ids, which is that of their preparation.
             held = connection.scalars(self._held, ids).all()
             for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
                 ended = [event_id for event_id in held if said[event_id].outcome is outcome]
                 self._ends.end(connection, ended, OutboxStatus.HALF, outcome)
             unknown = [
-                checks.note_parameters(token, event_id, reason=said[event_id].reason)
+                half_message_checks.note_parameters(token, event_id, reason=said[event_id].reason)
                 for event_id in held
                 if said[event_id].outcome is LocalOutcome.UNKNOWN
             ]
@@ -141,7 +143,7 @@ class SqlHalfStore:
         """Let checks that were not made be due at once."""
         if not unmade:
             return
-        parameters = checks.parameters(token, [check.envelope.id for check in unmade])
+        parameters = half_message_checks.parameters(token, [check.envelope.id for check in unmade])
         with self._engine.begin() as connection:
             connection.execute(self._held, parameters).all()
             connection.execute(self._give_back, parameters)

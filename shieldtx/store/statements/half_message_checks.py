@@ -30,7 +30,7 @@ from shieldtx.domain.events import storable
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.half_messages import CheckPlan
 from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.statements.envelopes import envelope_columns
+from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
 _TYPE = bindparam("of_type", type_=Text())

@@ -15,7 +15,7 @@ from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.retention import Purged
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import barrier, discards, trace
-from shieldtx.store.statements import purge as sql
+from shieldtx.store.statements import retention as sql
 from shieldtx.store.tables import Tables
 
 FIRST_ID: Final = UUID(int=0)
