@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from benchmarks.measures import BenchmarkFailed, Sample
-from shieldtx.embedded.processes import die_with_parent, log_tail
+from shieldtx.embedded.child_process import die_with_parent, log_tail
 
 ROOT: Final = Path(__file__).parent.parent
 BUILD: Final = ROOT / "build"

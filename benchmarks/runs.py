@@ -21,8 +21,8 @@ import psutil
 
 from benchmarks.children import BUILD, ROOT
 from benchmarks.measures import BenchmarkFailed
-from shieldtx.embedded.processes import log_tail
-from shieldtx.reconcile import launch
+from shieldtx.embedded.child_process import log_tail
+from shieldtx.reconcile import spark_launcher
 from shieldtx.reconcile.request import ReconcileRequest, to_json
 
 _EVERY_S: Final = 0.2
@@ -68,7 +68,7 @@ def reconcile(request: ReconcileRequest, *, without: int | None) -> Timed:
     """Run the reconciliation; raises BenchmarkFailed where it broke off."""
     memory, began = Memory(), time.monotonic()
     with memory.watched(without=without):
-        result = launch.run(request)
+        result = spark_launcher.run(request)
     wall = time.monotonic() - began
     if result.findings is None:
         raise BenchmarkFailed(result.problem)
@@ -93,7 +93,7 @@ def join(request: ReconcileRequest, *, without: int | None) -> Timed:
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=ROOT,
-            env={**os.environ, **launch.command()[1]},
+            env={**os.environ, **spark_launcher.command()[1]},
             check=False,
         )
     wall = time.monotonic() - began

@@ -13,7 +13,7 @@ from typing import Final
 from benchmarks.children import BUILD, ROOT
 from benchmarks.records import SOURCE
 from benchmarks.servers import Place
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 
 SHIELDTX: Final = Path(sys.executable).with_name("shieldtx")
 READY_S: Final = 60.0

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.buckets import Buckets
+from shieldtx.reconcile.digest_buckets import Buckets
 from shieldtx.reconcile.expectations import Received, Route, Sent
 
 from .digests import NO_EVENTS, RECEIVED, SENT, Digests

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.buckets import Buckets, buckets_for
+from shieldtx.reconcile.digest_buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from shieldtx.reconcile import report
 from shieldtx.reconcile.expectations import Expectation, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
-from shieldtx.reconcile.launch import PROGRESS
 from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, window_of
 
 from . import recorded, sources, topics, transforms, written

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from shieldtx.reconcile.buckets import Buckets
+from shieldtx.reconcile.digest_buckets import Buckets
 
 _PARTS = 4
 """Parts of a read of everything. Measured on 2 cores: four, with the fetch size of `databases`,

@@ -1,6 +1,6 @@
 """Processes with pipes that tests start: the kernel ends them when the tests end, however they do.
 
-Without a pipe to talk through, shieldtx.embedded.processes.ChildProcess does more.
+Without a pipe to talk through, shieldtx.embedded.child_process.ChildProcess does more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shieldtx.embedded.processes import die_with_parent
+from shieldtx.embedded.child_process import die_with_parent
 
 
 def start(command: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:

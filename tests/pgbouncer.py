@@ -12,9 +12,9 @@ from typing import Final
 from sqlalchemy import make_url
 
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.embedded.cluster import unprivileged_account
-from shieldtx.embedded.loopback import HOST, free_port
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
+from shieldtx.embedded.free_ports import HOST, free_port
+from shieldtx.embedded.postgres_cluster import unprivileged_account
 
 MISSING: Final = "pgbouncer is not installed (Debian, Ubuntu: apt-get install pgbouncer)"
 

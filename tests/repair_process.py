@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from shieldtx.reconcile.rows import listed_rows
+from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairs
 from tests.repairing import repair

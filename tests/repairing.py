@@ -15,8 +15,8 @@ from sqlalchemy import create_engine, text
 
 from shieldtx import Event, Refused
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair import Policy, Repair, RepairReport
-from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairs
 from shieldtx.store.tables import tables

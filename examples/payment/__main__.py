@@ -29,7 +29,7 @@ from examples.payment.bank import HOST, LIMIT_CENTS, PHASES, Ledger
 from examples.payment.shop import Bank, Order, PaymentRefused, Shop
 from examples.retail.stage import PROJECT
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.testing.memory_broker import MemoryBroker
 
 CUSTOMERS = ("Ada", "Bo", "Cleo", "Dov")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from examples.retail.stage import Stage
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.requirements import ServerFailed
 
 SHIELDTX = Path(sys.executable).with_name("shieldtx")

@@ -25,9 +25,9 @@ from shieldtx.cli.recording import run_stored
 from shieldtx.errors import AlreadyRunning, ConfigurationError
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import Outcome
-from shieldtx.reconcile.launch import ReconcileRequest, ReconcileResult
-from shieldtx.reconcile.report.summary import remarks, summary_table
+from shieldtx.reconcile.report.terminal import remarks, summary_table
 from shieldtx.reconcile.request import EVERYTHING, Selection
+from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.scheduling.cron import run_by_crontab
 
 log = logging.getLogger(__name__)

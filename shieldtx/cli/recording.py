@@ -14,9 +14,9 @@ from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import Outcome
-from shieldtx.reconcile.launch import ReconcileRequest, ReconcileResult, run
+from shieldtx.reconcile.incremental import is_good, mode_of, selection_since, watermarks_of
 from shieldtx.reconcile.request import Selection
-from shieldtx.reconcile.runs import is_good, mode_of, selection_since, watermarks_of
+from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult, run
 from shieldtx.store.reconciliation_runs import SqlReconcileRuns
 from shieldtx.store.tables import tables
 

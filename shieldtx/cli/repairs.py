@@ -25,6 +25,7 @@ from shieldtx.cli.recording import stored_runs
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports.repair import RepairStore
 from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
+from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair import (
     PART_OF_RETENTION,
     REPAIRED,
@@ -34,7 +35,6 @@ from shieldtx.reconcile.repair import (
     planned,
 )
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.reconcile.rows import ListedRow, listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.connections import open_engine
 from shieldtx.store.reconciliation_runs import ABANDONED, SqlReconcileRuns, StoredRun

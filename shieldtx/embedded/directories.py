@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from shieldtx.embedded.processes import Account
+from shieldtx.embedded.child_process import Account
 from shieldtx.embedded.requirements import EmbeddedError
 
 _OWNER_LOCK: Final = "owner.lock"

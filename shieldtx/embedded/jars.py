@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.directories import exclusive
-from shieldtx.embedded.processes import ChildProcess
 from shieldtx.embedded.requirements import (
     INSTALL_EXTRA,
     DownloadFailed,

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
+from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.directories import ServerDirectory
+from shieldtx.embedded.free_ports import HOST, free_port
 from shieldtx.embedded.jars import fetch_kafka
-from shieldtx.embedded.loopback import HOST, free_port
-from shieldtx.embedded.processes import ChildProcess
 from shieldtx.embedded.requirements import EmbeddedError, require_java
 
 READY_S: Final = 60.0

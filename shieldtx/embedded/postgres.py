@@ -12,15 +12,15 @@ from urllib.parse import urlencode
 import psycopg
 from psycopg import sql
 
-from shieldtx.embedded.cluster import (
+from shieldtx.embedded.child_process import ChildProcess
+from shieldtx.embedded.directories import ServerDirectory
+from shieldtx.embedded.free_ports import HOST, free_port
+from shieldtx.embedded.postgres_cluster import (
     SUPERUSER,
     initialised_data,
     programs,
     unprivileged_account,
 )
-from shieldtx.embedded.directories import ServerDirectory
-from shieldtx.embedded.loopback import HOST, free_port
-from shieldtx.embedded.processes import ChildProcess
 from shieldtx.embedded.requirements import EmbeddedError
 
 READY_S: Final = 60.0

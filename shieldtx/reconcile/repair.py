@@ -22,7 +22,7 @@ from shieldtx.ports.repair import (
     RowSeen,
 )
 from shieldtx.reconcile.expectations import NOBODY
-from shieldtx.reconcile.rows import ListedRow
+from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 
 REPAIRED: Final = (

@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.store.schema import Schema
 from tests.acceptance import forked
 from tests.acceptance.shop import GATE

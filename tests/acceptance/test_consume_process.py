@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 from tests.acceptance.conftest import Shop, first_of_each_key, status_of
 from tests.conftest import Eventually
 

@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack
 
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.embedded.loopback import free_port
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
+from shieldtx.embedded.free_ports import free_port
 from tests.acceptance.conftest import (
     LEASE_S,
     Shop,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shieldtx.embedded.loopback import free_port
+from shieldtx.embedded.free_ports import free_port
 from tests.acceptance.conftest import Shop
 
 

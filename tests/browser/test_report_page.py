@@ -9,7 +9,7 @@ import pytest
 
 from shieldtx.reconcile import report
 from shieldtx.reconcile.findings import OutputFolder
-from shieldtx.reconcile.report import wording
+from shieldtx.reconcile.report import labels
 from tests.findings import HOSTILE_AS_SHOWN, nights
 
 NIGHTS = nights()
@@ -155,13 +155,11 @@ def test_the_numbers_of_the_page_are_those_of_the_findings(chromium, pages, nigh
     assert len(shown) == len(found.by_pair)
     for row, counts in zip(shown, found.by_pair.values(), strict=True):
         assert sorted(row["counts"]) == sorted(
-            f"{counts[verdict]:,} {wording.name(verdict)}" for verdict in wording.present(counts)
+            f"{counts[verdict]:,} {labels.name(verdict)}" for verdict in labels.present(counts)
         )
         assert row["all"] == f"{counts.total():,}"
-    totals = wording.weighed(found.totals)
-    assert chromium.value(TILES) == [
-        [f"{totals[w]:,}", wording.WEIGHTS[w]] for w in wording.WEIGHTS
-    ]
+    totals = labels.weighed(found.totals)
+    assert chromium.value(TILES) == [[f"{totals[w]:,}", labels.WEIGHTS[w]] for w in labels.WEIGHTS]
 
 
 def test_the_numbers_of_each_day_are_those_of_the_findings(chromium, pages):

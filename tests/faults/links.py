@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from typing import Final
 
-from shieldtx.embedded.loopback import HOST
+from shieldtx.embedded.free_ports import HOST
 from tests.faults.effects import (
     TO_CLIENT,
     TO_SERVER,

@@ -14,8 +14,8 @@ from typing import Any, Final
 from shieldtx.cli import main, repairs
 from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import Outcome, OutputFolder
+from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from tests.faults.bank import MARKER, TRANSFERRED, auditors_of
 from tests.faults.banks import Banks

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
-from shieldtx.embedded.loopback import HOST, free_port
+from shieldtx.embedded.free_ports import HOST, free_port
 from tests.faults.effects import (
     BOTH,
     TO_CLIENT,

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient, TopicPartition
 
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.embedded.loopback import HOST, free_port
+from shieldtx.embedded.free_ports import HOST, free_port
 
 ADMIN_S = 20.0
 FIRST, SECOND = 1, 2

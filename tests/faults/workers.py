@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shieldtx.cli import main
-from shieldtx.embedded.processes import PR_SET_PDEATHSIG, ChildProcess
+from shieldtx.embedded.child_process import PR_SET_PDEATHSIG, ChildProcess
 from tests.standstill import frozen
 
 _FORKS = multiprocessing.get_context("forkserver")

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.embedded.loopback import free_port
+from shieldtx.embedded.free_ports import free_port
 from shieldtx.store.schema import Schema
 from tests.faults import history
 from tests.faults.bank import DOWNSTREAM_TABLES, OPENING_BALANCE, UPSTREAM_TABLES

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from shieldtx.embedded import ServerFailed
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 from tests import children
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ signal.pause()
 PARENT = """
 import signal, sys
 from pathlib import Path
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 child = ChildProcess.start(["sleep", "600"], name="sleeper", log=Path(sys.argv[1]))
 print(child.pid, flush=True)
 signal.pause()

@@ -21,7 +21,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from sqlalchemy import create_engine, text
 
 from shieldtx.embedded import EmbeddedError, EmbeddedKafka, EmbeddedPostgres, ServerFailed
-from shieldtx.embedded.loopback import HOST, accepts_connections, free_port
+from shieldtx.embedded.free_ports import HOST, accepts_connections, free_port
 from shieldtx.embedded.requirements import require_package
 from tests import children
 

@@ -17,7 +17,7 @@ import pytest
 from psycopg.errors import DiskFull
 
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
 from tests.faults import clocks, disks
 from tests.faults.disks import SmallDisk
 

@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.embedded.loopback import HOST, free_port
+from shieldtx.embedded.free_ports import HOST, free_port
 from tests.faults import proxy as protocols
 from tests.faults.proxy import TO_CLIENT, TO_SERVER, Api, FaultProxy, Then
 

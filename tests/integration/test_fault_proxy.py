@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from shieldtx.embedded.loopback import HOST, accepts_connections, free_port
+from shieldtx.embedded.free_ports import HOST, accepts_connections, free_port
 from tests.faults.effects import Latency
 from tests.faults.proxy import TO_CLIENT, TO_SERVER, Api, FaultProxy, Wire, kafka
 

@@ -25,7 +25,7 @@ from shieldtx.brokers.kafka.broker import (
     KafkaTopics,
 )
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.embedded.loopback import free_port
+from shieldtx.embedded.free_ports import free_port
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from shieldtx.ports import Delivery, Outcome, Record
 

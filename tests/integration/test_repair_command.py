@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from shieldtx.cli.program import program
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
-from shieldtx.reconcile.rows import ListedRow
+from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import SqlReconcileRuns
 from tests.repairing import Pair, listed, write_parquet

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.rows import listed_rows
+from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from tests import children
 from tests.repair_process import BATCH, PLACES

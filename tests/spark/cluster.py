@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pyspark
 
-from shieldtx.embedded.loopback import HOST, free_port
-from shieldtx.embedded.processes import ChildProcess
+from shieldtx.embedded.child_process import ChildProcess
+from shieldtx.embedded.free_ports import HOST, free_port
 
 READY_S = 90
 _SPARK = Path(pyspark.__file__).parent

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from shieldtx.embedded.loopback import HOST, free_port
+from shieldtx.embedded.free_ports import HOST, free_port
 from tests.spark.cluster import alive_workers
 
 ANSWERS = [

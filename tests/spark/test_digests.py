@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
-from shieldtx.reconcile.buckets import Buckets
+from shieldtx.reconcile.digest_buckets import Buckets
 from shieldtx.reconcile.request import ReconcileRequest
 from spark import books, digests
 from spark.databases import Databases

@@ -21,7 +21,7 @@ from sqlalchemy import make_url, text
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile import launch
+from shieldtx.reconcile import spark_launcher
 from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
 from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
 from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
@@ -364,7 +364,7 @@ def wait_for_job(silent_server, log):
 def start_job(orders, stock, silent_server, folder, jdbc_jar):
     """Start the job's process, and return it once it waits for a database that never answers."""
     asked = request_to(silent_server, orders, stock, folder, jdbc_jar)
-    arguments, environment = launch.command()
+    arguments, environment = spark_launcher.command()
     log = OutputFolder(path=folder).log
     with log.open("wb") as said:
         process = subprocess.Popen(
@@ -439,7 +439,7 @@ def test_a_folder_with_rows_of_somebody_else_is_left_alone(orders, stock, tmp_pa
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.txt").write_text("three years of work")
     with pytest.raises(ConfigurationError, match="choose another folder"):
-        launch.run(request(orders, stock, tmp_path, None))
+        spark_launcher.run(request(orders, stock, tmp_path, None))
     assert (tmp_path / "rows" / "thesis.txt").exists()
 
 
@@ -449,14 +449,14 @@ def test_a_machine_without_spark_or_java_is_told_what_to_install(
     asked = request(orders, stock, tmp_path, None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="JAVA_HOME"):
-        launch.run(asked)
+        spark_launcher.run(asked)
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match="Java 17"):
-        launch.run(asked)
-    monkeypatch.setattr(launch, "find_spec", lambda _: None)
+        spark_launcher.run(asked)
+    monkeypatch.setattr(spark_launcher, "find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'shieldtx\[spark\]'"):
-        launch.run(asked)
+        spark_launcher.run(asked)
 
 
 def test_a_window_judges_the_events_written_in_it_and_looks_up_their_partners(

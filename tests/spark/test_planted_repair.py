@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 from shieldtx import Settings, ShieldTx
 from shieldtx.reconcile.findings import OutputFolder
+from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
-from shieldtx.reconcile.rows import listed_rows
 from shieldtx.store.repair import SqlRepairs
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.services import drain

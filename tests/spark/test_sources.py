@@ -13,7 +13,7 @@ from sqlalchemy import make_url, text
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile.buckets import Buckets, buckets_for
+from shieldtx.reconcile.digest_buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ReconcileRequest
 from spark import reads, servers, sources

@@ -20,8 +20,8 @@ from shieldtx.domain.reasons import WITH_TRACEBACK
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerUnavailable, SchemaMismatch
 from shieldtx.reconcile.findings import Bounds, Count, Findings, Outcome, OutputFolder, Pair
-from shieldtx.reconcile.launch import ReconcileResult
 from shieldtx.reconcile.rules import Verdict
+from shieldtx.reconcile.spark_launcher import ReconcileResult
 from shieldtx.reconcile.window import Window
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx.domain.events import new_event_id
-from shieldtx.reconcile.buckets import ONE, buckets_for
+from shieldtx.reconcile.digest_buckets import ONE, buckets_for
 
 LAST = UUID(int=(1 << 128) - 1)
 IDS = st.uuids(allow_nil=True)

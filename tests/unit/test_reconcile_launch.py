@@ -11,7 +11,7 @@ import pytest
 
 from shieldtx._resources import PACKAGE
 
-SHOW = "from shieldtx.reconcile.launch import command; print(*command()[0])"
+SHOW = "from shieldtx.reconcile.spark_launcher import command; print(*command()[0])"
 
 
 @pytest.mark.parametrize(

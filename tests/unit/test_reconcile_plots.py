@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.reconcile.report import plots
-from shieldtx.reconcile.report.axes import CountAxis, DayAxis, DelayAxis, apart, short
+from shieldtx.reconcile.report import charts
+from shieldtx.reconcile.report.chart_axes import CountAxis, DayAxis, DelayAxis, apart, short
 from shieldtx.reconcile.report.daily import daily
 from tests.findings import BACK, PAIR, a_crowd, days, findings
 from tests.pages import Page
@@ -37,7 +37,7 @@ def lines(drawing, percentile):
 
 def delays(*of_days, title="Delay"):
     each = [(FIRST + timedelta(days=n), delay) for n, delay in enumerate(of_days)]
-    return plots.delays(each, title=title, identity="d")
+    return charts.delays(each, title=title, identity="d")
 
 
 @given(st.integers(0, 10**12))
@@ -101,14 +101,14 @@ def test_numbers_at_axes_are_short(count, text):
 def test_bars_are_as_high_as_their_events():
     two = (replace(days(PAIR, 1)[0], events=100), replace(days(PAIR, 1)[0], events=50))
     two = (replace(two[0], day=FIRST), replace(two[1], day=FIRST + timedelta(days=1)))
-    (_, y, _, high), (_, _, _, low) = rectangles(plots.counts(two, identity="c"), "bar")
-    assert (y, high) == (plots.TOP, plots.BOTTOM - plots.TOP)
+    (_, y, _, high), (_, _, _, low) = rectangles(charts.counts(two, identity="c"), "bar")
+    assert (y, high) == (charts.TOP, charts.BOTTOM - charts.TOP)
     assert low == pytest.approx(high / 2)
 
 
 def test_mismatches_stand_on_top_of_the_rest_and_the_bar_keeps_its_height():
     day = replace(days(PAIR, 1)[0], events=100, mismatches=25)
-    drawing = plots.counts([day], identity="c")
+    drawing = charts.counts([day], identity="c")
     (x, rest_y, width, rest), (wrong_x, wrong_y, wrong_width, wrong) = (
         *rectangles(drawing, "bar"),
         *rectangles(drawing, "bar wrong"),
@@ -120,31 +120,31 @@ def test_mismatches_stand_on_top_of_the_rest_and_the_bar_keeps_its_height():
 
 def test_one_mismatch_among_a_million_can_be_seen():
     day = replace(days(PAIR, 1)[0], events=1_000_000, mismatches=1)
-    ((_, _, _, height),) = rectangles(plots.counts([day], identity="c"), "bar wrong")
+    ((_, _, _, height),) = rectangles(charts.counts([day], identity="c"), "bar wrong")
     assert height >= 2
 
 
 def test_a_day_without_events_has_no_bar():
     none = replace(days(PAIR, 1)[0], events=0, mismatches=0)
-    drawing = plots.counts([none], identity="c")
+    drawing = charts.counts([none], identity="c")
     assert "<rect" not in drawing
     assert "0 events, 0 mismatches" in drawing
 
 
 def test_bars_stay_inside_and_apart_for_as_many_days_as_are_shown():
-    drawing = plots.counts(days(PAIR, plots.DAYS_SHOWN), identity="c")
+    drawing = charts.counts(days(PAIR, charts.DAYS_SHOWN), identity="c")
     bars = sorted(rectangles(drawing, "bar"))
-    assert len(bars) == plots.DAYS_SHOWN
-    assert bars[0][0] >= plots.LEFT
-    assert bars[-1][0] + bars[-1][2] <= plots.RIGHT
+    assert len(bars) == charts.DAYS_SHOWN
+    assert bars[0][0] >= charts.LEFT
+    assert bars[-1][0] + bars[-1][2] <= charts.RIGHT
     assert all(x + width < following for (x, _, width, _), (following, *_) in pairwise(bars))
 
 
 def test_each_percentile_has_its_line_and_a_higher_one_lies_higher():
     drawing = delays((10, 20, 30), (20, 40, 80))
-    [p50], [p90], [p99] = (lines(drawing, name) for name in plots.PERCENTILES)
+    [p50], [p90], [p99] = (lines(drawing, name) for name in charts.PERCENTILES)
     assert all(a[1] > b[1] > c[1] for a, b, c in zip(p50, p90, p99, strict=True))
-    assert all(name in Page(drawing).text for name in plots.PERCENTILES)
+    assert all(name in Page(drawing).text for name in charts.PERCENTILES)
 
 
 def test_a_day_without_delays_breaks_the_lines():
@@ -165,11 +165,11 @@ def test_without_delays_there_is_no_plot():
 def test_delays_of_nothing_and_below_nothing_lie_at_the_foot():
     drawing = delays((-5_000, 0, 10), (-5_000, 0, 10))
     [p50], [p90] = lines(drawing, "p50"), lines(drawing, "p90")
-    assert {y for _, y in (*p50, *p90)} == {plots.BOTTOM}
+    assert {y for _, y in (*p50, *p90)} == {charts.BOTTOM}
 
 
 def test_a_plot_says_in_words_what_it_shows():
-    page = Page(plots.counts(days(PAIR, 5), identity="c"))
+    page = Page(charts.counts(days(PAIR, 5), identity="c"))
     title, description, *_ = page.titles
     assert title == "Events by the day on which they were written"
     assert description.startswith("2026-01-11 to 2026-01-15: ")
@@ -195,8 +195,8 @@ def test_days_are_in_order_whatever_order_they_come_in():
 
 def test_of_many_days_the_latest_are_shown_and_mismatches_of_the_others_are_told():
     page = Page(daily(a_crowd()))
-    assert len(page.tables[0]) == 1 + plots.DAYS_SHOWN
-    earlier = days(PAIR, 400)[: -plots.DAYS_SHOWN]
+    assert len(page.tables[0]) == 1 + charts.DAYS_SHOWN
+    earlier = days(PAIR, 400)[: -charts.DAYS_SHOWN]
     wrong = sum(day.mismatches for day in earlier)
     assert f"308 earlier days not shown, with {wrong} mismatches." in page.text
 

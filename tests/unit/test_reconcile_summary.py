@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from shieldtx.reconcile.report.summary import remarks, summary_table
+from shieldtx.reconcile.report.terminal import remarks, summary_table
 from shieldtx.reconcile.verdicts import Verdict
 from tests.findings import BACK, PAIR, a_crowd, a_night, findings, hostile
 

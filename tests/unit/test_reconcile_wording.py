@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from shieldtx.reconcile.repair import REPAIRED
-from shieldtx.reconcile.report import wording
+from shieldtx.reconcile.report import labels
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
@@ -40,18 +40,18 @@ from tests.findings import BACK, NOON, PAIR, TOPIC, findings
     ],
 )
 def test_the_headline_says_how_the_run_ended(found, headline):
-    assert wording.headline(found) == headline
+    assert labels.headline(found) == headline
 
 
 def test_directions_say_what_goes_from_where_to_where():
-    assert wording.direction(PAIR) == "orders → stock, events"
-    assert wording.direction(BACK) == "stock → orders, rollbacks"
-    assert wording.direction(TOPIC) == "orders → topics, events"
+    assert labels.direction(PAIR) == "orders → stock, events"
+    assert labels.direction(BACK) == "stock → orders, rollbacks"
+    assert labels.direction(TOPIC) == "orders → topics, events"
 
 
 def test_events_are_added_up_by_weight():
     counts = {Verdict.MATCHED: 5, Verdict.REFUSED: 2, Verdict.STUCK: 1, Verdict.TOO_OLD: 3}
-    assert wording.weighed(counts) == {
+    assert labels.weighed(counts) == {
         Weight.MISMATCH: 1,
         Weight.NOTE: 0,
         Weight.UNJUDGED: 3,
@@ -60,7 +60,7 @@ def test_events_are_added_up_by_weight():
 
 
 def test_every_weight_has_its_words():
-    assert set(wording.WEIGHTS) == set(Weight)
+    assert set(labels.WEIGHTS) == set(Weight)
 
 
 @pytest.mark.parametrize(
@@ -86,28 +86,28 @@ def test_every_weight_has_its_words():
     ],
 )
 def test_what_a_run_looked_at_is_a_sentence(selection, sentence):
-    assert wording.selected(selection) == sentence
+    assert labels.selected(selection) == sentence
 
 
 def test_a_window_is_told_by_its_ends_and_how_far_it_lies_behind():
     window = Window(watermark=NOON - timedelta(hours=5), horizon=NOON - timedelta(days=7))
-    assert wording.from_when(window) == "2026-01-08 12:00:00 UTC"
-    assert wording.until_when(window, NOON) == "2026-01-15 07:00:00 UTC (5 h before the run)"
-    assert wording.from_when(Window(watermark=NOON)) == "the first row"
+    assert labels.from_when(window) == "2026-01-08 12:00:00 UTC"
+    assert labels.until_when(window, NOON) == "2026-01-15 07:00:00 UTC (5 h before the run)"
+    assert labels.from_when(Window(watermark=NOON)) == "the first row"
 
 
 def test_a_clock_that_is_ahead_is_told_as_such():
     window = Window(watermark=NOON + timedelta(minutes=45))
-    assert wording.until_when(window, NOON) == (
+    assert labels.until_when(window, NOON) == (
         "2026-01-15 12:45:00 UTC (45 min after it began, by that clock)"
     )
 
 
 def test_times_are_told_in_utc_whatever_their_zone():
     when = datetime(2026, 1, 15, 13, 0, 0, 123_456, tzinfo=timezone(timedelta(hours=1)))
-    assert wording.moment(when) == "2026-01-15 12:00:00 UTC"
-    assert wording.instant(when) == "2026-01-15 12:00:00.123"
-    assert wording.moment(None) == ""
+    assert labels.moment(when) == "2026-01-15 12:00:00 UTC"
+    assert labels.instant(when) == "2026-01-15 12:00:00.123"
+    assert labels.moment(None) == ""
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,17 @@ def test_times_are_told_in_utc_whatever_their_zone():
     ],
 )
 def test_durations_are_told_in_their_largest_units(seconds, text):
-    assert wording.duration(seconds) == text
+    assert labels.duration(seconds) == text
 
 
 def test_a_repair_is_offered_where_the_advice_is_to_repair_and_the_run_is_kept():
     repairable = findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1), run_id="2026-01-15 a")
-    assert wording.repair_command(repairable) == "shieldtx reconcile repair '2026-01-15 a'"
-    assert wording.repair_command(findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1))) is None
-    assert wording.repair_command(findings((PAIR, Verdict.PARKED, 1), run_id="a")) is None
-    assert wording.repair_command(findings((PAIR, Verdict.MATCHED, 1), run_id="a")) is None
+    assert labels.repair_command(repairable) == "shieldtx reconcile repair '2026-01-15 a'"
+    assert labels.repair_command(findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1))) is None
+    assert labels.repair_command(findings((PAIR, Verdict.PARKED, 1), run_id="a")) is None
+    assert labels.repair_command(findings((PAIR, Verdict.MATCHED, 1), run_id="a")) is None
 
 
 def test_what_is_said_to_be_repaired_is_repaired():
-    repairable = {verdict for verdict in Verdict if wording.is_repairable(verdict)}
+    repairable = {verdict for verdict in Verdict if labels.is_repairable(verdict)}
     assert repairable == set(REPAIRED)

@@ -13,8 +13,8 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
+from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, Step, planned, step_of
-from shieldtx.reconcile.rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shieldtx.reconcile.findings import Day, Findings, Pair
-from shieldtx.reconcile.report import plots, wording
+from shieldtx.reconcile.report import charts, labels
 from shieldtx.reconcile.report.markup import Markup, element, foreign, joined, table
 
 _UNTIL_PUBLISHED = "From written to published"
 _UNTIL_SETTLED = "From written to settled downstream"
-_PERCENTILES = ", ".join(plots.PERCENTILES)
+_PERCENTILES = ", ".join(charts.PERCENTILES)
 _HEADS = (
     *("Day (UTC)", "Events", "Mismatches"),
     *(f"Published: {_PERCENTILES}", f"Settled: {_PERCENTILES}"),
@@ -41,15 +41,15 @@ def daily(findings: Findings) -> Markup:
 
 
 def _part(pair: Pair, days: Sequence[Day], number: int) -> Markup:
-    shown = days[-plots.DAYS_SHOWN :]
+    shown = days[-charts.DAYS_SHOWN :]
     drawings = (
         (
             "Events, and mismatches among them",
-            plots.counts(shown, identity=f"plot-{number}-events"),
+            charts.counts(shown, identity=f"plot-{number}-events"),
         ),
         (
             _UNTIL_PUBLISHED,
-            plots.delays(
+            charts.delays(
                 [(day.day, day.publish_ms) for day in shown],
                 title=_UNTIL_PUBLISHED,
                 identity=f"plot-{number}-published",
@@ -57,7 +57,7 @@ def _part(pair: Pair, days: Sequence[Day], number: int) -> Markup:
         ),
         (
             _UNTIL_SETTLED,
-            plots.delays(
+            charts.delays(
                 [(day.day, day.effect_ms) for day in shown],
                 title=_UNTIL_SETTLED,
                 identity=f"plot-{number}-settled",
@@ -66,8 +66,8 @@ def _part(pair: Pair, days: Sequence[Day], number: int) -> Markup:
     )
     return element(
         "section",
-        element("h3", foreign(wording.direction(pair)), ", ", foreign(pair.group)),
-        _earlier(days[: -plots.DAYS_SHOWN]),
+        element("h3", foreign(labels.direction(pair)), ", ", foreign(pair.group)),
+        _earlier(days[: -charts.DAYS_SHOWN]),
         element(
             "div",
             *(
@@ -88,8 +88,8 @@ def _earlier(days: Sequence[Day]) -> Markup | None:
     mismatches = sum(day.mismatches for day in days)
     return element(
         "p",
-        f"{wording.counted(len(days), 'earlier day', 'earlier days')} not shown, with "
-        f"{wording.counted(mismatches, 'mismatch', 'mismatches')}.",
+        f"{labels.counted(len(days), 'earlier day', 'earlier days')} not shown, with "
+        f"{labels.counted(mismatches, 'mismatch', 'mismatches')}.",
         class_="soft",
     )
 
@@ -115,5 +115,5 @@ def _numbers(days: Sequence[Day]) -> Markup:
 def _delays(delays: tuple[float, ...] | None) -> str:
     if not delays:
         return "\N{EN DASH}"
-    whole = (wording.duration(each / 1000).replace(" ", "\N{NO-BREAK SPACE}") for each in delays)
+    whole = (labels.duration(each / 1000).replace(" ", "\N{NO-BREAK SPACE}") for each in delays)
     return ", ".join(whole)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from shieldtx.reconcile.findings import TOPICS, Findings, FoundRow
-from shieldtx.reconcile.report import wording
+from shieldtx.reconcile.report import labels
 from shieldtx.reconcile.report.markup import (
     Markup,
     code,
@@ -31,7 +31,7 @@ _MASKED = "masked; `--show-payloads` shows it"
 def mismatches(findings: Findings) -> Markup:
     """Return a part for each mismatch, and for any other verdict of which rows are given."""
     given = {row.verdict for row in findings.first_rows}
-    shown = [v for v in wording.present(findings.totals) if v.is_mismatch or v in given]
+    shown = [v for v in labels.present(findings.totals) if v.is_mismatch or v in given]
     if not shown:
         return element("p", "None.")
     return joined(
@@ -50,7 +50,7 @@ def _part(verdict: Verdict, findings: Findings) -> Markup:
     number = findings.totals[verdict]
     return element(
         "section",
-        element("h3", f"{wording.name(verdict).capitalize()}: {number:,}"),
+        element("h3", f"{labels.name(verdict).capitalize()}: {number:,}"),
         element("p", verdict.meaning),
         element("p", element("b", "What to do: "), with_code(verdict.advice)),
         _share(len(rows), number),
@@ -79,7 +79,7 @@ def _row(row: FoundRow) -> Markup:
 
 def _origin(row: FoundRow) -> Iterable[tuple[str, Markup]]:
     of_topics = row.pair.downstream == TOPICS
-    yield "Events", foreign(wording.direction(row.pair))
+    yield "Events", foreign(labels.direction(row.pair))
     if not of_topics:
         yield "Group", foreign(row.pair.group)
     yield "Topic", foreign(row.topic)
@@ -113,12 +113,12 @@ def _times(row: FoundRow) -> Iterable[tuple[str, Markup]]:
 def _time(when: datetime | None, before: datetime | None) -> Markup:
     if when is None:
         return joined(_UNKNOWN)
-    exact = element("time", wording.instant(when), datetime=when.isoformat(timespec="microseconds"))
+    exact = element("time", labels.instant(when), datetime=when.isoformat(timespec="microseconds"))
     if before is None:
         return exact
     gone = (when - before).total_seconds()
     sign = "+" if gone >= 0 else ""
-    return joined(exact, " ", element("small", f"{sign}{wording.duration(gone)}"))
+    return joined(exact, " ", element("small", f"{sign}{labels.duration(gone)}"))
 
 
 def _payload(payload: str | None) -> Markup:
@@ -127,5 +127,5 @@ def _payload(payload: str | None) -> Markup:
     cut = len(payload) - PAYLOAD_LETTERS
     return joined(
         element("p", code(payload[:PAYLOAD_LETTERS])),
-        f"and {wording.counted(cut, 'more character', 'more characters')}" if cut > 0 else None,
+        f"and {labels.counted(cut, 'more character', 'more characters')}" if cut > 0 else None,
     )

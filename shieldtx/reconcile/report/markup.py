@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from shieldtx.reconcile.report.wording import visible
+from shieldtx.reconcile.report.labels import visible
 
 _VOID = frozenset({"br"})
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from string import Template
 
 from shieldtx.reconcile.findings import Bounds, Findings, Outcome
-from shieldtx.reconcile.report import found, wording
+from shieldtx.reconcile.report import found, labels
 from shieldtx.reconcile.report.daily import daily
 from shieldtx.reconcile.report.markup import (
     Markup,
@@ -35,11 +35,11 @@ def page(findings: Findings) -> str:
     outcome = findings.outcome
     return Template(template).substitute(
         title=joined(
-            f"shieldtx reconciliation, {wording.moment(findings.started_at)}: "
+            f"shieldtx reconciliation, {labels.moment(findings.started_at)}: "
             f"{outcome.name.replace('_', ' ').lower()}"
         ),
         weight=_WEIGHTS[outcome].lower(),
-        headline=joined(wording.headline(findings)),
+        headline=joined(labels.headline(findings)),
         run=_run(findings),
         tiles=_tiles(findings),
         unjudged=_unjudged(findings),
@@ -56,22 +56,22 @@ def _run(findings: Findings) -> Markup:
     return definitions(
         [
             ("Run", foreign(findings.run_id) if findings.run_id else "not stored"),
-            ("Started", f"{wording.moment(findings.started_at)}, by this machine's clock"),
-            ("Took", wording.duration(findings.seconds)),
-            ("Margin", f"{wording.duration(findings.margin)}: what is younger is in flight"),
-            ("Looked at", foreign(wording.selected(findings.selection))),
+            ("Started", f"{labels.moment(findings.started_at)}, by this machine's clock"),
+            ("Took", labels.duration(findings.seconds)),
+            ("Margin", f"{labels.duration(findings.margin)}: what is younger is in flight"),
+            ("Looked at", foreign(labels.selected(findings.selection))),
         ],
         class_="facts run",
     )
 
 
 def _tiles(findings: Findings) -> Markup:
-    totals = wording.weighed(findings.totals)
+    totals = labels.weighed(findings.totals)
     tiles = (
         element(
             "li",
             element("b", f"{number:,}"),
-            wording.WEIGHTS[weight],
+            labels.WEIGHTS[weight],
             class_=f"{weight.lower()}{'' if number else ' none'}",
         )
         for weight, number in totals.items()
@@ -84,7 +84,7 @@ def _unjudged(findings: Findings) -> Markup:
     hindered: dict[str, list[str]] = {}
     for bounds in findings.bounds:
         if bounds.window.obstacle:
-            hindered.setdefault(bounds.window.obstacle, []).append(wording.direction(bounds))
+            hindered.setdefault(bounds.window.obstacle, []).append(labels.direction(bounds))
     hindrances = [
         *(
             joined(element("b", foreign("; ".join(directions))), ": ", foreign(obstacle))
@@ -95,11 +95,11 @@ def _unjudged(findings: Findings) -> Markup:
     others = [
         *(
             joined(
-                element("b", f"{findings.totals[v]:,} {wording.name(v)}"),
+                element("b", f"{findings.totals[v]:,} {labels.name(v)}"),
                 ": ",
                 with_code(f"{v.meaning} What to do: {v.advice}"),
             )
-            for v in wording.present(findings.totals)
+            for v in labels.present(findings.totals)
             if v.weight is Weight.UNJUDGED
         ),
         *(joined("Left out: ", foreign(sentence), ".") for sentence in findings.left_out),
@@ -117,11 +117,11 @@ def _unjudged(findings: Findings) -> Markup:
 
 
 def _repair(findings: Findings) -> Markup:
-    repairable = [v for v in wording.present(findings.totals) if wording.is_repairable(v)]
+    repairable = [v for v in labels.present(findings.totals) if labels.is_repairable(v)]
     if not repairable:
         return joined()
-    command = wording.repair_command(findings)
-    help_for = ", ".join(f"{wording.name(v)} ({findings.totals[v]:,})" for v in repairable)
+    command = labels.repair_command(findings)
+    help_for = ", ".join(f"{labels.name(v)} ({findings.totals[v]:,})" for v in repairable)
     return element(
         "section",
         element("h2", "What can be repaired", id="repair-heading"),
@@ -144,14 +144,14 @@ def _repair(findings: Findings) -> Markup:
 def _verdicts(findings: Findings) -> Markup:
     if not findings.counts:
         return element("p", "There were no events to compare.")
-    totals = wording.weighed(findings.totals)
+    totals = labels.weighed(findings.totals)
     always = (Weight.MISMATCH, Weight.CLEAN)
     weights = [w for w, number in totals.items() if number or w in always]
     return table(
-        ["Events", "Group or topic", *(wording.WEIGHTS[w].capitalize() for w in weights), "All"],
+        ["Events", "Group or topic", *(labels.WEIGHTS[w].capitalize() for w in weights), "All"],
         (
             [
-                foreign(wording.direction(pair)),
+                foreign(labels.direction(pair)),
                 foreign(pair.group),
                 *(_counts(counts, weight) for weight in weights),
                 f"{counts.total():,}",
@@ -165,14 +165,14 @@ def _verdicts(findings: Findings) -> Markup:
 
 
 def _counts(counts: Mapping[Verdict, int], weight: Weight) -> Markup:
-    verdicts = [v for v in wording.present(counts) if v.weight is weight]
+    verdicts = [v for v in labels.present(counts) if v.weight is weight]
     if not verdicts:
         return element("span", "0", class_="none")
     return joined(*(_count(verdict, counts[verdict]) for verdict in verdicts))
 
 
 def _count(verdict: Verdict, rows: int) -> Markup:
-    name: str = wording.name(verdict)
+    name: str = labels.name(verdict)
     if verdict.is_mismatch:
         name = element("a", name, href=f"#{found.anchor(verdict)}")
     return element(
@@ -187,7 +187,7 @@ def _windows(findings: Findings) -> Markup:
         table(
             ["Events", "Judged from", "Judged until"],
             (
-                [foreign(wording.direction(bounds)), *_window(findings, bounds)]
+                [foreign(labels.direction(bounds)), *_window(findings, bounds)]
                 for bounds in findings.bounds
             ),
             caption="By the databases' clocks. On one side older rows may have been purged; newer "
@@ -201,12 +201,12 @@ def _window(findings: Findings, bounds: Bounds) -> tuple[str, str]:
     window = bounds.window
     if window.obstacle:
         return "not judged", element("a", "why", href="#unjudged")
-    return wording.from_when(window), wording.until_when(window, findings.started_at)
+    return labels.from_when(window), labels.until_when(window, findings.started_at)
 
 
 def _meanings(findings: Findings) -> Markup:
     told = (Weight.MISMATCH, Weight.UNJUDGED)
-    others = [v for v in wording.present(findings.totals) if v.weight not in told]
+    others = [v for v in labels.present(findings.totals) if v.weight not in told]
     if not others:
         return element("p", "There are none.")
     return element("dl", *_explained(others), class_="meanings")
@@ -216,7 +216,7 @@ def _explained(verdicts: Iterable[Verdict]) -> Iterable[Markup]:
     for verdict in verdicts:
         yield element(
             "div",
-            element("dt", wording.name(verdict)),
+            element("dt", labels.name(verdict)),
             element(
                 "dd", verdict.meaning, element("br"), "What to do: ", with_code(verdict.advice)
             ),

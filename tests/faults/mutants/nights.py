@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, select
 
 from shieldtx.cli import main
 from shieldtx.domain.events import new_event_id
-from shieldtx.reconcile import launch, window
+from shieldtx.reconcile import spark_launcher, window
 from shieldtx.store import repair
 from shieldtx.store.repair import SqlRepairs
 from shieldtx.store.statements import repair as sql
@@ -48,14 +48,14 @@ def named_by_environment() -> Mutant:
 
 
 def _start_another_job() -> None:
-    command = launch.command
+    command = spark_launcher.command
 
     def other(*given: Any) -> tuple[list[str], dict[str, str]]:
         words, environment = command(*given)
         words[words.index("-m") + 1] = _JOB
         return words, environment
 
-    launch.command = other
+    spark_launcher.command = other
 
 
 def _the_watermark_lies_ahead(breaker: Breaker) -> None:

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from shieldtx.embedded.child_process import Account, ChildProcess
 from shieldtx.embedded.directories import can_enter
-from shieldtx.embedded.processes import Account, ChildProcess
 from shieldtx.embedded.requirements import EmbeddedError, require_package
 
 SUPERUSER: Final = "postgres"

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shieldtx.reconcile.findings import Findings, Pair
-from shieldtx.reconcile.report import wording
+from shieldtx.reconcile.report import labels
 from shieldtx.reconcile.verdicts import Verdict, Weight
 
 _STYLES: Mapping[Weight, str] = {
@@ -25,7 +25,7 @@ def summary_table(findings: Findings) -> Table:
 
     Foreign names are shown as they are: nothing in them is taken for markup or obeyed.
     """
-    totals = wording.weighed(findings.totals)
+    totals = labels.weighed(findings.totals)
     always = (Weight.MISMATCH, Weight.CLEAN)
     weights = [weight for weight, number in totals.items() if number or weight in always]
     table = Table(
@@ -39,16 +39,16 @@ def summary_table(findings: Findings) -> Table:
     table.add_column("events", overflow="fold")
     table.add_column("group or topic", overflow="fold")
     for weight in weights:
-        table.add_column(wording.WEIGHTS[weight], overflow="fold")
+        table.add_column(labels.WEIGHTS[weight], overflow="fold")
     for pair, counts in findings.by_pair.items():
         table.add_row(*_names(pair), *(_numbers(counts, weight) for weight in weights))
-    table.caption = Text(wording.headline(findings), style="bold")
+    table.caption = Text(labels.headline(findings), style="bold")
     return table
 
 
 def remarks(findings: Findings) -> list[tuple[str, str]]:
     """Return by name what is to be said in whole lines: what hindered, and what would repair."""
-    command = wording.repair_command(findings)
+    command = labels.repair_command(findings)
     return [
         *(("not judged", problem) for problem in findings.problems),
         *(("left out", sentence) for sentence in findings.left_out),
@@ -57,14 +57,14 @@ def remarks(findings: Findings) -> list[tuple[str, str]]:
 
 
 def _names(pair: Pair) -> Iterable[Text]:
-    yield Text(wording.visible(wording.direction(pair)))
-    yield Text(wording.visible(pair.group))
+    yield Text(labels.visible(labels.direction(pair)))
+    yield Text(labels.visible(pair.group))
 
 
 def _numbers(counts: Mapping[Verdict, int], weight: Weight) -> Text:
     found = [
-        f"{counts[verdict]:,} {wording.name(verdict)}"
-        for verdict in wording.present(counts)
+        f"{counts[verdict]:,} {labels.name(verdict)}"
+        for verdict in labels.present(counts)
         if verdict.weight is weight
     ]
     return Text("\n".join(found), style=_STYLES[weight]) if found else Text("0", style="dim")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 
 from shieldtx.reconcile.findings import Day
-from shieldtx.reconcile.report.axes import CountAxis, DayAxis, DelayAxis, Tick, apart
+from shieldtx.reconcile.report.chart_axes import CountAxis, DayAxis, DelayAxis, Tick, apart
+from shieldtx.reconcile.report.labels import counted, duration
 from shieldtx.reconcile.report.markup import Markup, element, joined
-from shieldtx.reconcile.report.wording import counted, duration
 
 DAYS_SHOWN = 92
 """A quarter: more bars than that cannot be told apart on a telephone."""
