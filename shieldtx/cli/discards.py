@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli import letters
-from shieldtx.cli.failures import FAILED
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli import dead_letter_views
+from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, print_json, print_line
-from shieldtx.cli.persons import operator, says_yes
+from shieldtx.cli.prompts import operator, says_yes
 from shieldtx.cli.waiting import (
     Group,
     Limit,
@@ -104,8 +104,8 @@ def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
 
 def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
     for row in rows:
-        if letters.status_of(row) in set(Waiting):
-            typer.echo(f"warning: {letters.titled(row)}; {consequence_of(row)}", err=True)
+        if dead_letter_views.status_of(row) in set(Waiting):
+            typer.echo(f"warning: {dead_letter_views.titled(row)}; {consequence_of(row)}", err=True)
     if not yes and not says_yes(f"Discard {len(rows)} for good?"):
         typer.echo("nothing was discarded (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
@@ -126,7 +126,7 @@ def _tell(found: Sequence[Discard], *, as_json: bool) -> None:
 
 
 def _answer(each: Discard) -> dict[str, Any]:
-    return letters.summary_of(each.row) | {
+    return dead_letter_views.summary_of(each.row) | {
         "status": each.status,
         "discarded": each.done,
         "problem": None if each.done else _why_not(each),

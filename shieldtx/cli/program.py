@@ -15,21 +15,21 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
 from shieldtx.cli import (
-    database,
-    dead,
-    delayed,
-    half,
+    db,
+    dead_letters,
+    delayed_events,
+    half_messages,
     output,
-    processes,
-    reconciliation,
-    repairs,
+    reconcile,
+    reconcile_repair,
     topics,
+    workers,
 )
 from shieldtx.cli import status as status_command
 from shieldtx.cli import trace as trace_command
-from shieldtx.cli.failures import failure_of
-from shieldtx.cli.invocation import Invocation
-from shieldtx.cli.logs import LogFormat, LogLevel, set_up
+from shieldtx.cli.app_loading import Invocation
+from shieldtx.cli.errors import failure_of
+from shieldtx.cli.logging import LogFormat, LogLevel, set_up
 from shieldtx.domain.reasons import loggable
 from shieldtx.settings.settings import Settings
 
@@ -162,15 +162,15 @@ def start(
     context.obj = Invocation(app=app)
 
 
-program.add_typer(database.commands, name="db")
+program.add_typer(db.commands, name="db")
 program.add_typer(topics.commands, name="topics")
-program.command()(processes.relay)
-program.command()(processes.consume)
+program.command()(workers.relay)
+program.command()(workers.consume)
 program.command()(status_command.status)
 program.command()(trace_command.trace)
-program.add_typer(dead.commands, name="dead")
-program.add_typer(half.commands, name="half")
-program.add_typer(delayed.commands, name="delayed")
-reconciliation.commands.command()(repairs.repair)
-reconciliation.commands.command()(repairs.runs)
-program.add_typer(reconciliation.commands, name="reconcile")
+program.add_typer(dead_letters.commands, name="dead")
+program.add_typer(half_messages.commands, name="half")
+program.add_typer(delayed_events.commands, name="delayed")
+reconcile.commands.command()(reconcile_repair.repair)
+reconcile.commands.command()(reconcile_repair.runs)
+program.add_typer(reconcile.commands, name="reconcile")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlalchemy import create_engine
 
 from shieldtx.cli.output import showing_progress
-from shieldtx.cli.persons import operator
+from shieldtx.cli.prompts import operator
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.reconcile.config import Configuration

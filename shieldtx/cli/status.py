@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import (
     AsJson,
     age,

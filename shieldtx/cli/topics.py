@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import typer
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, print_json, print_table
 from shieldtx.errors import BrokerError, ConfigurationError, TopicMissing
 from shieldtx.ports import TopicState

@@ -13,11 +13,11 @@ import typer
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from shieldtx.cli.failures import failure_of
-from shieldtx.cli.invocation import Invocation, invocation
-from shieldtx.cli.lives import data_of, tree_of
+from shieldtx.cli.app_loading import Invocation, invocation
+from shieldtx.cli.errors import failure_of
 from shieldtx.cli.output import AsJson, print_json, print_line, print_made_table
-from shieldtx.cli.reconciled import Config
+from shieldtx.cli.reconcile_config import Config
+from shieldtx.cli.trace_views import data_of, tree_of
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.reconcile.config import read_configuration
 from shieldtx.reconcile.request import ServiceDatabase

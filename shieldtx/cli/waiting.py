@@ -11,7 +11,7 @@ from uuid import UUID
 import typer
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli import letters
+from shieldtx.cli import dead_letter_views
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
@@ -75,9 +75,9 @@ def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:
 def record_of(store: SqlDeadLetters, ref: str) -> ParkedRecord:
     """Return the parked record with a name; raises ConfigurationError where there is not one."""
     parts = ref.split("/")
-    needed = len(letters.RECORD_REF)
+    needed = len(dead_letter_views.RECORD_REF)
     if len(parts) not in (needed, needed + 1) or not all(map(_NUMBER.fullmatch, parts[2:4])):
-        raise ConfigurationError(f"{ref!r}: write it as {'/'.join(letters.RECORD_REF)}")
+        raise ConfigurationError(f"{ref!r}: write it as {'/'.join(dead_letter_views.RECORD_REF)}")
     group, topic, partition, offset, *digest = parts
     found = store.find_parked(
         group=group,

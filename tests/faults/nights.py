@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from shieldtx.cli import main, repairs
+from shieldtx.cli import main, reconcile_repair
 from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import Outcome, OutputFolder
 from shieldtx.reconcile.listed_rows import listed_rows
@@ -229,6 +229,6 @@ def _printed(worker: Worker) -> dict[str, Any]:
 def _repair_and_die(words: Sequence[str], place: str) -> None:
     kill_at(place, 1)
     # What is repaired by default in one batch takes several.
-    repairs.Repair = partial(Repair, batch=BATCH)
+    reconcile_repair.Repair = partial(Repair, batch=BATCH)
     sys.argv = ["shieldtx", *words]
     main()

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
-from shieldtx.cli.failures import failure_of
+from shieldtx.cli.errors import failure_of
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import wait

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import NoSuchModuleError, OperationalError, ProgrammingError
 
-from shieldtx.cli import reconciliation
-from shieldtx.cli.failures import FAILED, MISCONFIGURED, Failure, failure_of
-from shieldtx.cli.logs import LogFormat, LogLevel, set_up
+from shieldtx.cli import reconcile
+from shieldtx.cli.errors import FAILED, MISCONFIGURED, Failure, failure_of
+from shieldtx.cli.logging import LogFormat, LogLevel, set_up
 from shieldtx.cli.output import age, print_fields, print_table, printable
 from shieldtx.cli.program import _common_first
 from shieldtx.domain.reasons import WITH_TRACEBACK
@@ -192,7 +192,7 @@ def test_people_read_what_a_reconciliation_has_found(
         folder=OutputFolder(path=tmp_path),
     )
 
-    reconciliation._show(result)
+    reconcile._show(result)
 
     told = capsys.readouterr().out
     assert ["orders", "→", "stock,", "events", "stock", "3", "missing", "downstream", "0"] in [

@@ -136,7 +136,7 @@ def test_the_settings_load_an_application_with_the_groups_that_are_consumed(
     consumed = {SERVICES[n]["command"][1] for n in mine if SERVICES[n]["command"][0] == "consume"}
     # In a process of its own: a module of the example reads its settings when it is imported.
     loading = (
-        "import json; from shieldtx.cli.invocation import load; "
+        "import json; from shieldtx.cli.app_loading import load; "
         f"print(json.dumps(sorted(load({application!r}).groups)))"
     )
     loaded = subprocess.run(

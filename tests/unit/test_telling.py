@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from shieldtx.cli.lives import data_of, span, tree_of
+from shieldtx.cli.trace_views import data_of, span, tree_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.tracing.model import MOST_EVENTS, Facts, Hop, Identity, KnownRow, Life, Mark
 from shieldtx.tracing.timeline import first_cause, trace

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from shieldtx.cli.failures import MISCONFIGURED
+from shieldtx.cli.errors import MISCONFIGURED
 from shieldtx.store.schema import Schema
 from tests.faults.bank import by_hand
 from tests.faults.bank.releases import LATER_REVISION, make_later_release, run_later_release

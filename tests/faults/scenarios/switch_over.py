@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shieldtx.cli.failures import MISCONFIGURED
+from shieldtx.cli.errors import MISCONFIGURED
 from tests.faults.banks import Banks
 from tests.faults.matrix import Fault
 from tests.faults.side import Side

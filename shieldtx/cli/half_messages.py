@@ -7,11 +7,11 @@ from uuid import UUID
 
 import typer
 
-from shieldtx.cli.failures import FAILED
-from shieldtx.cli.invocation import invocation
-from shieldtx.cli.letters import masked
+from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.dead_letter_views import masked
+from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
-from shieldtx.cli.persons import operator, says_yes
+from shieldtx.cli.prompts import operator, says_yes
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.half_message_admin import HalfMessage, SqlHalfDesk

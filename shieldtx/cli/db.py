@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, print_json, print_line, print_progress
 from shieldtx.store.upgrades import PATIENCE
 

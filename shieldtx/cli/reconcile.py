@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_made_table
-from shieldtx.cli.reconciled import (
+from shieldtx.cli.reconcile_config import (
     Config,
     ending_as_error,
     load_configuration,

@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli.failures import failure_of
-from shieldtx.cli.invocation import load
+from shieldtx.cli.app_loading import load
+from shieldtx.cli.errors import failure_of
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.reconcile.config import Configuration, read_configuration

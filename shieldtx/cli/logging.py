@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from shieldtx.cli.failures import failure_of
+from shieldtx.cli.errors import failure_of
 from shieldtx.cli.output import printable
 
 # Of others' loggers, what is worth a line; an outage, say, is reported by shieldtx itself, once.

@@ -13,7 +13,7 @@ import typer
 from shieldtx.app.application import ShieldTx
 from shieldtx.app.workers import consumer_worker, relay_worker
 from shieldtx.cli import topics
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.once import consume_once, relay_once
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
 from shieldtx.errors import BrokerUnavailable

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 import typer
 from sqlalchemy import Engine, make_url
 
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, print_table
-from shieldtx.cli.persons import operator, says_yes
-from shieldtx.cli.reconciled import (
+from shieldtx.cli.prompts import operator, says_yes
+from shieldtx.cli.reconcile_config import (
     Config,
     ending_as_error,
     load_configuration,

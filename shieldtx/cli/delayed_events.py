@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli.failures import FAILED
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table
-from shieldtx.cli.persons import operator
+from shieldtx.cli.prompts import operator
 from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports import BizKey, Change, DelayedEvent, Named, Verdict
 from shieldtx.settings.settings import Seconds

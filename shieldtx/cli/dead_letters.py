@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from shieldtx.cli import letters
+from shieldtx.cli import dead_letter_views
+from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.discards import discard
-from shieldtx.cli.failures import FAILED
-from shieldtx.cli.invocation import invocation
+from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
-from shieldtx.cli.persons import operator, says_yes
+from shieldtx.cli.prompts import operator, says_yes
 from shieldtx.cli.waiting import (
     Group,
     Limit,
@@ -60,12 +60,12 @@ def list_(
     app = invocation(context).service()
     app.schema.check()
     waiting = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
-    found = [letters.summary_of(row) for row in waiting]
+    found = [dead_letter_views.summary_of(row) for row in waiting]
     if as_json:
         print_json(found)
         return
     for entry in found:
-        for line in letters.lines_of(entry):
+        for line in dead_letter_views.lines_of(entry):
             print_line(line)
     if not found:
         print_line("nothing waits for a person")
@@ -96,9 +96,11 @@ def show(
     app.schema.check()
     store = app.dead_letters()
     if "/" in ref:
-        found = [letters.details_of_record(record_of(store, ref), unmasked=payload)]
+        found = [dead_letter_views.details_of_record(record_of(store, ref), unmasked=payload)]
     else:
-        found = [letters.details_of_letter(x, unmasked=payload) for x in rows_of(store, ref)]
+        found = [
+            dead_letter_views.details_of_letter(x, unmasked=payload) for x in rows_of(store, ref)
+        ]
     if as_json:
         print_json(found)
         return
@@ -133,13 +135,13 @@ def replay(
     chosen = [_chosen(rows_of(store, ref), group) for ref in dict.fromkeys(event_ids)]
     failed = [letter for letter in chosen if letter.group is None]
     for letter in failed:
-        typer.echo(letters.warning_of(letter), err=True)
+        typer.echo(dead_letter_views.warning_of(letter), err=True)
     if failed and not yes and not says_yes("Replay?"):
         typer.echo("nothing was replayed (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
     store.replay(chosen, who=who or operator())
     if as_json:
-        print_json([letters.summary_of_letter(letter) for letter in chosen])
+        print_json([dead_letter_views.summary_of_letter(letter) for letter in chosen])
         return
     for letter in chosen:
         print_line(f"{letter} is in line again")
