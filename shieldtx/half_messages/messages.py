@@ -71,7 +71,7 @@ class HalfMessages:
     """Prepares half messages and ends them by the word of their application.
 
     Each call is a transaction of its own in the outbox's database. A word that is lost on its way
-    is no harm: whoever declares that he can tell is asked, see checkback.py.
+    is no harm: whoever declares that he can tell is asked, see check_back.py.
     """
 
     def __init__(
