@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.half_messages import Barrier
 
-_WAITING = "shieldtx.half_messages.barrier_entry"
+_WAITING = "shieldtx.entries"
 _WAITED_FOR = "shieldtx.entries_waiting"
 _ENTERED = "shieldtx.entered"
 

@@ -225,7 +225,7 @@ class Half:
         return f"half message {', '.join(map(str, self.ids))}"
 
 
-_OPEN: ContextVar[tuple[Half, ...]] = ContextVar("shieldtx.app.half_messages", default=())
+_OPEN: ContextVar[tuple[Half, ...]] = ContextVar("shieldtx.open_blocks", default=())
 
 
 def _open(half: Half) -> None:

@@ -409,8 +409,8 @@ def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
 ):
     asked = request_to(silent_server, orders, stock, tmp_path, jdbc_jar)
     program = (
-        "import sys; from shieldtx.reconcile import launch, request\n"
-        "launch.run(request.from_json(sys.stdin.readline()))"
+        "import sys; from shieldtx.reconcile import request, spark_launcher\n"
+        "spark_launcher.run(request.from_json(sys.stdin.readline()))"
     )
     launcher = subprocess.Popen(
         [sys.executable, "-c", program],
