@@ -124,6 +124,8 @@ class Relay:
         self._owed: deque[Callable[[], RelayPass]] = deque()
         self._in_doubt = False
         """The answer to a claim was lost."""
+        self._former_names: deque[str] = deque()
+        """Names under which it may hold shards, for a claim that is still on its way to find."""
         self._ahead: Batch | None = None
         """Claimed while the one before was published, all of which has been acknowledged."""
         self._unreported = RelayPass()
@@ -141,18 +143,17 @@ class Relay:
         name, lease = self._name, self._settings.lease
         before = self._holding
         self._holding = self._leases.renew(relay=name, lease=lease)
-        if name != self._name:
-            # A pass has renamed it meanwhile. The claim for which it did so may have found what was
-            # taken just now under the old name.
-            with self._passing:
-                self._store.withdraw(relay=name, renamed=self._name)
         if self._holding.surplus:
             with self._passing:
                 if self._ahead is not None:
                     self._let_go_ahead()
                 # A claim that could not be settled still hangs on its shards.
-                if not self._owed and not self._in_doubt:
+                if not self._owed and not self._in_doubt and name == self._name:
                     self._leases.give_back(relay=name, shards=self._holding.surplus)
+        if name != self._name:
+            # A pass has renamed it meanwhile, because of a claim whose answer was lost: that may
+            # still find what was taken just now under the old name.
+            self._former_names.append(name)
         lost = before.shards - before.surplus - self._holding.shards
         if lost:
             log.warning("relay %s lost its lease on %d shards", name, len(lost))
@@ -168,7 +169,8 @@ class Relay:
             batch, self._ahead = self._ahead, None
             done, self._unreported = self._unreported, RelayPass()
             if batch is None:
-                if (self._owed or self._in_doubt) and (late := self._write_down()).claimed:
+                unwritten = self._owed or self._in_doubt or self._former_names
+                if unwritten and (late := self._write_down()).claimed:
                     return done.plus(late).plus(RelayPass(backlog=True))
                 if self._outage.is_pausing:
                     return done.plus(RelayPass(outage="paused"))
@@ -306,6 +308,9 @@ class Relay:
             self._owed.popleft()
         if self._in_doubt:
             self._withdraw()
+        while self._former_names:
+            self._store.withdraw(relay=self._former_names[0], renamed=self._name)
+            self._former_names.popleft()
         if done.lost:
             log.warning(
                 "%d events were taken over by another relay before they were settled", done.lost

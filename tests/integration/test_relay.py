@@ -456,6 +456,7 @@ def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(servic
     with pytest.MonkeyPatch.context() as race:
         race.setattr(relay._leases, "renew", overtaken)
         relay.renew()
+    relay.run_once()
     assert len(relay.renew().shards) == 8
     assert service.rows("SELECT relay FROM shield_relay") == [("one+1",)]
 
@@ -480,6 +481,7 @@ def test_a_late_claim_keeps_nothing_of_what_an_overtaken_renewal_took(
         race.setattr(relay._leases, "renew", overtaken)
         relay.renew()
     write(service, "a")
+    relay.run_once()
     relay.renew()
     drain(relay)
     assert service.outbox() == {"PROCESSED": 2}
