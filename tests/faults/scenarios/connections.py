@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 
 from sqlalchemy import make_url
@@ -42,8 +44,8 @@ LONGEST_LIFE_S: Final = 2.0
 
 def behind_a_pooler(world: World, open_: ExitStack) -> Mapping[str, Any]:
     """Start a PgBouncer in front of the run's PostgreSQL."""
-    folder = world.folder / "pgbouncer"
-    folder.mkdir()
+    # Each time another: a hunt opens it again in the same world.
+    folder = Path(mkdtemp(prefix="pgbouncer-", dir=world.folder))
     port = open_.enter_context(pooler_of(world.postgres, folder))
     return {"settings": {PORT: str(port), "SHIELDTX_DATABASE_POOLER": "transaction"}}
 
