@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks import peers
-from benchmarks.bench import WARM, Bench, Outcome, compared, measure, rates, run_subjects
-from benchmarks.children import Subject
-from benchmarks.filling import fill
-from benchmarks.measures import Run
-from benchmarks.records import check, read_topic, written
+from benchmarks.data.events import check, read_topic, written
+from benchmarks.data.fill_outbox import fill
+from benchmarks.harness import peer_env
+from benchmarks.harness.child_process import Subject
+from benchmarks.harness.context import WARM, Bench, Outcome, compared, measure, rates, run_subjects
+from benchmarks.harness.samples import Run
 
 FIGURES: Final = {
     "relay_kafka_python_vs_txoutbox_ordered": ("relay_kafka_python", "txoutbox_ordered"),
-    "relay_kafka_python_vs_raw": ("relay_kafka_python", "raw_kafka_python"),
+    "relay_kafka_python_vs_baseline": ("relay_kafka_python", "baseline_kafka_python"),
     "relay_confluent_vs_txoutbox_ordered": ("relay_confluent", "txoutbox_ordered"),
     "relay_two_processes_vs_one": ("relay_two_processes", "relay_kafka_python"),
 }
@@ -31,10 +31,10 @@ def run(bench: Bench) -> Outcome:
             "relay_kafka_python": lambda: ours(bench, "kafka-python", relays=1),
             "txoutbox_ordered": lambda: txoutbox_ordered(bench),
             "relay_confluent": lambda: ours(bench, "confluent-kafka", relays=1),
-            "raw_kafka_python": lambda: raw(bench, "raw_kafka_python"),
+            "baseline_kafka_python": lambda: baseline(bench, "baseline_kafka_python"),
             "relay_two_processes": lambda: ours(bench, "kafka-python", relays=2),
-            "raw_confluent": lambda: raw(bench, "raw_confluent"),
-            "raw_sql": lambda: raw_sql(bench),
+            "baseline_confluent": lambda: baseline(bench, "baseline_confluent"),
+            "baseline_sql": lambda: baseline_sql(bench),
         },
     )
     remarks = {}
@@ -62,7 +62,7 @@ def ours(bench: Bench, client: str, *, relays: int) -> Run:
     return run
 
 
-def raw(bench: Bench, name: str) -> Run:
+def baseline(bench: Bench, name: str) -> Run:
     """Send the same records with a client alone."""
     events, keys = bench.sizes.events, bench.sizes.keys
     with bench.servers.place() as place:
@@ -78,13 +78,13 @@ def raw(bench: Bench, name: str) -> Run:
     return run
 
 
-def raw_sql(bench: Bench) -> Run:
+def baseline_sql(bench: Bench) -> Run:
     """Claim and settle without sending anything."""
     with bench.servers.place() as place:
         with place.connect() as connection:
             fill(connection, begin=0, end=bench.sizes.events + WARM, keys=bench.sizes.keys)
         place.tidy()
-        return run_subjects(place, "raw_sql", [{}], events=bench.sizes.events)
+        return run_subjects(place, "baseline_sql", [{}], events=bench.sizes.events)
 
 
 def txoutbox_ordered(bench: Bench) -> Run:
@@ -92,7 +92,7 @@ def txoutbox_ordered(bench: Bench) -> Run:
     return _peer(
         bench,
         "txoutbox_ordered",
-        peers.TXOUTBOX_FILL,
+        peer_env.TXOUTBOX_FILL,
         {"batch": TXOUTBOX_BATCH},
         ordered=True,
     )
@@ -103,7 +103,7 @@ def faststream_outbox(bench: Bench) -> Run:
     return _peer(
         bench,
         "faststream_outbox_kafka",
-        peers.FASTSTREAM_FILL,
+        peer_env.FASTSTREAM_FILL,
         {"batch": FASTSTREAM_BATCH, "workers": FASTSTREAM_WORKERS},
         ordered=False,
     )
@@ -112,8 +112,10 @@ def faststream_outbox(bench: Bench) -> Run:
 def _peer(bench: Bench, name: str, fill_: str, job: dict[str, int], *, ordered: bool) -> Run:
     events, keys = bench.sizes.events, bench.sizes.keys
     with bench.servers.place(tables=False) as place:
-        statement = peers.fill_of(fill_, topic=place.topic, events=events + WARM, keys=keys)
-        with Subject(name, place.job | job | {"fill": statement}, python=peers.python()) as subject:
+        statement = peer_env.fill_of(fill_, topic=place.topic, events=events + WARM, keys=keys)
+        with Subject(
+            name, place.job | job | {"fill": statement}, python=peer_env.python()
+        ) as subject:
             run = measure(place, [subject], events=events)
         reading = check(read_topic(place.bootstrap, place.topic), written(events + WARM, keys))
         reading.require_whole(name, ordered=ordered)

@@ -1,0 +1,121 @@
+"""The figures that are measured, with their targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Direction(Enum):
+    """On which side of its target a figure should be."""
+
+    AT_LEAST = "≥"
+    AT_MOST = "≤"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """One line of the table; `name` is its key in `build/bench.json`."""
+
+    name: str
+    title: str
+    target: float
+    direction: Direction
+    unit: str = ""
+    digits: int = 2
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether a measured value is on the right side of the target."""
+        if self.direction is Direction.AT_LEAST:
+            return value >= self.target
+        return value <= self.target
+
+    def shown(self, value: float) -> str:
+        """Return a value as the table shows it."""
+        return f"{value:,.{self.digits}f}{self.unit}"
+
+
+def _least(name: str, title: str, target: float, unit: str = "", digits: int = 2) -> Figure:
+    return Figure(
+        name=name,
+        title=title,
+        target=target,
+        direction=Direction.AT_LEAST,
+        unit=unit,
+        digits=digits,
+    )
+
+
+def _most(name: str, title: str, target: float, unit: str = "", digits: int = 2) -> Figure:
+    return Figure(
+        name=name,
+        title=title,
+        target=target,
+        direction=Direction.AT_MOST,
+        unit=unit,
+        digits=digits,
+    )
+
+
+FIGURES = (
+    _least(
+        "relay_kafka_python_vs_txoutbox_ordered",
+        "relay with kafka-python, against txoutbox ordered with aiokafka",
+        3.0,
+        " times",
+    ),
+    _least("relay_kafka_python_vs_baseline", "the same, against raw kafka-python send()", 0.8),
+    _least(
+        "relay_confluent_vs_txoutbox_ordered",
+        "relay with confluent-kafka, against txoutbox ordered",
+        5.0,
+        " times",
+    ),
+    _least("relay_two_processes_vs_one", "two relay processes, against one", 1.0),
+    _most("publish_p50_ms", "commit to record readable in Kafka, 500 events/s, p50", 5.0, " ms", 1),
+    _most("publish_p99_ms", "the same, p99", 25.0, " ms", 1),
+    _most("effect_p50_ms", "commit to effect committed downstream, p50", 15.0, " ms", 1),
+    _most("effect_p99_ms", "the same, p99", 60.0, " ms", 1),
+    _most("add_cost", "throughput that outbox.add costs a one-row ORM transaction", 0.25),
+    _least(
+        "consumer_vs_single",
+        "consumer, one INSERT an event, against plain SQLAlchemy",
+        4.0,
+        " times",
+    ),
+    _least(
+        "consumer_list_vs_single", "consumer with a handler of lists, against it", 20.0, " times"
+    ),
+    _least(
+        "consumer_duplicates",
+        "consumer, every second record a duplicate, per record, against none",
+        1.0,
+    ),
+    _least("held_snapshot", "relay beside a snapshot held open, against the clean run", 0.8),
+    _least("backlog_flatness", "relay by size of its backlog, slowest against fastest", 0.85),
+    _most("delayed_rows_cost", "throughput that rows in back-off or delay cost fresh ones", 0.10),
+    _most(
+        "delay_late_p99_ms",
+        "due time to record readable in Kafka, beside 1,000,000 delayed rows, p99",
+        1_000.0,
+        " ms",
+        0,
+    ),
+    _most(
+        "held_keys_fresh_p99_ms",
+        "commit to record readable in Kafka, beside 1,000,000 rows behind 5,000 held keys, p99",
+        1_000.0,
+        " ms",
+        0,
+    ),
+    _least("half_vs_add", "half message prepared and committed, against a plain event", 0.4),
+    _least("checks_per_s", "check-backs with a checker that answers at once", 2_000.0, "/s", 0),
+    _most("half_rows_cost", "throughput that open half messages cost fresh events", 0.10),
+    _most("hot_key", "other keys' p99 beside a hot key, against without", 2.0, " times"),
+    _most("relay_rss_mb", "memory of a relay at its end", 150.0, " MB", 0),
+    _most("relay_rss_growth", "the same, against a tenth of the way", 1.10),
+    _most("relay_rss_large_mb", "memory of a relay, 3,000 events of 900 KB", 400.0, " MB", 0),
+    _most("consumer_rss_large_mb", "memory of a consumer, the same events", 400.0, " MB", 0),
+    _least("purge_rows_per_s", "purge while the relay works", 20_000.0, " rows/s", 0),
+    _most("purge_cost", "throughput that the purge costs the relay", 0.15),
+)

@@ -1,0 +1,78 @@
+"""What docs/reconciliation.md says fits what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shieldtx.ports.repair import RepairAction
+from shieldtx.reconcile.config import read_configuration
+from shieldtx.reconcile.findings import Outcome, OutputFolder
+from shieldtx.reconcile.repair import REPAIRED
+from shieldtx.reconcile.rules import PAIRS, TOPICS
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support.project import ROOT
+
+PAGE = (ROOT / "docs" / "reconciliation.md").read_text()
+ROWS = {
+    verdict.strip(" *"): (name, cells)
+    for name, *cells in re.findall(
+        r"^\| (\**[A-Z_, ]+\**) \|(.*)\|(.*)\|(.*)\|$", PAGE, re.MULTILINE
+    )
+    for verdict in name.split(",")
+}
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_each_verdict_is_explained_and_mismatches_stand_out(verdict: Verdict) -> None:
+    name, _ = ROWS[verdict.value]
+    assert name.startswith("**") == verdict.is_mismatch
+
+
+def test_no_verdict_is_explained_that_there_is_not() -> None:
+    assert {name for name in ROWS if name} <= {verdict.value for verdict in Verdict}
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict.is_mismatch])
+def test_what_is_said_to_be_repaired_is(verdict: Verdict) -> None:
+    _, cells = ROWS[verdict.value]
+    last = cells[-1].strip()
+    assert (last == "no") == (verdict not in {*REPAIRED, Verdict.PARKED})
+
+
+def test_the_exit_statuses_are_those_of_the_outcomes() -> None:
+    told = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", PAGE, re.MULTILINE)
+    assert {name: int(status) for status, name in told} == {o.name: o.value for o in Outcome}
+
+
+def test_what_is_judged_in_both_books_is_named_beside_those_of_topics() -> None:
+    (named,) = re.findall(r"where topics are read\. (.*?) occur there too", PAGE)
+    both = set(PAIRS.verdicts) & set(TOPICS.verdicts)
+    assert set(re.findall(r"[A-Z_]+", named)) == both
+
+
+def test_each_action_of_a_repair_is_explained() -> None:
+    _, _, part = PAGE.partition("## What a repair does")
+    cells = re.findall(r"^\| ([a-z, ]+) \|.*\|.*\|$", part, re.MULTILINE)
+    told = {action for cell in cells for action in cell.split(", ")} - {"what it does"}
+    assert told == {action.value for action in RepairAction}
+
+
+def test_each_file_of_a_run_is_named() -> None:
+    folder = OutputFolder(path=Path("x"))
+    files = {folder.page, folder.findings, folder.log, folder.rows, folder.summary}
+    told = set(re.findall(r"^\| `([a-z.]+/?)` \|", PAGE, re.MULTILINE))
+    assert {name.rstrip("/") for name in told} == {file.name for file in files}
+
+
+def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "reconcile.toml"
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE)
+    for number, text in enumerate((example, uncommented)):
+        path.write_text(text)
+        variables = dict.fromkeys(re.findall(r'"([A-Z_]+)"', text), "postgresql://h/d")
+        found = read_configuration(path, variables)
+        assert [service.name for service in found.services] == ["orders", "stock"], number

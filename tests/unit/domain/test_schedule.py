@@ -1,0 +1,98 @@
+"""When an event is due: a delay, a time or a level, and what cannot be one of them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shieldtx import LEVELS, EventRefused, Verdict
+from shieldtx.domain.schedule import EARLIEST, LATEST, Due, due
+from tests.support.project import ROOT
+
+HOUR = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
+DOCUMENTED = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
+
+
+def test_the_levels_are_those_that_rocketmq_comes_with() -> None:
+    units = {"s": "seconds", "m": "minutes", "h": "hours"}
+    assert list(LEVELS) == [
+        timedelta(**{units[word[-1]]: int(word[:-1])}) for word in DOCUMENTED.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "when"),
+    [
+        ({}, Due()),
+        ({"delay": HOUR}, Due(delay=HOUR)),
+        ({"delay": timedelta(0)}, Due(delay=timedelta(0))),
+        ({"delay": timedelta(days=30)}, Due(delay=timedelta(days=30))),
+        ({"at": NOON}, Due(at=NOON)),
+        ({"level": 1}, Due(delay=timedelta(seconds=1))),
+        ({"level": 3}, Due(delay=timedelta(seconds=10))),
+        ({"level": 18}, Due(delay=timedelta(hours=2))),
+    ],
+)
+def test_one_of_the_three_chooses_when_an_event_is_due(given, when) -> None:
+    assert due(**given) == when
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "problem"),
+    [
+        ({"delay": HOUR, "at": NOON}, "delay", "only one"),
+        ({"delay": HOUR, "level": 3}, "delay", "only one"),
+        ({"at": NOON, "level": 3}, "at", "only one"),
+        ({"delay": HOUR, "at": NOON, "level": 3}, "delay", "only one"),
+        ({"level": 0}, "level", "0 is no level: they are 1 to 18"),
+        ({"level": 19}, "level", "19 is no level"),
+        ({"level": -1}, "level", "-1 is no level"),
+        ({"level": True}, "level", "True is no level"),
+        ({"level": "3"}, "level", "'3' is no level"),
+        ({"delay": -HOUR}, "delay", "in the past"),
+        ({"delay": 60}, "delay", "int is no timedelta"),
+        ({"delay": timedelta.max}, "delay", "too far"),
+        ({"at": NOON.replace(tzinfo=None)}, "at", "no time zone"),
+        ({"at": "2031-05-01"}, "at", "a str is no datetime"),
+        ({"at": datetime.max.replace(tzinfo=timezone(-HOUR))}, "at", "too near"),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, "at", "too near to an end of the calendar"),
+        ({"at": datetime.min.replace(tzinfo=UTC)}, "at", "due times are from 1?0*1-01-02"),
+        ({"at": datetime.min.replace(tzinfo=timezone(HOUR))}, "at", "to 9999-12-30"),
+        ({"at": EARLIEST - MOMENT}, "at", "too near"),
+        ({"at": LATEST + MOMENT}, "at", "too near"),
+        ({"delay": LATEST - datetime.now(UTC) + HOUR}, "delay", "too far"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given, field, problem) -> None:
+    with pytest.raises(EventRefused, match=problem) as caught:
+        due(**given)
+    assert caught.value.field == field
+
+
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=365 * 100)))
+def test_any_delay_of_a_century_can_be(delay: timedelta) -> None:
+    assert due(delay=delay) == Due(delay=delay)
+
+
+PAGE = (ROOT / "docs" / "delays.md").read_text()
+
+
+def test_the_page_has_the_levels_that_there_are() -> None:
+    (row,) = re.findall(r"^\| delay \| (.*) \|$", PAGE, re.MULTILINE)
+    assert row.split(" | ") == DOCUMENTED.split()
+
+
+def test_the_page_explains_every_verdict_and_no_other() -> None:
+    explained = re.findall(r"^\| `([a-z ]+)` \|", PAGE, re.MULTILINE)
+    assert explained == [verdict.value for verdict in Verdict]
+
+
+@pytest.mark.parametrize("at", [EARLIEST, LATEST])
+def test_a_day_from_each_end_of_the_calendar_can_be(at: datetime) -> None:
+    assert due(at=at) == Due(at=at)

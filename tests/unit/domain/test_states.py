@@ -1,0 +1,126 @@
+"""The two lifecycles, spelt out a second time by hand."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
+from shieldtx.errors import IllegalTransition
+from tests.support.project import ROOT
+
+README = ROOT / "README.md"
+
+OUTBOX_ARROWS = {
+    (None, "INIT"),
+    (None, "HALF"),
+    ("HALF", "INIT"),
+    ("HALF", "DISCARDED"),
+    ("HALF", "UNRESOLVED"),
+    ("UNRESOLVED", "INIT"),
+    ("UNRESOLVED", "DISCARDED"),
+    ("INIT", "PROCESSING"),
+    ("PROCESSING", "PROCESSED"),
+    ("PROCESSING", "INIT"),
+    ("PROCESSING", "PROCESSING"),
+    ("PROCESSING", "FAILED"),
+    ("FAILED", "INIT"),
+    ("FAILED", "DISCARDED"),
+    ("PROCESSED", "INIT"),
+    ("INIT", "DISCARDED"),
+}
+INBOX_ARROWS = {
+    (None, "INIT"),
+    (None, "PROCESSING"),
+    ("INIT", "PROCESSING"),
+    ("PROCESSING", "PROCESSED"),
+    ("PROCESSING", "PROCESSING"),
+    ("PROCESSING", "MAX_RECONSUMED"),
+    ("PROCESSING", "DEAD"),
+    ("DEAD", "PROCESSING"),
+    ("DEAD", "DISCARDED"),
+    (None, "FENCED"),
+}
+BOTH = pytest.mark.parametrize(
+    ("lifecycle", "arrows", "statuses"),
+    [(OUTBOX, OUTBOX_ARROWS, OutboxStatus), (INBOX, INBOX_ARROWS, InboxStatus)],
+    ids=["outbox", "inbox"],
+)
+
+
+@BOTH
+def test_the_arrows_are_those_of_the_design_and_no_others(lifecycle, arrows, statuses):
+    drawn = [(t.source, t.target) for t in lifecycle.transitions]
+    assert set(drawn) == arrows
+    assert len(drawn) == len(arrows), "an arrow is drawn twice"
+
+
+@BOTH
+def test_allows_answers_for_every_pair_as_the_arrows_do(lifecycle, arrows, statuses):
+    for source, target in itertools.product([None, *statuses], statuses):
+        assert lifecycle.allows(source, target) == ((source, target) in arrows)
+
+
+@BOTH
+def test_every_state_is_reached_and_every_member_of_the_enum_is_a_state(
+    lifecycle, arrows, statuses
+):
+    assert set(lifecycle.states) == set(statuses)
+    assert {target for _, target in arrows} == set(statuses)
+
+
+@BOTH
+def test_the_guard_of_an_update_names_the_sources_of_its_target(lifecycle, arrows, statuses):
+    for target in statuses:
+        sources = {source for source, t in arrows if t == target and source is not None}
+        if sources:
+            assert set(lifecycle.sources_of(target)) == sources
+
+
+def test_no_update_can_bring_a_row_into_a_state_that_rows_are_only_born_in():
+    with pytest.raises(IllegalTransition, match="no outbox row enters HALF"):
+        OUTBOX.sources_of(OutboxStatus.HALF)
+    with pytest.raises(IllegalTransition, match="no inbox row enters FENCED"):
+        INBOX.sources_of(InboxStatus.FENCED)
+
+
+def test_an_update_may_be_meant_for_some_of_the_sources_but_never_for_none():
+    claimed = (OutboxStatus.PROCESSING,)
+    assert OUTBOX.sources_of(OutboxStatus.INIT, among=claimed) == claimed
+    with pytest.raises(IllegalTransition, match="no outbox row enters DISCARDED from PROCESSING"):
+        OUTBOX.sources_of(OutboxStatus.DISCARDED, among=claimed)
+
+
+@BOTH
+def test_a_settled_row_is_left_by_a_persons_word_or_a_repair_or_never(lifecycle, arrows, statuses):
+    leaving = {t.cause for t in lifecycle.transitions if t.source in lifecycle.settled}
+    assert all(cause.startswith(("a person", "a repair")) for cause in leaving)
+
+
+@BOTH
+def test_only_rows_that_wait_for_nobody_are_purged(lifecycle, arrows, statuses):
+    waiting = {t.source for t in lifecycle.transitions if not t.cause.startswith("a repair")}
+    assert lifecycle.purgeable == set(statuses) - waiting
+    assert lifecycle.purgeable <= lifecycle.settled
+
+
+@BOTH
+def test_the_diagram_has_one_line_for_each_arrow_with_its_cause(lifecycle, arrows, statuses):
+    first, *lines = lifecycle.mermaid().splitlines()
+    assert first == "stateDiagram-v2"
+    drawn = [re.fullmatch(r"    (\S+) --> (\w+): (.+)", line) for line in lines]
+    assert all(drawn)
+    assert {(m[1].replace("[*]", "") or None, m[2]) for m in drawn} == arrows
+    assert all(m[3] and ":" not in m[3] for m in drawn), "a colon would end the label"
+
+
+@pytest.mark.parametrize("lifecycle", [OUTBOX, INBOX], ids=["outbox", "inbox"])
+def test_the_readme_draws_the_lifecycle_as_the_code_has_it(lifecycle: Lifecycle):
+    name = f"{lifecycle.name}-states"
+    marked = re.search(
+        f"<!-- {name} -->\n(.*?)<!-- /{name} -->", README.read_text("utf-8"), re.DOTALL
+    )
+    assert marked, f"README.md has no diagram between the markers {name}"
+    assert marked[1].strip() == f"```mermaid\n{lifecycle.mermaid()}\n```"
