@@ -12,14 +12,20 @@ from sqlalchemy.orm import Session
 
 from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.domain.callables import check_callable, run
-from shieldtx.domain.event_types import Catalog, EventType, Limits, OnBacklog
+from shieldtx.domain.event_types import EventLimits, EventType, EventTypeRegistry, OnBacklog
 from shieldtx.domain.events import NO_HEADERS, Envelope, physical_topic
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.outbox.publish_decorator import DueAt, Part, Publication, payload_type_of, publishing
+from shieldtx.outbox.publish_decorator import (
+    DueAt,
+    PayloadField,
+    Publication,
+    payload_type_of,
+    publish_decorator,
+)
 from shieldtx.relay.relay import LocalRollback
 from shieldtx.settings.settings import Settings
 
@@ -34,8 +40,8 @@ class Declarations:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.catalog = Catalog(
-            Limits(payload=settings.max_payload_bytes),
+        self.catalog = EventTypeRegistry(
+            EventLimits(payload=settings.max_payload_bytes),
             backlog_limit=settings.backlog_limit,
             on_backlog=settings.on_backlog,
         )
@@ -52,7 +58,7 @@ class Declarations:
         backlog_limit: int | None = None,
         on_backlog: OnBacklog | str | None = None,
     ) -> EventType:
-        """Declare an event type that is written with `outbox.add`; see Catalog.declare."""
+        """Declare an event type that is written with `outbox.add`."""
         return self.catalog.declare(
             event_type,
             payload=payload,
@@ -66,8 +72,8 @@ class Declarations:
         self,
         event_type: str,
         *,
-        key: Part = None,
-        biz_key: Part = None,
+        key: PayloadField = None,
+        biz_key: PayloadField = None,
         payload: Any = None,
         topic: str | None = None,
         operation: Operation = Operation.INSERT,
@@ -96,7 +102,7 @@ class Declarations:
                 at=at,
                 level=level,
             )
-            decorated = publishing(self.outbox, publication)(function)
+            decorated = publish_decorator(self.outbox, publication)(function)
             if self.catalog.find(event_type) is None:
                 kind = payload if payload is not None else payload_type_of(function)
                 self.declare(event_type, payload=kind, topic=topic, retry=retry)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.callables import check_callable
-from shieldtx.domain.event_types import Catalog, checked_name
+from shieldtx.domain.event_types import EventTypeRegistry, checked_name
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import payload_type
 from shieldtx.domain.retry import RetryPolicy
@@ -62,7 +62,7 @@ class Handler:
 class ConsumerGroup:
     """The handlers of one consumer group; events are dedupled per group."""
 
-    def __init__(self, name: str, catalog: Catalog) -> None:
+    def __init__(self, name: str, catalog: EventTypeRegistry) -> None:
         self.name = checked_name("consumer group", name)
         self._catalog = catalog
         self._handlers: dict[tuple[str, TxKind], Handler] = {}

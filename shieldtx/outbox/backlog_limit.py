@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from sqlalchemy import Connection
 
 from shieldtx.domain.event_types import EventType, OnBacklog
 from shieldtx.errors import BacklogExceeded
+from shieldtx.ports.outbox import BacklogCounter
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +26,6 @@ LOG_EVERY: Final = 60.0
 """Seconds between two lines about the same topic."""
 
 
-class BacklogCounter(Protocol):
-    """Counts what waits, over a connection of the caller."""
-
-    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
-        """Count the unsettled events of a topic that are due, and stop at `upto`."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
     count: int
@@ -40,7 +33,7 @@ class _Look:
     """When to look again, by the process's clock."""
 
 
-class BacklogGate:
+class BacklogLimiter:
     """Refuses events of a topic with too large a backlog, or warns, by looks some seconds old.
 
     A look is made on the connection of whoever adds an event, in the open transaction. An

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,20 +13,23 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from shieldtx.domain.event_types import Catalog
-from shieldtx.domain.events import Envelope, Event, new_event_id, storable
+from shieldtx.domain.event_types import EventTypeRegistry
+from shieldtx.domain.events import (
+    Envelope,
+    Event,
+    rollback_of,
+)
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.backlog_limit import BacklogGate
-from shieldtx.outbox.session_buffer import Buffer, OutboxWriter, Posting, buffers_of
+from shieldtx.outbox.backlog_limit import BacklogLimiter
+from shieldtx.outbox.session_buffer import SessionBuffer, buffers_of
+from shieldtx.ports.outbox import OutboxWriter, Posting
 
 CallersTransaction: TypeAlias = (
     Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]
 )
 
-LONGEST_ON_THE_WIRE = 500
-"""How many characters of the reason a rollback event carries to the service upstream."""
 
 _HANDLING = "shieldtx.handling"
 
@@ -44,7 +46,7 @@ class Outbox:
         self,
         *,
         source: str,
-        catalog: Catalog,
+        catalog: EventTypeRegistry,
         writer: OutboxWriter,
         traceparent: Callable[[], str | None] = lambda: None,
         after_commit: Callable[[], None] = lambda: None,
@@ -52,7 +54,7 @@ class Outbox:
         self.source = source
         self._catalog = catalog
         self._writer = writer
-        self._gate = BacklogGate(writer)
+        self._gate = BacklogLimiter(writer)
         self._traceparent = traceparent
         self._after_commit = after_commit
 
@@ -96,7 +98,7 @@ class Outbox:
         caller = caller_of(transaction)
         handled = _handled_in(caller)
         postings = [
-            Posting(envelope=self.seal(event, handled), delay=when.delay, at=when.at)
+            Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
             for event in events
         ]
         if not postings:
@@ -156,7 +158,7 @@ class Outbox:
             self._admit_session(caller).wake()
 
     @contextmanager
-    def staying_in(
+    def require_same_transaction(
         self, transaction: CallersTransaction, *, whose: str, event_type: str | None
     ) -> Iterator[None]:
         """Raise TransactionRefused for a transaction that cannot take events, before the block.
@@ -183,7 +185,7 @@ class Outbox:
         """Make the event by which this service takes `original` back."""
         return rollback_of(original, source=self.source, reason=reason)
 
-    def seal(self, event: Event, handled: Event | None = None) -> Envelope:
+    def to_envelope(self, event: Event, handled: Event | None = None) -> Envelope:
         """Check an event and turn it into what the table holds."""
         payload = self._catalog.encode(event)
         if handled is not None and event.causation_id is None:
@@ -222,12 +224,14 @@ class Outbox:
         for event_type in event_types:
             self._gate.admit(self._catalog.get(event_type), connection)
 
-    def _admit_session(self, caller: Session | AsyncSession, *, lazily: bool = False) -> Buffer:
+    def _admit_session(
+        self, caller: Session | AsyncSession, *, lazily: bool = False
+    ) -> SessionBuffer:
         """Return the session's buffer, once its transaction is known to take events."""
         session = caller.sync_session if isinstance(caller, AsyncSession) else caller
         buffers = buffers_of(session)
         if self not in buffers:
-            buffers[self] = Buffer(
+            buffers[self] = SessionBuffer(
                 session, self._writer, self._after_commit, self._gate.look_for_others
             )
         buffers[self].admit(asynchronous=isinstance(caller, AsyncSession), lazily=lazily)
@@ -238,28 +242,6 @@ class Outbox:
         if not connection.in_transaction():
             connection.begin()
         self._writer.examine(connection)
-
-
-def rollback_of(
-    original: Envelope, *, source: str, reason: str, event_id: UUID | None = None
-) -> Envelope:
-    """Make the event of `source` that takes `original` back: same type, topic and key."""
-    return Envelope(
-        id=event_id or new_event_id(),
-        type=original.type,
-        source=source,
-        topic=original.topic,
-        payload=json.dumps({"reason": storable(reason, LONGEST_ON_THE_WIRE)}, ensure_ascii=False),
-        # Replaced by the database's time in the row.
-        time=datetime.now(UTC),
-        kind=TxKind.ROLLBACK,
-        operation=original.operation,
-        key=original.key,
-        biz_key=original.biz_key,
-        causation_id=original.id,
-        causation_source=original.source,
-        traceparent=original.traceparent,
-    )
 
 
 @dataclass(slots=True)

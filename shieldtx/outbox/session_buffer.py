@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Engine, UpdateBase, insert, select
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.domain.events import Envelope
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
-from shieldtx.ports import Change, Named
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Posting:
-    """An envelope on its way into the table, and when it is due (both None: at once)."""
-
-    envelope: Envelope
-    delay: timedelta | None = None
-    at: datetime | None = None
-
+from shieldtx.ports.outbox import OutboxWriter, Posting
 
 _BUFFERS = "shieldtx.buffers"
 
@@ -40,41 +28,6 @@ _LEFT_TO_THE_CONNECTION = (
 )
 
 
-class OutboxWriter(Protocol):
-    """Writes rows over the caller's connection, in the transaction that is open there."""
-
-    @property
-    def routed_by(self) -> UpdateBase:
-        """A change of the outbox, for sessions that choose among databases by the statement."""
-        ...
-
-    def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
-        """Insert all rows with one statement; raises EventRefused for those written before."""
-        ...
-
-    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
-        """Count the unsettled events of a topic that are due, and stop at `upto`."""
-        ...
-
-    def examine(self, connection: Connection) -> None:
-        """Raise TransactionRefused for a connection whose transaction cannot take events.
-
-        It commits each statement by itself, or redirects the rows to another schema.
-        """
-        ...
-
-    def may_have_written(self, connection: Connection) -> bool:
-        """Whether the transaction that is open on a connection may have changed its database.
-
-        Raises TransactionRefused when that cannot be known: a statement has failed in it.
-        """
-        ...
-
-    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
-        """Discard a delayed event in somebody's name, or say why not."""
-        ...
-
-
 @dataclass(slots=True)
 class _Entry:
     """A posting of the transaction that is open."""
@@ -87,7 +40,7 @@ class _Entry:
     Empty: not written."""
 
 
-class Buffer:
+class SessionBuffer:
     """Holds the events of one session until its transaction commits, and inserts them together.
 
     At the last moment: by then the transaction holds the locks of all its business rows, so that
@@ -253,7 +206,7 @@ class Buffer:
         Whoever commits: the session, the connection by itself; and events may still come after
         `before_commit`, from the flush of the commit itself.
         """
-        heard_by: list[Buffer] | None = connection.get_execution_options().get(_BUFFERS)
+        heard_by: list[SessionBuffer] | None = connection.get_execution_options().get(_BUFFERS)
         if heard_by is None:
             heard_by = []
             connection.execution_options(**{_BUFFERS: heard_by})
@@ -375,9 +328,9 @@ class Buffer:
                     entry.written_in = ()
 
 
-def buffers_of(session: Session) -> dict[object, Buffer]:
+def buffers_of(session: Session) -> dict[object, SessionBuffer]:
     """Return the buffers of a session, by the outbox that fills them."""
-    buffers: dict[object, Buffer] = session.info.setdefault(_BUFFERS, {})
+    buffers: dict[object, SessionBuffer] = session.info.setdefault(_BUFFERS, {})
     return buffers
 
 
@@ -425,12 +378,12 @@ def _on_end(session: Session, ended: SessionTransaction) -> None:
         buffer.on_end(ended)
 
 
-def _known(session: Session) -> list[Buffer]:
+def _known(session: Session) -> list[SessionBuffer]:
     """Return the buffers of a session, which has none for most."""
     return list(session.info[_BUFFERS].values()) if _BUFFERS in session.info else []
 
 
-def _hearing(connection: Connection) -> list[Buffer]:
+def _hearing(connection: Connection) -> list[SessionBuffer]:
     """Return the buffers that hear of a connection's commit."""
     return list(connection.get_execution_options().get(_BUFFERS, ()))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Handled
+from shieldtx.ports.inbox import Handled
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import backlog
 from shieldtx.store.statements import inbox as sql

@@ -17,8 +17,10 @@ from sqlalchemy.orm import Session
 
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import LocalRollbackFailed, TransactionRefused
-from shieldtx.outbox.session_buffer import Posting
-from shieldtx.ports import BATCH_BYTES, Change, Claim, Claimed, Named, Settlement
+from shieldtx.ports.broker import BATCH_BYTES
+from shieldtx.ports.delayed_events import Change, EventRef
+from shieldtx.ports.outbox import Posting
+from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement
 from shieldtx.store.admission import admit
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.delayed_events import SqlDelayedStore
@@ -100,13 +102,13 @@ class SqlOutboxWriter:
                 "run what may fail in a savepoint or in a session of its own"
             ) from error
 
-    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event that is not due yet, in somebody's name."""
         return SqlDelayedStore(self._tables).cancel(connection, event, who=who)
 
 
 class SqlOutboxStore:
-    """Claims and settles rows in transactions of its own (the port OutboxStore)."""
+    """Claims and settles rows in transactions of its own (the port RelayStore)."""
 
     def __init__(
         self,
@@ -189,7 +191,9 @@ class SqlOutboxStore:
         if holders := {row[0]: (row[_SHARD], row[_KEY]) for row in rows if _holds_its_key(row)}:
             self._holders[token] = holders
         events = [
-            Claimed(envelope=envelope_of(row), attempts=row[_ATTEMPTS], unconfirmed=row[_DOUBT])
+            ClaimedEvent(
+                envelope=envelope_of(row), attempts=row[_ATTEMPTS], unconfirmed=row[_DOUBT]
+            )
             for row in rows
         ]
         lease_left = timedelta(seconds=rows[0][_LEFT])

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Delete, Engine, Table
 
 from shieldtx.domain.events import first_id_of
 from shieldtx.domain.states import INBOX, OUTBOX
-from shieldtx.retention import Purged
+from shieldtx.ports.retention import Purged
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import barrier, discards, trace
 from shieldtx.store.statements import retention as sql
@@ -25,7 +25,7 @@ CLOCK_SKEW: Final = timedelta(days=1)
 
 
 class SqlPurgeStore:
-    """Walks along the primary key, whose ids grow with time (the port PurgeStore).
+    """Walks along the primary key, whose ids grow with time (the port RetentionStore).
 
     It leaves out the ids that are too young. Those of the future are no UUIDv7, or of a wrong
     clock, and say nothing of their age: they come last. What a compensation may still need stays,

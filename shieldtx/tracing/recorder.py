@@ -6,54 +6,22 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
-from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
-from shieldtx.hooks.hooks import ConsumeContext, Hooks, SendContext
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
+from shieldtx.hooks.hooks import Hooks
+from shieldtx.ports.tracing import TraceEntry, TraceStore
 
 log = logging.getLogger(__name__)
 
-LONGEST_TRACED_REASON = 500
-"""Characters of an error that are kept; the tables keep more of the last one."""
 
 COMPLAINT_EVERY = 60.0
 """Seconds between two words in the log about entries that are lost."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One attempt to send an event, or one of a consumer group at it."""
-
-    event_id: UUID
-    group: str | None
-    """None: of a relay."""
-    attempt: int
-    outcome: str
-    """The name of an Outcome or, of a group, of a verdict."""
-    ended: float
-    """By the clock of the tracer."""
-    waited: float | None = None
-    """Seconds between claim and handing over."""
-    took: float | None = None
-    """Seconds from then, or from before the handler, to the end."""
-    partition: int | None = None
-    offset: int | None = None
-    reason: str = ""
-
-
-class TraceStore(Protocol):
-    """Where entries are kept."""
-
-    def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:
-        """Keep entries, in one transaction of its own; `clock` is that of their `ended`."""
-        ...
-
-
-class Tracer:
+class TraceRecorder:
     """Gathers entries and writes them from a thread of its own: no event ever waits for it.
 
     Entries are lost when the process dies, when the database refuses them, and when they come
@@ -76,7 +44,7 @@ class Tracer:
         self._most = most
         self._batch_size = batch_size
         self._clock = clock
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[TraceEntry] = deque()
         self._lost = 0
         self._complain_at = clock()
         self._thread: threading.Thread | None = None
@@ -111,7 +79,7 @@ class Tracer:
 
     def _sent(self, context: SendContext) -> None:
         self._note(
-            Entry(
+            TraceEntry(
                 event_id=context.event_id,
                 group=None,
                 attempt=context.attempt,
@@ -127,7 +95,7 @@ class Tracer:
 
     def _consumed(self, context: ConsumeContext) -> None:
         self._note(
-            Entry(
+            TraceEntry(
                 event_id=context.event_id,
                 group=context.group,
                 attempt=context.attempt,
@@ -140,7 +108,7 @@ class Tracer:
             )
         )
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: TraceEntry) -> None:
         if len(self._entries) >= self._most:
             self._lost += 1
             return

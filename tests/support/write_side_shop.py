@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, delete, event, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.store.dialects import StoreDialect, dialect_of
 from shieldtx.store.outbox_store import SqlOutboxWriter
@@ -40,7 +40,7 @@ class Shop:
             Schema(self.engine, schema=schema, shards=SHARDS).upgrade()
             Base.metadata.create_all(self.engine)
         self.tables = tables(schema)
-        self.catalog = Catalog()
+        self.catalog = EventTypeRegistry()
         for name in ("order.placed", "order.paid"):
             self.catalog.declare(name)
         self.hints = 0

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any, Final
 
-from kafka import TopicPartition
+from kafka import TopicPartition as KafkaPartition
 from kafka.errors import (
     CommitFailedError,
     IllegalGenerationError,
@@ -23,9 +23,9 @@ from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.consumer_patches import Consumer
 from shieldtx.brokers.kafka.pauses import Pauses
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
-from shieldtx.brokers.kafka.topic_identity import Identities
+from shieldtx.brokers.kafka.topic_identity import TopicIdentities
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
-from shieldtx.ports import BATCH_BYTES, Place, ReceivedRecord
+from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class KafkaSubscriber:
         """
         self._connection = connection
         self._topics = list(topics)
-        self._identities = Identities(self._topics)
+        self._identities = TopicIdentities(self._topics)
         self._join_timeout = join_timeout
         self._options = {
             "group_id": group,
@@ -129,7 +129,7 @@ class KafkaSubscriber:
     def _kept(self, consumer: Any, fetched: dict[Any, list[Any]]) -> list[ReceivedRecord]:
         """Return what this member is to have of fetched records; any error rewinds all of them."""
         try:
-            kept = self._pauses.without_held(consumer, self._without_misread(consumer, fetched))
+            kept = self._pauses.without_paused(consumer, self._without_misread(consumer, fetched))
             return [_received(record) for records in kept.values() for record in records]
         except BaseException:
             # The client's position is after these records: the next commit would skip them.
@@ -154,7 +154,7 @@ class KafkaSubscriber:
 
     def _without_misread(self, consumer: Any, fetched: dict[Any, Any]) -> dict[Any, Any]:
         """Leave out the records of topics that were made anew, and begin with those once more."""
-        anew = self._identities.made_anew(self._network.cluster)
+        anew = self._identities.recreated(self._network.cluster)
         places = [place for place in consumer.assignment() or () if place.topic in anew]
         if places:
             log.warning("%s made anew: read from the beginning", ", ".join(sorted(anew)))
@@ -165,9 +165,9 @@ class KafkaSubscriber:
         """Remember these records as taken care of; raises BrokerUnavailable."""
         if self._consumer is None:
             return
-        offsets: dict[TopicPartition, int] = {}
+        offsets: dict[KafkaPartition, int] = {}
         for record in records:
-            place = TopicPartition(record.topic, record.partition)
+            place = KafkaPartition(record.topic, record.partition)
             offsets[place] = max(record.offset + 1, offsets.get(place, 0))
         # The broker takes offsets of any partition from any member, and would move another's back.
         mine = self._consumer.assignment()
@@ -184,24 +184,24 @@ class KafkaSubscriber:
         """Have these records delivered again, where their partitions are still this member's."""
         if self._consumer is None:
             return
-        offsets: dict[TopicPartition, int] = {}
+        offsets: dict[KafkaPartition, int] = {}
         for record in records:
-            place = TopicPartition(record.topic, record.partition)
+            place = KafkaPartition(record.topic, record.partition)
             offsets[place] = min(record.offset, offsets.get(place, record.offset))
         for place, offset in offsets.items():
             with suppress(ValueError):  # not assigned
                 self._consumer.seek(place, offset)
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def pause(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls, and read all others."""
-        self._pauses.hold(places)
+        self._pauses.pause(places)
 
     def has_caught_up(self) -> bool:
         """Whether this member's polls have brought all there is; raises BrokerUnavailable."""
         consumer = self._consumer
         if consumer is None or not _has_joined(consumer):
             return False
-        mine = list((consumer.assignment() or set()) - self._pauses.held)
+        mine = list((consumer.assignment() or set()) - self._pauses.paused)
         if not mine:
             return True
         with self._client_errors("asking where the partitions end"):

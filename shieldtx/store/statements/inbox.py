@@ -31,7 +31,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.events import storable
 from shieldtx.domain.states import INBOX, InboxStatus, TxKind
-from shieldtx.ports import Handled
+from shieldtx.ports.inbox import Handled
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
 from shieldtx.store.statements.envelope_columns import envelope_columns

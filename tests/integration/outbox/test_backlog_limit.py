@@ -16,7 +16,7 @@ from shieldtx import Event
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
 from shieldtx.outbox.backlog_limit import LOOK_EVERY
-from shieldtx.outbox.publish_decorator import Publication, publishing
+from shieldtx.outbox.publish_decorator import Publication, publish_decorator
 from shieldtx.store.outbox_store import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
 from tests.support.service import Service, drain, make_topics
@@ -69,8 +69,10 @@ def test_of_events_together_none_is_written_when_one_topic_is_at_its_limit(full:
 
 def test_a_published_method_does_not_run_when_its_topic_is_at_its_limit(full: Shop) -> None:
     ran: list[int] = []
-    publish = publishing(full.outbox, Publication(event_type="limited"))
-    later = publishing(full.outbox, Publication(event_type="limited", delay=timedelta(hours=1)))
+    publish = publish_decorator(full.outbox, Publication(event_type="limited"))
+    later = publish_decorator(
+        full.outbox, Publication(event_type="limited", delay=timedelta(hours=1))
+    )
 
     def place(session: object, number: int) -> int:
         ran.append(number)
@@ -241,7 +243,7 @@ def test_a_consumer_writes_its_events_and_its_rollbacks_whatever_the_backlog(
         orders.app.outbox.add_all(
             session, [Event(type="orders.placed", payload=n) for n in range(4)]
         )
-    consumer = stock.app.consumer_worker("stock")
+    consumer = stock.app.build_consumer("stock")
     drain(orders.relay(), consumer)
     consumer.close()
     rows = stock.rows("SELECT topic, tx_kind, count(*) FROM shield_outbox GROUP BY 1, 2 ORDER BY 1")

@@ -18,10 +18,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from shieldtx import BizKey, Event, EventRefused, Verdict
-from shieldtx.app.workers import relay_worker
+from shieldtx import BizKey, ChangeResult, Event, EventRefused
+from shieldtx.app.workers import relay_process
 from shieldtx.errors import TransactionRefused
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.scheduling.worker import Worker
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import claim as claim_sql
@@ -75,7 +75,7 @@ def test_a_cancel_is_part_of_the_callers_transaction(service: Service) -> None:
 
     with service.transaction() as session:
         session.execute(text("INSERT INTO effects VALUES ('', 'paid', '')"))
-        assert service.app.delayed.cancel(session, event_id).verdict is Verdict.DONE
+        assert service.app.delayed.cancel(session, event_id).result is ChangeResult.DONE
     assert (status(service, event_id), service.effects()) == ("DISCARDED", ["paid"])
     assert service.rows("SELECT who, action FROM shield_audit") == [("orders", "cancel")]
 
@@ -189,7 +189,7 @@ def test_the_order_by_due_time_outlives_a_small_batch_and_a_takeover(
     ids = [write(service, delay=HOUR - n * SECOND) for n in range(20)]
     let_all_be_due(service)
     first = service.relay("first")
-    wire.fate = lambda _: answer(Outcome.UNCONFIRMED) if len(wire.published) > 6 else None
+    wire.fate = lambda _: answer(DeliveryOutcome.UNCONFIRMED) if len(wire.published) > 6 else None
     while len(wire.published) <= 6:
         first.run_once()
     first.close()
@@ -213,7 +213,7 @@ def test_a_refused_delayed_event_lets_the_next_due_of_its_key_go(
 
 def _refuse(record: Record, event_id: UUID) -> Any:
     is_it = dict(record.headers)["ce_id"] == str(event_id).encode()
-    return answer(Outcome.REFUSED) if is_it else None
+    return answer(DeliveryOutcome.REFUSED) if is_it else None
 
 
 # --- a change against a claim ---------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
     relay = service.relay()
-    told: dict[UUID, Verdict] = {}
+    told: dict[UUID, ChangeResult] = {}
     stop = threading.Event()
 
     def keep_relaying() -> None:
@@ -272,8 +272,8 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
         event_id = write(service, f"k{len(told) % 5}", delay=moment)
         time.sleep(random.uniform(0.5, 1.5) * moment.total_seconds())
         with service.transaction() as session:
-            told[event_id] = service.app.delayed.cancel(session, event_id).verdict
-        lost = sum(verdict is not Verdict.DONE for verdict in told.values())
+            told[event_id] = service.app.delayed.cancel(session, event_id).result
+        lost = sum(result is not ChangeResult.DONE for result in told.values())
         return min(lost, len(told) - lost) >= 20
 
     with ThreadPoolExecutor() as threads:
@@ -284,10 +284,10 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
             stop.set()
             relaying.result()
     drain(relay)
-    cancelled = {event_id for event_id, verdict in told.items() if verdict is Verdict.DONE}
+    cancelled = {event_id for event_id, result in told.items() if result is ChangeResult.DONE}
     assert sorted(sent(wire)) == sorted(told.keys() - cancelled)
     assert set(told.values()) <= {
-        *(Verdict.DONE, Verdict.DUE, Verdict.CLAIMED, Verdict.PUBLISHED),
+        *(ChangeResult.DONE, ChangeResult.DUE, ChangeResult.CLAIMED, ChangeResult.PUBLISHED),
     }
     assert {status(service, event_id) for event_id in cancelled} == {"DISCARDED"}
 
@@ -297,16 +297,16 @@ def test_of_two_cancels_one_waits_and_learns_what_the_other_did(
 ) -> None:
     event_id = write(service, delay=HOUR)
 
-    def cancel() -> Verdict:
+    def cancel() -> ChangeResult:
         with service.transaction() as session:
-            return service.app.delayed.cancel(session, event_id).verdict
+            return service.app.delayed.cancel(session, event_id).result
 
     with ThreadPoolExecutor() as threads:
         with service.transaction() as session:
             assert service.app.delayed.cancel(session, event_id)
             second = threads.submit(cancel)
             eventually(lambda: _waits_for_a_lock(service), "the second waits for the first")
-        assert second.result() is Verdict.CANCELLED
+        assert second.result() is ChangeResult.CANCELLED
 
 
 def _waits_for_a_lock(service: Service) -> bool:
@@ -385,7 +385,7 @@ def working(make_service: Callable[..., Service], eventually: Eventually) -> Ite
     service = make_service("orders", relay_wakeup=True, relay_poll_interval=HOUR)
     service.app.declare("orders.unpaid", retry=QUICK)
     make_topics(service)
-    worker = relay_worker(service.app)
+    worker = relay_process(service.app)
     ready = threading.Event()
     thread = threading.Thread(target=_run_unsignalled, args=(worker, ready), daemon=True)
     thread.start()

@@ -9,7 +9,7 @@ import pytest
 
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.errors import ConfigurationError, HandlerConflict
 
 
@@ -19,12 +19,12 @@ class Placed:
 
 
 @pytest.fixture
-def catalog() -> Catalog:
-    return Catalog()
+def catalog() -> EventTypeRegistry:
+    return EventTypeRegistry()
 
 
 @pytest.fixture
-def group(catalog: Catalog) -> ConsumerGroup:
+def group(catalog: EventTypeRegistry) -> ConsumerGroup:
     return ConsumerGroup("stock", catalog)
 
 

@@ -11,24 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import Event, EventRefused, RetryPolicy, TxKind, new_event_id
-from shieldtx.domain.event_types import NAME, Catalog, Limits, checked_name
+from shieldtx.domain.event_types import NAME, EventLimits, EventTypeRegistry, checked_name
 from shieldtx.errors import ConfigurationError, TooLarge, UnknownEventType
 
 
 @pytest.fixture
-def catalog() -> Catalog:
-    made = Catalog()
+def catalog() -> EventTypeRegistry:
+    made = EventTypeRegistry()
     made.declare("orders.placed")
     return made
 
 
-def refusal(catalog: Catalog, **fields: Any) -> EventRefused:
+def refusal(catalog: EventTypeRegistry, **fields: Any) -> EventRefused:
     with pytest.raises(EventRefused) as caught:
         catalog.encode(Event(type="orders.placed", **fields))
     return caught.value
 
 
-def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(catalog: Catalog):
+def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(
+    catalog: EventTypeRegistry,
+):
     plain = catalog.get("orders.placed")
     assert (plain.topic, plain.retry.max_attempts) == ("orders.placed", 10)
     told = catalog.declare("orders.paid", topic="orders", retry=RetryPolicy(max_attempts=3))
@@ -36,12 +38,12 @@ def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(catalog
     assert [t.name for t in catalog] == ["orders.placed", "orders.paid"]
 
 
-def test_a_type_is_declared_once(catalog: Catalog):
+def test_a_type_is_declared_once(catalog: EventTypeRegistry):
     with pytest.raises(ConfigurationError, match=r"'orders.placed' is declared twice"):
         catalog.declare("orders.placed")
 
 
-def test_an_unknown_type_is_refused_with_the_known_ones(catalog: Catalog):
+def test_an_unknown_type_is_refused_with_the_known_ones(catalog: EventTypeRegistry):
     assert catalog.find("orders.plcaed") is None
     with pytest.raises(UnknownEventType, match=r"'orders.plcaed'.*declared: orders.placed"):
         catalog.encode(Event(type="orders.plcaed"))
@@ -50,7 +52,7 @@ def test_an_unknown_type_is_refused_with_the_known_ones(catalog: Catalog):
 @pytest.mark.parametrize("payload", [type("Entity", (), {}), 3])
 def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any):
     with pytest.raises(ConfigurationError, match=r"payload .* of event type 'orders.placed'"):
-        Catalog().declare("orders.placed", payload=payload)
+        EventTypeRegistry().declare("orders.placed", payload=payload)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,9 @@ def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any)
 )
 def test_a_name_that_kafka_would_refuse_is_refused_at_its_declaration(name: str):
     with pytest.raises(ConfigurationError, match=r"event type .* cannot be used"):
-        Catalog().declare(name)
+        EventTypeRegistry().declare(name)
     with pytest.raises(ConfigurationError, match=r"topic .* cannot be used"):
-        Catalog().declare("orders.placed", topic=name)
+        EventTypeRegistry().declare("orders.placed", topic=name)
 
 
 @given(st.from_regex(NAME, fullmatch=True))
@@ -86,7 +88,7 @@ def test_a_key_that_is_no_fitting_text_is_refused_by_name(catalog, field, text, 
     assert problem in error.problem
 
 
-def test_a_key_at_its_limit_is_accepted(catalog: Catalog):
+def test_a_key_at_its_limit_is_accepted(catalog: EventTypeRegistry):
     catalog.encode(Event(type="orders.placed", key="š" * 256, biz_key="k" * 512))
 
 
@@ -130,7 +132,7 @@ def test_a_field_of_the_wrong_kind_is_refused_by_name(catalog, fields, field):
 
 
 def test_a_payload_above_its_limit_is_refused_with_both_sizes():
-    catalog = Catalog(Limits(payload=10))
+    catalog = EventTypeRegistry(EventLimits(payload=10))
     catalog.declare("orders.placed")
     assert catalog.encode(Event(type="orders.placed", payload="12345678")) == '"12345678"'
     with pytest.raises(TooLarge) as caught:
@@ -140,10 +142,10 @@ def test_a_payload_above_its_limit_is_refused_with_both_sizes():
 
 
 def test_the_default_limits_fit_a_record_of_kafkas_default_size():
-    limits = Limits()
+    limits = EventLimits()
     assert limits.payload + limits.key + limits.biz_key + limits.headers < 1_048_588
 
 
-def test_a_declared_retry_policy_is_kept(catalog: Catalog):
+def test_a_declared_retry_policy_is_kept(catalog: EventTypeRegistry):
     policy = RetryPolicy(first=timedelta(seconds=3))
     assert catalog.declare("orders.paid", retry=policy).retry is policy

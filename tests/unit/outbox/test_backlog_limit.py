@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from shieldtx.domain.event_types import Catalog, OnBacklog
+from shieldtx.domain.event_types import EventTypeRegistry, OnBacklog
 from shieldtx.errors import BacklogExceeded, ConfigurationError
-from shieldtx.outbox.backlog_limit import LOG_EVERY, LOOK_EVERY, SHARE, BacklogGate
+from shieldtx.outbox.backlog_limit import LOG_EVERY, LOOK_EVERY, SHARE, BacklogLimiter
 
 CONNECTION = cast("Connection", object())
 LIMIT = 5
@@ -24,8 +24,8 @@ class Outbox:
         self.looks: list[str] = []
         self.now = 1000.0
         self.took = 0.0
-        self.catalog = Catalog()
-        self.gate = BacklogGate(self, clock=lambda: self.now)
+        self.catalog = EventTypeRegistry()
+        self.gate = BacklogLimiter(self, clock=lambda: self.now)
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:  # noqa: ARG002  as the port
         self.looks.append(topic)
@@ -121,7 +121,7 @@ def test_a_type_that_ignores_backlogs_is_never_counted(outbox: Outbox) -> None:
 
 
 def test_the_settings_limit_is_that_of_types_without_one_of_their_own() -> None:
-    catalog = Catalog(backlog_limit=7, on_backlog=OnBacklog.WARN)
+    catalog = EventTypeRegistry(backlog_limit=7, on_backlog=OnBacklog.WARN)
     assert not catalog.limits_backlogs
     inherited = catalog.declare("a")
     own = catalog.declare("b", backlog_limit=9, on_backlog="refuse")
@@ -142,4 +142,4 @@ def test_a_limit_that_cannot_work_is_refused_where_it_is_declared(
     options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Catalog().declare("a", **options)
+        EventTypeRegistry().declare("a", **options)

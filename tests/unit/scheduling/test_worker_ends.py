@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED, Tick, Worker
+from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED, PeriodicJob, Worker
 from tests.support import child_process
 
 HOUR = timedelta(hours=1)
@@ -37,7 +37,7 @@ class Made:
         self.closed = 0
         self.worker = Worker(
             name="bench",
-            ticks=[Tick(name="poll", run=lambda: run() is True, every=SOON, vital=vital)],
+            ticks=[PeriodicJob(name="poll", run=lambda: run() is True, every=SOON, vital=vital)],
             close=self._close,
             stop_timeout=timedelta(seconds=20),
             watchdog=HOUR,
@@ -108,7 +108,7 @@ import threading
 import time
 from datetime import timedelta
 
-from shieldtx.scheduling.worker import Tick, Worker
+from shieldtx.scheduling.worker import PeriodicJob, Worker
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 passed = threading.Event()
@@ -122,7 +122,7 @@ def run():
 
 worker = Worker(
     name="bench",
-    ticks=[Tick(name="poll", run=run, every=timedelta(milliseconds=10))],
+    ticks=[PeriodicJob(name="poll", run=run, every=timedelta(milliseconds=10))],
     close=lambda: print("closed"),
     stop_timeout=timedelta(seconds=10),
     watchdog=timedelta(hours=1),
@@ -144,7 +144,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, ShieldTx
 from shieldtx.testing.memory_broker import MemoryBroker
 from shieldtx.settings.settings import Settings
-from shieldtx.app.workers import consumer_worker, relay_worker
+from shieldtx.app.workers import consumer_process, relay_process
 
 broker = MemoryBroker()
 broker.topics().create(["stock.taken.commit"], partitions=1, replication=1)
@@ -160,7 +160,7 @@ def handle(session, event):
 
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-for worker in (relay_worker(app), consumer_worker(app, "stock")):
+for worker in (relay_process(app), consumer_process(app, "stock")):
     threading.Thread(target=lambda worker=worker: print("status", worker.run())).start()
 with Session(app.engine) as session:
     app.outbox.add(session, Event(type="stock.taken", payload={}))

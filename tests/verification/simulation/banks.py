@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import Refused
@@ -173,7 +173,7 @@ def _list_handler(name: str) -> Any:
 @lru_cache
 def groups(attempts: int, *, fraud: bool, sharing: str) -> dict[str, ConsumerGroup]:
     """Return the consumer groups of both services; they are the same for all worlds."""
-    catalog = Catalog()
+    catalog = EventTypeRegistry()
     retry = RetryPolicy(
         max_attempts=attempts, first=timedelta(seconds=1), longest=timedelta(seconds=4), jitter=0
     )

@@ -10,16 +10,25 @@ from typing import Protocol
 from zlib import crc32
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import BATCH_BYTES, Delivery, Outcome, Pressure, ReceivedRecord, Record
+from shieldtx.ports.broker import (
+    BATCH_BYTES,
+    Backpressure,
+    Delivery,
+    DeliveryOutcome,
+    ReceivedRecord,
+    Record,
+)
 
 Place = tuple[str, int]
 
-_ACKNOWLEDGED = Delivery(outcome=Outcome.ACKNOWLEDGED)
-_UNSENT = Delivery(outcome=Outcome.UNSENT, reason="the broker is away")
-_UNCONFIRMED = Delivery(outcome=Outcome.UNCONFIRMED, reason="no answer")
-_REFUSED = Delivery(outcome=Outcome.REFUSED, reason="the topic refuses")
-_REJECTED = Delivery(outcome=Outcome.REJECTED, reason="too large")
-_HELD = Delivery(outcome=Outcome.HELD, reason="an earlier record of its key was rejected")
+_ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
+_UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is away")
+_UNCONFIRMED = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason="no answer")
+_REFUSED = Delivery(outcome=DeliveryOutcome.REFUSED, reason="the topic refuses")
+_REJECTED = Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
+_HELD = Delivery(
+    outcome=DeliveryOutcome.DEFERRED, reason="an earlier record of its key was rejected"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +164,7 @@ class MemoryPublisher:
         records: Sequence[Record],
         *,
         timeout: float,
-        placed: bool = False,  # noqa: ARG002  nobody asks here
+        with_offsets: bool = False,  # noqa: ARG002  nobody asks here
     ) -> Sequence[Delivery]:
         """Send `records` and answer for each, as the port says."""
         sender = self._sender
@@ -165,14 +174,14 @@ class MemoryPublisher:
             return [_UNSENT] * len(records)
         deliveries = self._publish(records, sender.trouble(len(records)))
         for record, delivery in zip(records, deliveries, strict=True):
-            if delivery.outcome in {Outcome.REFUSED, Outcome.REJECTED}:
+            if delivery.outcome in {DeliveryOutcome.REFUSED, DeliveryOutcome.REJECTED}:
                 self._broker.refusals[_event_id(record)] += 1
         sender.after("publish")
         return deliveries
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell of no pressure."""
-        return Pressure()
+        return Backpressure()
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -270,7 +279,7 @@ class MemorySubscriber:
         for place, record in self._mine(records):
             self.member.positions[place] = min(record.offset, self.member.positions[place])
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def pause(self, places: AbstractSet[Place]) -> None:
         """Hold nothing: the shapes are far below every limit."""
         assert not places
 

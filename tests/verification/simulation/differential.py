@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
-from shieldtx.outbox.session_buffer import Posting
+from shieldtx.ports.outbox import Posting
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, TxKind
-from shieldtx.retention import Purged
+from shieldtx.ports.retention import Purged
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow
 
 FIRST_ID = UUID(int=0)
