@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, TypeVar, Unpack
 from uuid import UUID
@@ -12,20 +11,19 @@ from sqlalchemy import Engine
 
 from shieldtx.domain.callables import check_callable, check_result
 from shieldtx.domain.event_types import EventTypeRegistry
-from shieldtx.domain.events import NO_HEADERS, Envelope, Event
+from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import decode_payload
-from shieldtx.domain.states import LocalOutcome, Operation
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages.block import HalfMessageBlock, guard_open
 from shieldtx.half_messages.check_back import CheckBack, Checker, Expiry
 from shieldtx.half_messages.messages import EventFields, HalfMessages
 from shieldtx.half_messages.transactional_decorator import (
-    Argument,
     LocalTransactionSpec,
     transactional,
 )
 from shieldtx.outbox.outbox import CallersTransaction
-from shieldtx.outbox.publish_decorator import PayloadField, payload_type_of
+from shieldtx.outbox.publish_decorator import payload_type_of
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier
@@ -48,7 +46,7 @@ class HalfMessageWiring:
         self,
         settings: Settings,
         *,
-        catalog: EventTypeRegistry,
+        event_types: EventTypeRegistry,
         engine: Callable[[], Engine],
         checks_engine: Callable[[], Engine],
         to_envelope: Callable[[Event], Envelope],
@@ -59,10 +57,10 @@ class HalfMessageWiring:
         `engine` opens the service's own database, `checks_engine` does so for a relay's checks.
         """
         self._settings = settings
-        self._catalog = catalog
+        self._event_types = event_types
         self._engine = engine
         self._checks_engine = checks_engine
-        self._seal = to_envelope
+        self._to_envelope = to_envelope
         self._after_commit = after_commit
         self._checkers: dict[str, Checker] = {}
         self._barriers: dict[str, _Place] = {}
@@ -120,45 +118,18 @@ class HalfMessageWiring:
     # --- what a service declares ------------------------------------------------------------------
 
     def transactional(
-        self,
-        event_type: str,
-        *,
-        payload: Argument,
-        key: PayloadField = None,
-        biz_key: PayloadField = None,
-        payload_type: Any = None,
-        topic: str | None = None,
-        operation: Operation = Operation.INSERT,
-        headers: Mapping[str, str] = NO_HEADERS,
-        delay: timedelta | None = None,
-        immunity: timedelta | None = None,
-        rollback_on: tuple[type[BaseException], ...] = (),
+        self, transaction: LocalTransactionSpec, *, payload_type: Any, topic: str | None
     ) -> Callable[[F], F]:
-        """Make the decorated method a local transaction, with a half message prepared before it.
-
-        `payload` names the argument that is sent (or is a function of all arguments by name); `key`
-        and `biz_key` name fields of it. The method ends its transaction itself. It commits the
-        message by returning, or returns a LocalOutcome; when it raises, a check finds out.
-        """
+        """Return the decorator of a method that is a local transaction."""
 
         def decorate(function: F) -> F:
-            transaction = LocalTransactionSpec(
-                event_type=event_type,
-                payload=payload,
-                key=key,
-                biz_key=biz_key,
-                operation=operation,
-                headers=headers,
-                delay=delay,
-                immunity=immunity,
-                rollback_on=rollback_on,
-            )
+            event_type, payload = transaction.event_type, transaction.payload
             decorated = transactional(lambda: self.messages, transaction)(function)
-            if self._catalog.find(event_type) is None:
+            if self._event_types.find(event_type) is None:
                 kind = payload_type
                 if kind is None and isinstance(payload, str):
                     kind = payload_type_of(function, payload)
-                self._catalog.declare(event_type, payload=kind, topic=topic)
+                self._event_types.declare(event_type, payload=kind, topic=topic)
             elif any(given is not None for given in (payload_type, topic)):
                 raise ConfigurationError(
                     f"event type {event_type!r} is declared already: give its payload and topic "
@@ -205,7 +176,7 @@ class HalfMessageWiring:
         return HalfMessages(
             store=self._store,
             barrier_of=self._barrier_of,
-            to_envelope=self._seal,
+            to_envelope=self._to_envelope,
             after_commit=self._after_commit,
             barrier_retention=self._settings.retention_barrier,
         )
@@ -234,7 +205,7 @@ class HalfMessageWiring:
         """Return the event types with a checker that have a half message due for a check."""
         return self._check_store.types_due(sorted(self._checkers))
 
-    def parking(self) -> Expiry:
+    def expiry(self) -> Expiry:
         """Build what leaves half messages to a person."""
         return Expiry(store=self._check_store)
 
@@ -298,7 +269,7 @@ class HalfMessageWiring:
         self._checkers[event_type] = checker
 
     def _call(self, function: Callable[[Event], LocalOutcome], envelope: Envelope) -> LocalOutcome:
-        declared = self._catalog.get(envelope.type)
+        declared = self._event_types.get(envelope.type)
         outcome = function(envelope.opened(decode_payload(declared.payload, envelope.payload)))
         check_result(outcome, function)
         return outcome

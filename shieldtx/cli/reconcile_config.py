@@ -87,7 +87,7 @@ def _of_application(app: ShieldTx) -> Configuration:
                 schema=settings.database_schema,
                 retention=min(settings.retention_outbox, settings.retention_inbox),
                 groups=tuple(e for group in app.groups.values() for e in _expected(group)) or None,
-                others=tuple(sorted({declared.topic for declared in app.catalog} - received)),
+                others=tuple(sorted({declared.topic for declared in app.event_types} - received)),
             ),
         ),
         broker=BrokerAccess(

@@ -52,10 +52,10 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     """
     app = invocation(context).service()
     app.schema.check()
-    overview = app.overview().read()
+    overview = app.stores.status().read()
     at_limit = _at_limit(app, overview)
     unhandled = _unhandled(app, overview)
-    others = app.limits().other_sources(app.settings.source)
+    others = app.stores.limits().other_sources(app.settings.source)
     if as_json:
         data = _data(app, overview)
         data["outbox"]["other_sources"] = others
@@ -120,7 +120,7 @@ def _half_messages(overview: Overview) -> list[tuple[str, str]]:
 def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any]]]:
     """Say what the write side objects to, and what consumers do not poll."""
     # Of several types of a topic, the one with the lowest limit is the first to be met.
-    by_limit = sorted(app.catalog, key=lambda declared: -(declared.backlog_limit or 0))
+    by_limit = sorted(app.event_types, key=lambda declared: -(declared.backlog_limit or 0))
     declared = {
         declared.topic: declared
         for declared in by_limit
@@ -134,7 +134,7 @@ def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any
         for g in overview.groups
         if _open_rows(g.backlog) >= min(most, DEFAULT_LIMIT)
     }
-    found = app.limits()
+    found = app.stores.limits()
     return {
         "topics": [
             {
@@ -158,7 +158,7 @@ def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any
 
 def _unhandled(app: ShieldTx, overview: Overview) -> list[dict[str, Any]]:
     """Count by type what waits in the inbox and has no handler in this application."""
-    store = app.inbox_store()
+    store = app.stores.inbox()
     found = []
     for group in [g.group for g in overview.groups if _open_rows(g.backlog)]:
         rows_of = store.unhandled(group, handled=app.handled_by(group), limit=DEFAULT_LIMIT)

@@ -46,13 +46,13 @@ class Outbox:
         self,
         *,
         source: str,
-        catalog: EventTypeRegistry,
+        event_types: EventTypeRegistry,
         writer: OutboxWriter,
         traceparent: Callable[[], str | None] = lambda: None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self.source = source
-        self._catalog = catalog
+        self._event_types = event_types
         self._writer = writer
         self._gate = BacklogLimiter(writer)
         self._traceparent = traceparent
@@ -64,7 +64,7 @@ class Outbox:
         The service may have had another name then, and still declares the type. Another service
         with the same tables declares types of its own.
         """
-        return envelope.source == self.source or self._catalog.find(envelope.type) is not None
+        return envelope.source == self.source or self._event_types.find(envelope.type) is not None
 
     def add(
         self,
@@ -104,7 +104,12 @@ class Outbox:
         if not postings:
             return []
         limited: set[str] = set()
-        if self._catalog.limits_backlogs and handled is None and not when.delay and when.at is None:
+        if (
+            self._event_types.limits_backlogs
+            and handled is None
+            and not when.delay
+            and when.at is None
+        ):
             commits = (p.envelope for p in postings if p.envelope.kind is TxKind.COMMIT)
             limited = {envelope.type for envelope in commits}
         if isinstance(caller, Connection):
@@ -187,18 +192,18 @@ class Outbox:
 
     def to_envelope(self, event: Event, handled: Event | None = None) -> Envelope:
         """Check an event and turn it into what the table holds."""
-        payload = self._catalog.encode(event)
+        payload = self._event_types.encode(event)
         if handled is not None and event.causation_id is None:
             event = replace(event, causation_id=handled.id, causation_source=handled.source)
         trace = event.traceparent or self._traceparent()
         if trace is None and handled is not None:
             trace = handled.traceparent
-        self._catalog.check_trace(trace)
+        self._event_types.check_trace(trace)
         return Envelope(
             id=event.id,
             type=event.type,
             source=self.source,
-            topic=self._catalog.get(event.type).topic,
+            topic=self._event_types.get(event.type).topic,
             payload=payload,
             # Replaced by the database's time in the row.
             time=datetime.now(UTC),
@@ -216,13 +221,13 @@ class Outbox:
         self, caller: Session | AsyncSession | Connection, event_types: Collection[str]
     ) -> None:
         """Raise BacklogExceeded when an event of these types is not to be added now."""
-        if not self._catalog.limits_backlogs or not event_types:
+        if not self._event_types.limits_backlogs or not event_types:
             return
         connection = caller if isinstance(caller, Connection) else None
         if isinstance(caller, Session):
             connection = buffers_of(caller)[self].connection()
         for event_type in event_types:
-            self._gate.admit(self._catalog.get(event_type), connection)
+            self._gate.admit(self._event_types.get(event_type), connection)
 
     def _admit_session(
         self, caller: Session | AsyncSession, *, lazily: bool = False

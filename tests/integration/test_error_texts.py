@@ -244,7 +244,7 @@ def test_no_row_is_shown_by_a_local_rollback_a_check_and_a_hook(stock, wire, cap
     wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
     place(stock)
     with caplog.at_level("DEBUG", "shieldtx"):
-        (check_back,) = stock.app.halves.check_backs()
+        (check_back,) = stock.app.half_messages.check_backs()
         assert check_back.run_once().unknown == 1
         stock.relay().run_once()
     assert "SECRET" not in told_by(stock, caplog)

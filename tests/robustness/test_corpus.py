@@ -117,7 +117,7 @@ def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partiti
 
     assert [event_id for (event_id,) in service.rows("SELECT event_id FROM effects")] == expected
     assert service.inbox() == {"PROCESSED": len(expected)}
-    letters = service.app.dead_letters().parked(limit=1000, group=group)
+    letters = service.app.stores.dead_letters().parked(limit=1000, group=group)
     parked = {letter.record.offset: letter for letter in letters}
     assert set(parked) == {at for at, case in sent.items() if case.expect == "parked"}
     for at, letter in parked.items():

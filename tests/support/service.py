@@ -54,7 +54,7 @@ class App(ShieldTx):
         self._workers: list[Relay | Consumer] = []
 
     def relay(self, name: str | None = None) -> Relay:
-        made = super().relay(name)
+        made = super().build_relay(name)
         self._workers.append(made)
         return made
 
@@ -118,7 +118,7 @@ class Service:
 
     def relay(self, name: str | None = None) -> Relay:
         """A relay that holds its shards already."""
-        relay = self.app.relay(name)
+        relay = self.app.build_relay(name)
         relay.renew()
         return relay
 

@@ -40,14 +40,14 @@ class Shop:
             Schema(self.engine, schema=schema, shards=SHARDS).upgrade()
             Base.metadata.create_all(self.engine)
         self.tables = tables(schema)
-        self.catalog = EventTypeRegistry()
+        self.event_types = EventTypeRegistry()
         for name in ("order.placed", "order.paid"):
-            self.catalog.declare(name)
+            self.event_types.declare(name)
         self.hints = 0
         self.traceparent: str | None = None
         self.outbox = Outbox(
             source="shop",
-            catalog=self.catalog,
+            event_types=self.event_types,
             writer=SqlOutboxWriter(self.tables, shards=SHARDS),
             traceparent=lambda: self.traceparent,
             after_commit=self._count_hint,

@@ -165,7 +165,7 @@ def test_events_of_a_key_go_out_by_due_time_through_several_relays(
         for key in ("a", "b", "c", "d")
     ]
     let_all_be_due(service)
-    relays = [service.app.relay(name) for name in ("one", "two", "three")]
+    relays = [service.app.build_relay(name) for name in ("one", "two", "three")]
     for _ in range(2):
         for relay in relays:
             relay.renew()

@@ -98,7 +98,7 @@ def consumers(world: World) -> list[Process[Consumer]]:
 def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
     database, shape = world.databases[service], world.shape
     group = _groups(shape)[name]
-    outbox = MemoryOutbox(source=service, new_id=world.next_id, catalog=_CATALOG, writer=None)
+    outbox = MemoryOutbox(source=service, new_id=world.next_id, event_types=_CATALOG, writer=None)
 
     def build(process: Process[Consumer]) -> Consumer:
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))

@@ -139,7 +139,7 @@ class Race:
     def _inbox(self, name: str, pause: Callable[[], None]) -> Inbox:
         store = Stepwise(MemoryInboxStore(self.database, by=name), pause)
         outbox = MemoryOutbox(
-            source="B", new_id=lambda: UUID(int=3), catalog=EventTypeRegistry(), writer=None
+            source="B", new_id=lambda: UUID(int=3), event_types=EventTypeRegistry(), writer=None
         )
         return Inbox(group=self.group, store=store, outbox=outbox)  # type: ignore[arg-type]
 
