@@ -28,8 +28,9 @@ from shieldtx.half_messages.messages import EventFields
 from shieldtx.half_messages.transactional_decorator import Argument, LocalTransactionSpec
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.delayed_events import DelayedEvents
-from shieldtx.outbox.outbox import CallersTransaction, Outbox
+from shieldtx.outbox.outbox import Outbox
 from shieldtx.outbox.publish_decorator import DueAt, PayloadField, Publication
+from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.broker import Broker
 from shieldtx.relay.relay import Relay
 from shieldtx.retention import RetentionService

@@ -22,8 +22,8 @@ from shieldtx.half_messages.transactional_decorator import (
     LocalTransactionSpec,
     transactional,
 )
-from shieldtx.outbox.outbox import CallersTransaction
 from shieldtx.outbox.publish_decorator import payload_type_of
+from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier

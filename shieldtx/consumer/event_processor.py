@@ -20,7 +20,9 @@ from shieldtx.domain.states import TxKind
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused, Refused
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.outbox.outbox import Outbox, flush_events, handling
+from shieldtx.outbox.causation import handling
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import Attempt, InboxStore
 
 log = logging.getLogger(__name__)

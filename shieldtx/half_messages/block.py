@@ -28,7 +28,7 @@ from shieldtx.half_messages.messages import (
     enter,
     session_of,
 )
-from shieldtx.outbox.outbox import CallersTransaction
+from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import Barrier
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from shieldtx.errors import (
 )
 from shieldtx.half_messages.barrier_check import outcomes
 from shieldtx.half_messages.barrier_entry import BarrierEntry, enter_at_commit, enter_now
-from shieldtx.outbox.outbox import CallersTransaction, caller_of
+from shieldtx.outbox.transaction import CallersTransaction, caller_of
 from shieldtx.ports.half_messages import Barrier, HalfMessageStore, NewHalfMessage
 
 _ENDS = {

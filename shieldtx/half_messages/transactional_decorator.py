@@ -16,8 +16,8 @@ from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.half_messages.messages import HalfMessages
-from shieldtx.outbox.outbox import caller_of
 from shieldtx.outbox.publish_decorator import PayloadField, part_of, transactions_among
+from shieldtx.outbox.transaction import caller_of
 
 log = logging.getLogger(__name__)
 

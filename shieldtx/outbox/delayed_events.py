@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from shieldtx.domain.schedule import due
 from shieldtx.errors import EventRefused
-from shieldtx.outbox.outbox import CallersTransaction, Outbox
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.delayed_events import Change, DelayedEvent, DelayedEventStore, EventRef
 
 

@@ -20,7 +20,8 @@ from shieldtx.domain.events import NO_HEADERS, Event
 from shieldtx.domain.schedule import Due, due
 from shieldtx.domain.states import Operation
 from shieldtx.errors import ConfigurationError, EventRefused, PayloadRefused, TransactionRefused
-from shieldtx.outbox.outbox import CallersTransaction, Outbox, caller_of
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.transaction import CallersTransaction, caller_of
 
 PayloadField: TypeAlias = str | Callable[[Any], object] | None
 """Where a part of the event comes from: a field of the payload by name, or a function of it.

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import decoding
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import UndecodableRecord
@@ -35,9 +35,9 @@ def test_a_record_of_the_corpus_is_taken_or_refused_with_a_telling_reason(case: 
     if case.expect == "parked":
         assert case.reason, "what is parked says why"
         with pytest.raises(UndecodableRecord, match=case.reason):
-            cloudevents.decode(record, "")
+            decoding.decode(record, "")
     else:
-        assert cloudevents.decode(record, "").payload.encode() == case.value
+        assert decoding.decode(record, "").payload.encode() == case.value
     assert time.thread_time() - began < LONGEST_S
 
 

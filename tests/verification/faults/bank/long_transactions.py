@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 from shieldtx.domain.events import new_event_id
-from shieldtx.outbox.outbox import flush_events
+from shieldtx.outbox.session_events import flush_events
 from tests.verification.faults.bank.journaled import journaled
 from tests.verification.faults.journal import Journal
 
