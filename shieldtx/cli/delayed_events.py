@@ -18,7 +18,7 @@ from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, pri
 from shieldtx.cli.prompts import current_operator
 from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
-from shieldtx.settings.settings import Seconds
+from shieldtx.settings.fields import Seconds
 
 commands = typer.Typer(
     help="List, cancel and reschedule the events that wait for their time.", no_args_is_help=True
