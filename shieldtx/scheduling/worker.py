@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
-from types import FrameType
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -27,6 +24,7 @@ from shieldtx.scheduling.exit_status import (
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.signals import graceful_signals
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +108,7 @@ class Worker:
         """
         if threading.current_thread() is not threading.main_thread():
             return self._live(ready)
-        with self._heeding_signals(), few_collections():
+        with graceful_signals(self._on_signal), few_collections():
             return self._live(ready)
 
     def _live(self, ready: Callable[[], None]) -> int:
@@ -123,19 +121,6 @@ class Worker:
             raise
         self._await_end()
         return self._end()
-
-    @contextmanager
-    def _heeding_signals(self) -> Iterator[None]:
-        heeded = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-            heeded.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self._on_signal) for number in heeded}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                if handler is not None:  # else it is not Python's
-                    signal.signal(number, handler)
 
     def _start(self) -> None:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
@@ -301,7 +286,7 @@ class Worker:
         else:
             log.info("%s has stopped", self._name)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  signal's signature
+    def _on_signal(self, number: int) -> None:
         if self.stopping:
             leave(128 + number)
         self.stop()

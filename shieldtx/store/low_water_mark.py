@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shieldtx.domain.sampler import Sampler
+
 SETTLING_S = 0.5
 """A number of the sequence may be drawn a moment before its transaction can be seen to run."""
 LOOK_BACK_S = 2.0
 """How often a busy relay looks from the beginning without a reason, at most."""
-SHARE = 20
-"""Looks without a reason take one part in so many of the relay's time, busy or not, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +59,7 @@ class LowWater:
         self._seq = 0
         self._shards = 0
         self._candidate: _Candidate | None = None
-        self._looked_at = 0.0
-        self._look_took = 0.0
+        self._looks_back = Sampler(every=LOOK_BACK_S, clock=clock)
         self._is_busy = True
 
     @property
@@ -70,8 +69,8 @@ class LowWater:
 
     def start(self) -> int:
         """Return where the next claim starts; 0 is the beginning."""
-        pause = max(LOOK_BACK_S if self._is_busy else 0.0, SHARE * self._look_took)
-        return self._seq if self._clock() - self._looked_at < pause else 0
+        is_due = self._looks_back.is_due(every=LOOK_BACK_S if self._is_busy else 0.0)
+        return 0 if is_due else self._seq
 
     def forget(self) -> None:
         """Begin anew: some row below the mark is, or may be, open again."""
@@ -85,7 +84,7 @@ class LowWater:
         """
         now = self._clock()
         if start == 0:
-            self._looked_at, self._look_took = now, took
+            self._looks_back.record(took=took)
         self._is_busy = sight is not None
         if sight is None:
             return
