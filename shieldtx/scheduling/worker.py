@@ -24,6 +24,7 @@ from shieldtx.scheduling.exit_status import (
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
 from shieldtx.scheduling.signals import graceful_signals
 
 log = logging.getLogger(__name__)
@@ -145,13 +146,13 @@ class Worker:
         a host's thread the end of the main thread is the end too: the interpreter waits for both.
         """
         in_host = threading.current_thread() is not threading.main_thread()
-        lead = _wall_clock_lead()
+        lead = wall_clock_lead()
         while True:
             try:
                 return self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
             except Empty:
-                before, lead = lead, _wall_clock_lead()
-            if in_host and _main_thread_has_returned():
+                before, lead = lead, wall_clock_lead()
+            if in_host and main_thread_has_returned():
                 log.info("%s: the main thread has returned, the worker ends with it", self._name)
                 return None
             if lead < before - _CLOCK_STEP_S:
@@ -290,17 +291,3 @@ class Worker:
         if self.stopping:
             leave(128 + number)
         self.stop()
-
-
-def _main_thread_has_returned() -> bool:
-    """Return whether the interpreter waits for the threads that are left.
-
-    It waits first for those of pools, where the passes run, while the main thread is still alive.
-    Only a private flag tells so; without it, a pass that never ends by itself would not be ended.
-    """
-    return not threading.main_thread().is_alive() or getattr(threading, "_SHUTTING_DOWN", False)
-
-
-def _wall_clock_lead() -> float:
-    """Return by how many seconds the wall clock is ahead of the one that nobody can set."""
-    return datetime.now(UTC).timestamp() - time.monotonic()
