@@ -13,8 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import LateTransaction
 from shieldtx.store.admission import admit
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.single import for_single_statements
+from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.statements import barrier as sql
 from shieldtx.store.tables import Tables
 
@@ -26,7 +25,7 @@ class SqlBarrier:
         """Wait for a local transaction in flight for `patience` at most."""
         self._dialect = dialect_of(engine.dialect)
         self._engine = engine.execution_options(isolation_level=self._dialect.patient_isolation)
-        self._single = for_single_statements(engine)
+        self._autocommit = autocommit_engine(engine)
         self._tables = tables
         self._patience = patience
 
@@ -77,7 +76,7 @@ class SqlBarrier:
 
     def look(self, event_id: UUID) -> LocalOutcome:
         """Return how the local transaction ended, as far as can be seen; it changes nothing."""
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return _end_in(connection.scalar(sql.found(self._tables, event_id)))
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from shieldtx.domain.reasons import loggable
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.fence import Fence
 from shieldtx.store.low_water_mark import SETTLING_S
 from shieldtx.store.statements import blocked as sql
@@ -58,7 +58,7 @@ class BlockedRows:
         self,
         engine: Engine,
         tables: Tables,
-        dialect: StoreDialect,
+        dialect: Dialect,
         clock: Callable[[], float],
         *,
         source: str | None = None,

@@ -15,8 +15,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.single import SINGLE_ISOLATION
+from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
 
 LONGEST_LIFE: Final = timedelta(minutes=5)
 """A connection of this age is replaced: the server's name may lead elsewhere by then."""
@@ -72,7 +71,7 @@ def open_engine(
         event.listen(engine, "begin", partial(_limit_idleness, idle))
     else:
         # Its sessions are READ COMMITTED by themselves.
-        engine.update_execution_options(**{SINGLE_ISOLATION: "AUTOCOMMIT"})
+        engine.update_execution_options(**{AUTOCOMMIT_ISOLATION: "AUTOCOMMIT"})
     return engine
 
 

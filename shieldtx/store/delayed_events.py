@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, Update
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports import Change, DelayedEvent, Named, Verdict
-from shieldtx.store.dialects import StoreDialect, dialect_of
+from shieldtx.store.dialects import Dialect, dialect_of
 from shieldtx.store.statements import delayed_events as sql
 from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.tables import Tables
@@ -65,7 +65,7 @@ class SqlDelayedStore:
         self,
         connection: Connection,
         event: Named,
-        statement: Callable[[StoreDialect, UUID], Update],
+        statement: Callable[[Dialect, UUID], Update],
         *,
         to: OutboxStatus,
         action: str,

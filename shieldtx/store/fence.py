@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.low_water_mark import SETTLING_S
 from shieldtx.store.statements import blocked, claim
 from shieldtx.store.statements import fence as sql
@@ -51,7 +51,7 @@ class Fence:
     """Keeps the fence of one relay; on a database without sight of transactions it stays at 0."""
 
     def __init__(
-        self, tables: Tables, dialect: StoreDialect, clock: Callable[[], float], source: str | None
+        self, tables: Tables, dialect: Dialect, clock: Callable[[], float], source: str | None
     ) -> None:
         """Look at the rows of a `source`; None: at all of them."""
         self._tables = tables

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import half_messages as sql
 from shieldtx.store.tables import Tables
 
@@ -17,7 +17,7 @@ from shieldtx.store.tables import Tables
 class HalfEnds:
     """Locks half messages and lets them out, over connections of others."""
 
-    def __init__(self, tables: Tables, dialect: StoreDialect) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
         self._dialect = dialect
         # One a source: a statement costs more to build than to run.

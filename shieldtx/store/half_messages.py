@@ -12,11 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
-from shieldtx.store.dialects import dialect_of
+from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.half_ends import HalfEnds
 from shieldtx.store.refusals import refusal_of
 from shieldtx.store.shard_count import ShardCount
-from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import half_message_checks
 from shieldtx.store.statements import half_messages as sql
 from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of
@@ -33,7 +32,7 @@ class SqlHalfStore:
     ) -> None:
         """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._engine = engine
-        self._single = for_single_statements(engine)
+        self._autocommit = autocommit_engine(engine)
         self._tables = tables
         self._dialect = d = dialect_of(engine.dialect)
         self._shards = ShardCount(tables, setting=shards)
@@ -57,7 +56,7 @@ class SqlHalfStore:
         """Store half messages; raises EventRefused for a business key used before."""
         d, plan = self._dialect, self._plan
         # Several are stored together or not at all; one is so by itself.
-        engine = self._single if len(messages) == 1 else self._engine
+        engine = self._autocommit if len(messages) == 1 else self._engine
         try:
             with engine.begin() as connection:
                 shards = self._shards.of(connection)
@@ -83,7 +82,7 @@ class SqlHalfStore:
     def _is_ended_alone(self, event_id: UUID, outcome: LocalOutcome) -> bool:
         parameters = sql.end_parameters(self._dialect, event_id)
         # Of an engine that sends its BEGIN by hand, even this is a transaction to be committed.
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return connection.execute(self._end_alone[outcome], parameters).rowcount == 1
 
     def types_due(self, event_types: Sequence[str]) -> Collection[str]:
@@ -91,13 +90,13 @@ class SqlHalfStore:
         if not event_types:
             return []
         asked = half_message_checks.types_due_parameters(event_types)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return connection.scalars(self._types_due, asked).all()
 
     def half_types(self, event_ids: Sequence[UUID]) -> dict[UUID, str]:
         """Return the event types of those messages that are HALF."""
         statement = sql.half_types(self._tables, self._dialect, event_ids)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return {row[0]: row[1] for row in connection.execute(statement)}
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Result
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import receive as sql
 from shieldtx.store.statements.envelope_columns import columns_of
 from shieldtx.store.statements.inbox import batch_parameters
@@ -32,7 +32,7 @@ Key = tuple[str, str | None]
 class Reception:
     """Stores what is new of a batch of records, and starts those whose turn it is."""
 
-    def __init__(self, tables: Tables, dialect: StoreDialect) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
         self._dialect = dialect
         self._open_keys = sql.open_keys(tables, dialect)

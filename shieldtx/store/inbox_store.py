@@ -15,11 +15,10 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
-from shieldtx.store.dialects import SINCE, dialect_of
+from shieldtx.store.dialects import SINCE, autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import check_intact, commits_refused, hold, lend, settle
 from shieldtx.store.halving import receive_in_halves
 from shieldtx.store.inbox_receiver import Reception
-from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import compensation
 from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of, values_of
@@ -38,7 +37,7 @@ class SqlInboxStore:
         self._batch_bytes = batch_bytes
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        self._single = for_single_statements(engine)
+        self._autocommit = autocommit_engine(engine)
         self._reception = Reception(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
         self._due = sql.due(tables, self._dialect)
@@ -67,14 +66,14 @@ class SqlInboxStore:
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is, of the types that the worker handles."""
         parameters = sql.group_parameters(group, handled, limit, self._batch_bytes)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._due, parameters)
             return [envelope_of(row) for row in rows]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
         """Count the unfinished rows of these types by where they came from."""
         parameters = sql.group_parameters(group, handled)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._pending, parameters).all()
         return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
 
@@ -83,7 +82,7 @@ class SqlInboxStore:
     ) -> Mapping[tuple[str, TxKind], int]:
         """Count the unfinished rows of all other types."""
         parameters = sql.group_parameters(group, handled, limit)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._unhandled, parameters).all()
         return {(event_type, TxKind(kind)): rows for event_type, kind, rows in rows}
 
@@ -93,7 +92,7 @@ class SqlInboxStore:
         """Count an attempt and commit, before the handler runs."""
         token = uuid4()
         parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             started = connection.execute(self._start_attempt, parameters).one_or_none()
         if started is None:
             return None
@@ -153,7 +152,7 @@ class SqlInboxStore:
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that own their row."""
         if attempts:
-            with self._single.begin() as connection:
+            with self._autocommit.begin() as connection:
                 connection.execute(self._release, self._of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
@@ -167,13 +166,13 @@ class SqlInboxStore:
             delay=delay,
             reason=reason,
         )
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return connection.execute(statement).rowcount == 1
 
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
         """Write down why the process of these attempts ends."""
         statement = sql.note(self._tables, self._dialect, reason=reason)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             connection.execute(statement, self._of_batch(attempts))
 
     def give_up(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from operator import itemgetter
 from sys import maxsize
 from typing import Any
@@ -22,12 +22,11 @@ from shieldtx.ports import BATCH_BYTES, Change, Claim, Claimed, Named, Settlemen
 from shieldtx.store.admission import admit
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.delayed_events import SqlDelayedStore
-from shieldtx.store.dialects import dialect_of, is_known
+from shieldtx.store.dialects import autocommit_engine, dialect_named, dialect_of, is_known
 from shieldtx.store.guarded_session import commits_refused, hold, lend, settle
 from shieldtx.store.low_water_mark import LowWater
 from shieldtx.store.refusals import refusal_of
 from shieldtx.store.shard_count import ShardCount
-from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import backlog, claim, delayed_events, shard_leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.blocked import Key
@@ -53,11 +52,11 @@ class SqlOutboxWriter:
         """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._tables = tables
         self._shards = ShardCount(tables, setting=shards)
-        # One a dialect: a statement costs more to build than to run.
-        self._insert = cache(partial(sql.insert, tables))
+        # One a dialect, by its name: a statement costs more to build than to run.
+        self._insert = cache(lambda name: sql.insert(tables, dialect_named(name)))
         # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
         self.routed_by = update(tables.outbox)
-        self._backlog = cache(partial(backlog.events, tables))
+        self._backlog = cache(lambda name: backlog.events(tables, dialect_named(name)))
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows at once.
@@ -69,14 +68,14 @@ class SqlOutboxWriter:
         shards = self._shards.of(connection)
         rows = [sql.parameters_of(p, dialect, shards=shards) for p in postings]
         try:
-            connection.execute(self._insert(dialect), rows)
+            connection.execute(self._insert(dialect.name), rows)
         except IntegrityError as error:
             self._shards.refuse(error, connection)
             raise refusal_of(error, [posting.envelope for posting in postings]) or error from error
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
         """Count the unsettled events of a topic that are due, among the latest of all topics."""
-        statement = self._backlog(dialect_of(connection.dialect))
+        statement = self._backlog(connection.dialect.name)
         found = connection.scalars(statement, backlog.parameters(topic, upto))
         return int(found.one())
 
@@ -123,7 +122,7 @@ class SqlOutboxStore:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        self._single = for_single_statements(engine)
+        self._autocommit = autocommit_engine(engine)
         self._clock = clock
         self._low_water = LowWater(clock)
         self._blocked = BlockedRows(engine, tables, self._dialect, clock, source=source)
@@ -157,7 +156,7 @@ class SqlOutboxStore:
             fenced=self._blocked.fence.shards,
             source=self._source,
         )
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._claim, parameters).all()
         self._claim_took = self._clock() - began
         if not rows:
@@ -201,7 +200,7 @@ class SqlOutboxStore:
         The last owner of the others, back from a standstill, was writing down how they ended while
         the claim waited for their locks. Of a key, they come before what was claimed.
         """
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             connection.execute(sql.unclaim(self._tables, self._dialect, token, ids))
         self._look_everywhere()
         return Claim(token=token, events=[], lease_left=timedelta(0))
@@ -211,7 +210,7 @@ class SqlOutboxStore:
         asked = delayed_events.until_due_parameters(
             relay=relay, since=since.total_seconds(), within=within.total_seconds()
         )
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             seconds = connection.scalar(self._until_due, asked)
         return None if seconds is None else timedelta(seconds=seconds)
 
@@ -242,7 +241,7 @@ class SqlOutboxStore:
             sql.retry(t, d, token, r.event_id, delay=r.delay, reason=r.reason) for r in s.retries
         ]
         # Mostly all were acknowledged: one statement, for which BEGIN and COMMIT would take longer.
-        engine = self._engine if statements else self._single
+        engine = self._engine if statements else self._autocommit
         with engine.begin() as connection:
             count = self._settle_processed(connection, token, s.processed) if s.processed else 0
             count += sum(connection.execute(statement).rowcount for statement in statements)

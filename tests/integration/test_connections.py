@@ -172,7 +172,7 @@ def test_an_engine_that_is_passed_in_is_used_at_read_committed(
         seen: list[str] = []
         store = app.relay()
         store.renew()
-        single = store._store._single
+        single = store._store._autocommit
         with single.begin() as connection:
             seen.append(str(connection.scalar(text("SHOW transaction_isolation"))))
         assert seen == ["read committed"]

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.low_water_mark import Sight
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables, in_line
@@ -48,7 +48,7 @@ _FENCE = bindparam("fence", type_=BigInteger())
 _FENCED = bindparam("fenced_shards", type_=BigInteger())
 
 
-def claim(t: Tables, d: StoreDialect, *, of_source: bool = False) -> ReturningUpdate[Any]:
+def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[Any]:
     """Lease up to a limit of rows of the relay's shards to it and return them.
 
     The limit is one of rows and one of their payloads' bytes; one row is claimed however large it
@@ -149,7 +149,7 @@ def sight_of(seen: str) -> Sight | None:
     )
 
 
-def leased_shards(t: Tables, d: StoreDialect) -> CTE:
+def leased_shards(t: Tables, d: Dialect) -> CTE:
     """Select the relay's shards, locked so that none changes hands before the claim commits."""
     s = t.shard
     return (
@@ -161,9 +161,7 @@ def leased_shards(t: Tables, d: StoreDialect) -> CTE:
     )
 
 
-def _next_in_line(
-    t: Tables, d: StoreDialect, leased: CTE, held: CTE, *, of_source: bool
-) -> Select[Any]:
+def _next_in_line(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool) -> Select[Any]:
     """Select the next rows of the main line whose key is not held back, in the order of writing.
 
     So rows that were written together, and lie together, are claimed together. Those behind a held
@@ -185,7 +183,7 @@ def _next_in_line(
     )
 
 
-def _start(d: StoreDialect, leased: CTE, held: CTE) -> ColumnElement[int]:
+def _start(d: Dialect, leased: CTE, held: CTE) -> ColumnElement[int]:
     on_hold = select(held.c.on_hold).scalar_subquery()
     shards = d.digest(leased)
     holds = and_(shards == _KNOWN, not_(on_hold))
@@ -199,7 +197,7 @@ def _has_a_key_on_hold(t: Tables, leased: CTE) -> ColumnElement[bool]:
 
 
 def _due_in_waiting_line(
-    t: Tables, d: StoreDialect, leased: CTE, held: CTE, *, of_source: bool
+    t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool
 ) -> Select[Any]:
     """Select the due rows of each shard's waiting line: retries and chosen delays."""
     o = t.outbox.alias("aside")
@@ -215,7 +213,7 @@ def _due_in_waiting_line(
     return select(right.c.address, right.c.size).select_from(joined).limit(_LIMIT)
 
 
-def _size(o: Any, d: StoreDialect) -> ColumnElement[int]:
+def _size(o: Any, d: Dialect) -> ColumnElement[int]:
     return d.bytes_of(o.c.payload).label("size")
 
 
@@ -223,7 +221,7 @@ def _is_of_source(o: Any, *, of_source: bool) -> list[ColumnElement[bool]]:
     return [o.c.source == _SOURCE] if of_source else [true()]
 
 
-def _is_claimable(o: Any, d: StoreDialect) -> ColumnElement[bool]:
+def _is_claimable(o: Any, d: Dialect) -> ColumnElement[bool]:
     lease_ran_out = and_(o.c.status == OutboxStatus.PROCESSING.value, o.c.lease_until <= d.now())
     return or_(o.c.status == OutboxStatus.INIT.value, lease_ran_out)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Insert, Select, Table, literal, null, select
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables, needs_operator
 
@@ -85,9 +85,7 @@ def parked_from(
     )
 
 
-def audit(
-    t: Tables, d: StoreDialect, *, who: str, action: str, subject: str, detail: str
-) -> Insert:
+def audit(t: Tables, d: Dialect, *, who: str, action: str, subject: str, detail: str) -> Insert:
     """Note what a person did."""
     return t.audit.insert().values(
         at=d.now(), who=who, action=action, subject=subject, detail=detail

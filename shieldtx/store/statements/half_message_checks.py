@@ -29,7 +29,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from shieldtx.domain.events import storable
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.half_messages import CheckPlan
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
@@ -42,7 +42,7 @@ _EVENTS = "of_events"
 _TYPES = "of_types"
 
 
-def types_due(t: Tables, d: StoreDialect, plan: CheckPlan) -> Select[Any]:
+def types_due(t: Tables, d: Dialect, plan: CheckPlan) -> Select[Any]:
     """Select those of the given event types that have a message due for a check."""
     o = t.outbox
     asked = d.texts(_TYPES)
@@ -56,7 +56,7 @@ def types_due_parameters(event_types: Sequence[str]) -> dict[str, Any]:
     return {_TYPES: list(event_types)}
 
 
-def due(t: Tables, d: StoreDialect, plan: CheckPlan) -> Select[Any]:
+def due(t: Tables, d: Dialect, plan: CheckPlan) -> Select[Any]:
     """Select and lock messages that are due for a check, and whether one was not answered."""
     o = t.outbox
     return (
@@ -73,7 +73,7 @@ def due_parameters(event_type: str, limit: int) -> dict[str, Any]:
     return {_TYPE.key: event_type, _LIMIT.key: limit}
 
 
-def begin(t: Tables, d: StoreDialect, plan: CheckPlan) -> ReturningUpdate[Any]:
+def begin(t: Tables, d: Dialect, plan: CheckPlan) -> ReturningUpdate[Any]:
     """Count the next check of each message, and return them; the check after it has its time."""
     o = t.outbox
     pauses = dict(enumerate(plan.pauses()))
@@ -87,7 +87,7 @@ def begin(t: Tables, d: StoreDialect, plan: CheckPlan) -> ReturningUpdate[Any]:
     )
 
 
-def held(t: Tables, d: StoreDialect) -> Select[Any]:
+def held(t: Tables, d: Dialect) -> Select[Any]:
     """Select messages whose check has not been overtaken; lock them, in an order all agree on."""
     o = t.outbox
     return (
@@ -98,7 +98,7 @@ def held(t: Tables, d: StoreDialect) -> Select[Any]:
     )
 
 
-def give_back(t: Tables, d: StoreDialect) -> Update:
+def give_back(t: Tables, d: Dialect) -> Update:
     """Let checks that were not made be due at once, uncounted."""
     o = t.outbox
     return (
@@ -128,7 +128,7 @@ def note_parameters(token: UUID, event_id: UUID, *, reason: str) -> dict[str, An
     return {_TOKEN.key: token, _EVENT.key: event_id, _REASON.key: storable(reason)}
 
 
-def _is_due(t: Tables, d: StoreDialect, plan: CheckPlan) -> ColumnElement[bool]:
+def _is_due(t: Tables, d: Dialect, plan: CheckPlan) -> ColumnElement[bool]:
     o = t.outbox
     return and_(
         o.c.check_at <= d.now(),

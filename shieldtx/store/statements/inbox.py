@@ -33,7 +33,7 @@ from shieldtx.domain.events import storable
 from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.ports import Handled
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
+from shieldtx.store.dialects import SINCE, TRANSACTION, Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
@@ -49,7 +49,7 @@ _BYTES = bindparam("bytes_at_most", type_=BigInteger())
 _HANDLED = {TxKind.COMMIT: "handled_commits", TxKind.ROLLBACK: "handled_rollbacks"}
 
 
-def due(t: Tables, d: StoreDialect) -> Select[Any]:
+def due(t: Tables, d: Dialect) -> Select[Any]:
     """Select rows whose turn it is, in the order of arrival; built once, run with its limits.
 
     The limits are one of rows and one of their payloads' bytes; one row is selected however large
@@ -74,7 +74,7 @@ def due(t: Tables, d: StoreDialect) -> Select[Any]:
     )
 
 
-def pending(t: Tables, d: StoreDialect) -> Select[Any]:
+def pending(t: Tables, d: Dialect) -> Select[Any]:
     """Count a group's unfinished rows by origin; built once, run with `group_parameters`."""
     i = t.inbox
     origin = (i.c.topic, i.c.tx_kind, i.c.record_partition)
@@ -86,7 +86,7 @@ def pending(t: Tables, d: StoreDialect) -> Select[Any]:
     )
 
 
-def unhandled(t: Tables, d: StoreDialect) -> Select[Any]:
+def unhandled(t: Tables, d: Dialect) -> Select[Any]:
     """Count unfinished rows without a handler by type and kind, up to a limit; built once."""
     i = t.inbox
     rows = (
@@ -108,7 +108,7 @@ def group_parameters(
     return {_GROUP.key: group, _MOST.key: limit, _BYTES.key: limit_bytes} | of_kinds
 
 
-def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
+def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Count an attempt, if it is the row's turn and no transaction is at work on it.
 
     One that died in a batch was counted and may not have run at all: it goes on under its number.
@@ -137,47 +137,47 @@ def start_attempt(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     )
 
 
-def held(t: Tables, d: StoreDialect) -> Select[Any] | ReturningUpdate[Any]:
+def held(t: Tables, d: Dialect) -> Select[Any] | ReturningUpdate[Any]:
     """Lock a row before its handler runs; built once, run with `attempt_parameters`."""
     row = t.inbox.c.event_id == _EVENT_ID
     return d.held(t.inbox, _may_be_settled(t, row, _GROUP, _TOKEN, InboxStatus.PROCESSED))
 
 
-def all_held(t: Tables, d: StoreDialect) -> Select[Any] | ReturningUpdate[Any]:
+def all_held(t: Tables, d: Dialect) -> Select[Any] | ReturningUpdate[Any]:
     """Lock the rows of a batch before their handlers run; run with `batch_parameters`."""
     rows = d.is_one_of(t.inbox.c.event_id, _EVENT_IDS)
     return d.held(t.inbox, _may_be_settled(t, rows, _GROUP, _TOKEN, InboxStatus.PROCESSED))
 
 
-def processed(t: Tables, d: StoreDialect) -> Update:
+def processed(t: Tables, d: Dialect) -> Update:
     """Settle a row in the transaction of its effect; built once, run by `lent_session.settle`."""
     settled = _write_back(t, _GROUP, _EVENT_ID, _TOKEN, InboxStatus.PROCESSED)
     return _in_its_transaction(settled, d)
 
 
-def compensated(t: Tables, d: StoreDialect) -> Update:
+def compensated(t: Tables, d: Dialect) -> Update:
     """Settle a rollback, and note which event it took back; run as `processed`."""
     return processed(t, d).values(compensated_id=bindparam(COMPENSATED, type_=Uuid()))
 
 
-def all_processed(t: Tables, d: StoreDialect) -> Update:
+def all_processed(t: Tables, d: Dialect) -> Update:
     """Settle the rows of a batch in the transaction of their effects; run as `processed`."""
     return _in_its_transaction(_write_back_all(t, d, InboxStatus.PROCESSED), d)
 
 
-def _in_its_transaction(settled: Update, d: StoreDialect) -> Update:
+def _in_its_transaction(settled: Update, d: Dialect) -> Update:
     return settled.where(d.is_transaction(TRANSACTION)).values(
         settled_at=bindparam(SINCE, type_=Timestamp()), last_error=None
     )
 
 
-def release(t: Tables, d: StoreDialect) -> Update:
+def release(t: Tables, d: Dialect) -> Update:
     """Take the start of attempts of a batch back; built once, run with `batch_parameters`."""
     i = t.inbox
     return _write_back_all(t, d, InboxStatus.PROCESSING).values(attempts=i.c.attempts - 1)
 
 
-def note(t: Tables, d: StoreDialect, *, reason: str) -> Update:
+def note(t: Tables, d: Dialect, *, reason: str) -> Update:
     """Write down why the process of a batch ends; run with `batch_parameters`."""
     i = t.inbox
     return (
@@ -208,7 +208,7 @@ def attempt_parameters(
 
 def postpone(
     t: Tables,
-    d: StoreDialect,
+    d: Dialect,
     *,
     group: str,
     event_id: UUID,
@@ -224,7 +224,7 @@ def postpone(
 
 def give_up(
     t: Tables,
-    d: StoreDialect,
+    d: Dialect,
     *,
     group: str,
     event_id: UUID,
@@ -240,7 +240,7 @@ def give_up(
 
 
 def replay(
-    t: Tables, d: StoreDialect, *, group: str, event_id: UUID, source: str
+    t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[Any]:
     """Give a DEAD rollback all its attempts again."""
     i = t.inbox
@@ -268,7 +268,7 @@ def _write_back(t: Tables, group: Any, event_id: Any, token: Any, target: InboxS
     return _end_hold(t, t.inbox.c.event_id == event_id, group, token, target)
 
 
-def _write_back_all(t: Tables, d: StoreDialect, target: InboxStatus) -> Update:
+def _write_back_all(t: Tables, d: Dialect, target: InboxStatus) -> Update:
     return _end_hold(t, d.is_one_of(t.inbox.c.event_id, _EVENT_IDS), _GROUP, _TOKEN, target)
 
 
@@ -303,7 +303,7 @@ def _may_become(t: Tables, target: InboxStatus, *among: InboxStatus) -> ColumnEl
     return t.inbox.c.status.in_([s.value for s in sources])
 
 
-def _is_handled(i: Any, d: StoreDialect) -> ColumnElement[bool]:
+def _is_handled(i: Any, d: Dialect) -> ColumnElement[bool]:
     return or_(
         *(
             and_(i.c.tx_kind == kind.value, d.is_one_of(i.c.event_type, names))
@@ -312,7 +312,7 @@ def _is_handled(i: Any, d: StoreDialect) -> ColumnElement[bool]:
     )
 
 
-def _is_free(i: Any, d: StoreDialect) -> ColumnElement[bool]:
+def _is_free(i: Any, d: Dialect) -> ColumnElement[bool]:
     """Due, and in no worker's hands."""
     return and_(i.c.due_at <= d.now(), or_(i.c.lease_until.is_(None), i.c.lease_until <= d.now()))
 

@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 
-def announce(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Insert:
+def announce(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> Insert:
     """Say that the relay lives, for one lease more."""
     statement = d.upsert(t.relay).values(
         relay=relay, alive_until=d.later(lease), started_at=d.now()
@@ -35,7 +35,7 @@ def announce(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Ins
     )
 
 
-def forget_dead_relays(t: Tables, d: StoreDialect) -> Delete:
+def forget_dead_relays(t: Tables, d: Dialect) -> Delete:
     """Remove relays that have not been heard of for a whole lease."""
     return delete(t.relay).where(t.relay.c.alive_until <= d.now())
 
@@ -50,12 +50,12 @@ def count_shards(t: Tables) -> Select[Any]:
     return select(func.count()).select_from(t.shard)
 
 
-def made_for(t: Tables, d: StoreDialect) -> Executable:
+def made_for(t: Tables, d: Dialect) -> Executable:
     """Select the number of shards that the tables were made for, as every role may read it."""
     return d.made_for(t.outbox, t.shard)
 
 
-def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
+def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
     """Extend the relay's leases; one that has run out is not extended but has to be taken anew."""
     s = t.shard
     mine = _locked_in_order(t, s.c.owner == relay, s.c.lease_until > d.now())
@@ -65,7 +65,7 @@ def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Retur
 
 
 def take_free(
-    t: Tables, d: StoreDialect, *, relay: str, lease: timedelta, limit: int
+    t: Tables, d: Dialect, *, relay: str, lease: timedelta, limit: int
 ) -> ReturningUpdate[Any]:
     """Take up to `limit` shards that nobody holds, passing over those that a claim has locked."""
     s = t.shard
