@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from shieldtx.domain.event_types import Catalog
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.store.dialects import Dialect, dialect_of
-from shieldtx.store.outbox_store import SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 

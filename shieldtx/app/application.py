@@ -35,7 +35,8 @@ from shieldtx.store.half_message_admin import SqlHalfDesk
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.limits import SqlLimits
 from shieldtx.store.notify import Listener, Notifier
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlPurgeStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -150,7 +151,7 @@ class ShieldTx(Declarations):
         """Build a relay; a `name` of its own, among restarts too, is made up by default."""
         s = self.settings
         return Relay(
-            store=SqlOutboxStore(
+            store=SqlRelayStore(
                 self.engine,
                 self.tables,
                 source=s.source,

@@ -48,7 +48,7 @@ class _Target:
 
 
 class Fence:
-    """Keeps the fence of one relay; on a database without sight of transactions it stays at 0."""
+    """Keeps the fence of one relay; on a database without snapshots it stays at 0."""
 
     def __init__(
         self, tables: Tables, dialect: Dialect, clock: Callable[[], float], source: str | None
@@ -93,18 +93,18 @@ class Fence:
         fence while a transaction of that time runs.
         """
         seen, last = connection.execute(self._ahead, blocked.of_relay(relay)).one()
-        sight = claim.sight_of(seen) if seen else None
-        if sight is None:
+        snapshot = claim.snapshot_of(seen)
+        if snapshot is None:
             # Without shards, a sweep sees nothing either.
             self.forget()
             return False
         now = self._clock()
-        if sight.shards != self.shards:
+        if snapshot.shards != self.shards:
             self.forget()
-            self.shards = sight.shards
+            self.shards = snapshot.shards
         target = self._target
         is_settled = target is None or (
-            sight.oldest_running >= target.next_to_run and now - target.since >= SETTLING_S
+            snapshot.oldest_running >= target.next_to_run and now - target.since >= SETTLING_S
         )
         # Up to the fence no transaction is waited for: a long one would hide replayed rows.
         upto = target.seq if target is not None and is_settled else self.seq
@@ -118,7 +118,7 @@ class Fence:
             if goes_on:
                 return True
         if is_settled:
-            self._target = _Target(seq=last, next_to_run=sight.next_to_run, since=now)
+            self._target = _Target(seq=last, next_to_run=snapshot.next_to_run, since=now)
         if now - self._began >= max(RESWEEP_S, SHARE * self._took):
             self._swept, self._began, self._took = 0, now, 0.0
         return False

@@ -14,7 +14,7 @@ from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
 from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.half_ends import HalfEnds
-from shieldtx.store.refusals import refusal_of
+from shieldtx.store.outbox_writer import refusal_of
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import half_message_checks
 from shieldtx.store.statements import half_messages as sql

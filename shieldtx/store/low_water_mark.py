@@ -29,12 +29,12 @@ SHARE = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sight:
-    """What a claim saw."""
+class ClaimSnapshot:
+    """What a claim saw around its rows."""
 
     shards: int
     """A digest of the shards and their epochs."""
-    held: bool
+    has_blocked_keys: bool
     """Some key of these shards waits for a retry."""
     oldest_running: int
     """Every transaction before this one had ended."""
@@ -78,29 +78,31 @@ class LowWater:
         self._seq = 0
         self._candidate = None
 
-    def note(self, start: int, sight: Sight | None, last: int, *, full: bool, took: float) -> None:
+    def note(
+        self, start: int, snapshot: ClaimSnapshot | None, last: int, *, full: bool, took: float
+    ) -> None:
         """Learn from a claim that started at `start` and came to `last`, in `took` seconds.
 
-        `full` says that it may have left rows behind; `sight` is None where it found nothing.
+        `full` says that it may have left rows behind; `snapshot` is None where it found nothing.
         """
         now = self._clock()
         if start == 0:
             self._looked_at, self._look_took = now, took
-        self._is_busy = sight is not None
-        if sight is None:
+        self._is_busy = snapshot is not None
+        if snapshot is None:
             return
-        if sight.held or sight.shards != self._shards:
+        if snapshot.has_blocked_keys or snapshot.shards != self._shards:
             self.forget()
-            self._shards = sight.shards
-            if sight.held:
+            self._shards = snapshot.shards
+            if snapshot.has_blocked_keys:
                 return
         candidate = self._candidate
         if candidate is None:
-            self._candidate = _Candidate(last, sight.next_to_run, now)
+            self._candidate = _Candidate(last, snapshot.next_to_run, now)
         elif (
-            sight.oldest_running >= candidate.next_to_run
+            snapshot.oldest_running >= candidate.next_to_run
             and now - candidate.since >= SETTLING_S
             and (last > candidate.seq or not full)
         ):
             self._seq = candidate.seq
-            self._candidate = _Candidate(last, sight.next_to_run, now)
+            self._candidate = _Candidate(last, snapshot.next_to_run, now)

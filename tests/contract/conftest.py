@@ -16,7 +16,8 @@ from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_message_admin import SqlHalfDesk
 from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlPurgeStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -32,7 +33,7 @@ class Stores:
     engine: Engine
     tables: Tables
     writer: SqlOutboxWriter
-    outbox: SqlOutboxStore
+    outbox: SqlRelayStore
     leases: SqlLeaseStore
     inbox: SqlInboxStore
     purge: SqlPurgeStore
@@ -66,7 +67,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         engine=engine,
         tables=described,
         writer=SqlOutboxWriter(described, shards=SHARDS),
-        outbox=SqlOutboxStore(engine, described),
+        outbox=SqlRelayStore(engine, described),
         leases=SqlLeaseStore(engine, described),
         inbox=SqlInboxStore(engine, described),
         purge=SqlPurgeStore(engine, described),

@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from shieldtx.ports import Claim, Claimed, Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from tests.contract.conftest import Stores
 from tests.contract.test_outbox_stores import (
     LEASE,
@@ -54,7 +54,7 @@ def stores(stores: Stores, clock: Clock) -> Stores:
 
 def restarted(stores: Stores, clock: Clock) -> Stores:
     """Give the relay a store that knows nothing yet."""
-    return replace(stores, outbox=SqlOutboxStore(stores.engine, stores.tables, clock=clock))
+    return replace(stores, outbox=SqlRelayStore(stores.engine, stores.tables, clock=clock))
 
 
 def count(stores: Stores, *, waiting: bool, holds_key: bool) -> int:

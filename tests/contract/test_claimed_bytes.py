@@ -10,7 +10,7 @@ import pytest
 from shieldtx.domain.events import Envelope
 from shieldtx.ports import Handled, Settlement
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import inbox as inbox_sql
 from tests.contract.conftest import Stores
 from tests.contract.test_inbox_stores import GROUP, HANDLED, begin, finish, receive
@@ -23,7 +23,7 @@ BYTES = 1000
 def stores(stores: Stores) -> Stores:
     return replace(
         stores,
-        outbox=SqlOutboxStore(stores.engine, stores.tables, batch_bytes=BYTES),
+        outbox=SqlRelayStore(stores.engine, stores.tables, batch_bytes=BYTES),
         inbox=SqlInboxStore(stores.engine, stores.tables, batch_bytes=BYTES),
     )
 

@@ -17,7 +17,7 @@ from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
 from shieldtx.outbox.backlog_limit import LOOK_EVERY
 from shieldtx.outbox.publish_decorator import Publication, publishing
-from shieldtx.store.outbox_store import SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
 from tests.services import Service, drain, make_topics
 from tests.shops import SHARDS, Order, Shop

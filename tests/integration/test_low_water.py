@@ -19,7 +19,8 @@ from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Retry, Settlement
 from shieldtx.store import low_water_mark
 from shieldtx.store.low_water_mark import LOOK_BACK_S, SETTLING_S, LowWater
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
 
@@ -40,7 +41,7 @@ class Line:
         self.tables = tables()
         self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
         self.leases = SqlLeaseStore(self.engine, self.tables)
-        self.store = SqlOutboxStore(self.engine, self.tables, clock=lambda: self.now)
+        self.store = SqlRelayStore(self.engine, self.tables, clock=lambda: self.now)
         self.leases.renew(relay="r", lease=HOUR)
 
     def begin(self, *keys: str) -> tuple[Connection, list[UUID]]:
@@ -190,9 +191,11 @@ def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> No
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     now = 100.0
     mark = LowWater(lambda: now)
-    sight = low_water_mark.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=1)
+    snapshot = low_water_mark.ClaimSnapshot(
+        shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=1
+    )
     for last in (10, 20, 30):
-        mark.note(mark.start(), sight, last, full=True, took=1.0)
+        mark.note(mark.start(), snapshot, last, full=True, took=1.0)
         now += SETTLING_S
     assert mark.start() > 0
     now += LOOK_BACK_S
@@ -210,8 +213,8 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
         start = mark.start()
         took = 0.01 if start else 1.0
         now += took
-        seen = low_water_mark.Sight(
-            shards=1, held=False, oldest_running=turn, next_to_run=turn, chosen=0
+        seen = low_water_mark.ClaimSnapshot(
+            shards=1, has_blocked_keys=False, oldest_running=turn, next_to_run=turn, chosen=0
         )
         mark.note(start, None if turn % 2 else seen, turn, full=False, took=took)
         if turn > 100:  # there is a mark by now
@@ -222,9 +225,11 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
 def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
     now = 100.0
     mark = LowWater(lambda: now)
-    sight = low_water_mark.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=0)
+    snapshot = low_water_mark.ClaimSnapshot(
+        shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=0
+    )
     for last in (10, 20, 30):
-        mark.note(mark.start(), sight, last, full=True, took=0.001)
+        mark.note(mark.start(), snapshot, last, full=True, took=0.001)
         now += SETTLING_S
     assert mark.start() > 0
     mark.note(mark.start(), None, 0, full=False, took=0.001)
@@ -238,8 +243,8 @@ def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
     assert Play(line, seed).overtaken() == []
 
 
-def _careless(self: LowWater, start: int, sight: Any, last: int, **_: Any) -> None:
-    self._shards = sight.shards if sight else self._shards
+def _careless(self: LowWater, start: int, snapshot: Any, last: int, **_: Any) -> None:
+    self._shards = snapshot.shards if snapshot else self._shards
     self._looked_at = self._clock()
     self._seq = max(self._seq, last)
 

@@ -29,7 +29,7 @@ from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_message_admin import SqlHalfDesk
 from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.repair import SqlRepairs
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.statements import inbox as inbox_sql
@@ -75,8 +75,8 @@ class Mover:
     kind: TxKind = TxKind.COMMIT
 
 
-def outbox(row: Row) -> SqlOutboxStore:
-    return SqlOutboxStore(row.shop.engine, row.shop.tables)
+def outbox(row: Row) -> SqlRelayStore:
+    return SqlRelayStore(row.shop.engine, row.shop.tables)
 
 
 def inbox(row: Row) -> SqlInboxStore:

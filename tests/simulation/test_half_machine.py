@@ -39,7 +39,7 @@ from shieldtx.ports.half_messages import CheckClaim, CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_message_admin import SqlHalfDesk
 from shieldtx.store.half_messages import SqlHalfStore
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
@@ -71,7 +71,7 @@ class World:
         self.store = SqlHalfStore(self.outbox, self.tables, shards=1, plan=PLAN)
         self.desk = SqlHalfDesk(self.outbox, self.tables)
         self.barrier = SqlBarrier(self.ledger, self.tables, patience=timedelta(milliseconds=1))
-        self.relay = SqlOutboxStore(self.outbox, self.tables)
+        self.relay = SqlRelayStore(self.outbox, self.tables)
         self.messages = HalfMessages(
             store=self.store,
             barrier_of=lambda _: self.barrier,

@@ -17,7 +17,8 @@ from shieldtx.outbox.session_buffer import Posting
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_messages import SqlHalfStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlPurgeStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -109,7 +110,7 @@ class Sqlite:
                 update(self.tables.shard).values(owner=None, epoch=0, lease_until=None)
             )
         self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
-        self.outbox = SqlOutboxStore(self.engine, self.tables)
+        self.outbox = SqlRelayStore(self.engine, self.tables)
         self.leases = SqlLeaseStore(self.engine, self.tables)
         self.inbox = SqlInboxStore(self.engine, self.tables)
         self.purge = SqlPurgeStore(self.engine, self.tables)

@@ -102,10 +102,13 @@ class Dialect(Protocol):
     def digest(self, shards: FromClause) -> ColumnElement[int]:
         """Return a number for a set of shards and their epochs; 0 where it is not needed."""
 
-    def sight(
-        self, shards: FromClause, on_hold: ColumnElement[bool], chosen: FromClause
-    ) -> ColumnElement[str]:
-        """Return what the statement sees of its surroundings, for `sight_of`; "" for nothing."""
+    def claim_snapshot(
+        self, shards: FromClause, has_blocked_keys: ColumnElement[bool], chosen: FromClause
+    ) -> ColumnElement[str | None]:
+        """Return the fields of a `ClaimSnapshot` as the text of a JSON object.
+
+        NULL where the database has no snapshots.
+        """
 
     def first_of_each(
         self, left: FromClause, rows: Select[Any], column: str, limit: int | ColumnElement[int]

@@ -112,13 +112,10 @@ class SqliteDialect(Dialect):
         # Without a sight of transactions, each claim starts at the beginning.
         return literal(0, BigInteger())
 
-    def sight(
-        self,
-        shards: FromClause,
-        on_hold: ColumnElement[bool],
-        chosen: FromClause,
-    ) -> ColumnElement[str]:
-        return literal("", Text())
+    def claim_snapshot(
+        self, shards: FromClause, has_blocked_keys: ColumnElement[bool], chosen: FromClause
+    ) -> ColumnElement[str | None]:
+        return literal(None, Text())
 
     def first_of_each(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -10,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Integer,
+    Row,
     Select,
     Text,
     Uuid,
@@ -29,10 +32,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import Dialect
-from shieldtx.store.low_water_mark import Sight
-from shieldtx.store.statements.envelope_columns import envelope_columns
+from shieldtx.store.low_water_mark import ClaimSnapshot
+from shieldtx.store.statements.envelope_columns import (
+    ENVELOPE_WIDTH,
+    envelope_columns,
+    envelope_of,
+)
 from shieldtx.store.tables import Tables, in_line
 
 RELAY = bindparam("of_relay", type_=Text())
@@ -54,8 +62,7 @@ def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[
     The limit is one of rows and one of their payloads' bytes; one row is claimed however large it
     is. With `of_source`, rows of other sources stay.
 
-    Built once and run with `parameters`. The last column is what the claim saw of its
-    surroundings, see `sight_of`; the one before is the row's address.
+    Built once and run with `parameters`; each row is read by `claim_row`.
     """
     leased = leased_shards(t, d)
     shards = select(leased.c.shard)
@@ -97,9 +104,32 @@ def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[
             case((and_(o.c.waiting, not_(o.c.holds_key)), o.c.due_at)),
             select(d.seconds_until(until)).scalar_subquery(),
             d.address(o),
-            d.sight(leased, select(held.c.on_hold).scalar_subquery(), chosen),
+            d.claim_snapshot(leased, select(held.c.on_hold).scalar_subquery(), chosen),
         )
     )
+
+
+class ClaimRow(NamedTuple):
+    """A claimed row; the fields are in the order of the statement's columns."""
+
+    envelope: Envelope
+    seq: int
+    shard: int
+    attempts: int
+    unconfirmed: bool
+    waiting: bool
+    """Not in the main line: it waited for its retry, or has a chosen delay."""
+    chosen_due_at: datetime | None
+    """None unless its delay was chosen."""
+    lease_left_s: float
+    address: str
+    snapshot: str | None
+    """For `snapshot_of`, the same in every row."""
+
+
+def claim_row(row: Row[*tuple[Any, ...]]) -> ClaimRow:
+    """Name the columns of a row of `claim`."""
+    return ClaimRow._make((envelope_of(row), *row[ENVELOPE_WIDTH:]))
 
 
 def parameters(
@@ -135,17 +165,18 @@ def parameters(
     }
 
 
-def sight_of(seen: str) -> Sight | None:
-    """Read what a claim saw; None where the database does not tell."""
-    if not seen:
+def snapshot_of(text: str | None) -> ClaimSnapshot | None:
+    """Read the JSON of `Dialect.claim_snapshot`; None where there is none."""
+    if text is None:
         return None
-    shards, held, oldest_running, next_to_run, chosen = map(int, seen.split())
-    return Sight(
-        shards=shards,
-        held=bool(held),
-        oldest_running=oldest_running,
-        next_to_run=next_to_run,
-        chosen=chosen,
+    seen = json.loads(text)
+    return ClaimSnapshot(
+        shards=seen["shards"],
+        has_blocked_keys=seen["has_blocked_keys"],
+        # JSON has the numbers of transactions as texts.
+        oldest_running=int(seen["oldest_running"]),
+        next_to_run=int(seen["next_to_run"]),
+        chosen=seen["chosen"],
     )
 
 

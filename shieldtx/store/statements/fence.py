@@ -34,15 +34,15 @@ _SOURCE = bindparam("of_source", type_=Text())
 
 
 def ahead(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the sight of a statement now, and the last row of the line; run with `of_relay`.
+    """Select the snapshot of a statement now, and the last row of the line; run with `of_relay`.
 
-    The sight is empty where the relay owns no shard, or where the database has none.
+    The snapshot is NULL where the relay owns no shard, or where the database has none.
     """
     leased = leased_shards(t, d)
     o = t.outbox
     last = select(o.c.seq).where(in_line(o)).order_by(o.c.seq.desc()).limit(1).scalar_subquery()
-    sight = d.sight(leased, literal(value=True), leased)
-    seen = case((exists(select(leased.c.shard)), sight), else_="")
+    snapshot = d.claim_snapshot(leased, literal(value=True), leased)
+    seen = case((exists(select(leased.c.shard)), snapshot))
     return select(seen, func.coalesce(last, 0))
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, update
 from sqlalchemy import event as sqla_event
 
 from shieldtx.ports import BATCH_BYTES, Retry, Settlement
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import claim as claim_sql
 from tests.contract.histories.world import PAST, World
 from tests.contract.test_blocked_rows import LATER, Clock
@@ -45,7 +45,7 @@ class Relay:
     """A store under a relay's name, and the claims in flight."""
 
     name: str
-    store: SqlOutboxStore
+    store: SqlRelayStore
     clock: Clock
     batches: deque[Batch] = field(default_factory=deque)
 
@@ -69,7 +69,7 @@ class Crew:
     def new_relay(self, clock: Clock | None = None) -> Relay:
         self.names += 1
         clock = clock or self.world.clock
-        store = SqlOutboxStore(
+        store = SqlRelayStore(
             self.stores.engine,
             self.stores.tables,
             source=self.world.source,

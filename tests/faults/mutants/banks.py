@@ -29,7 +29,8 @@ from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import Fence
 from shieldtx.store.guarded_session import lend
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
@@ -86,10 +87,10 @@ def _no_shard_leases(breaker: Breaker) -> None:
 
 
 def _polled_by_last_seen(breaker: Breaker) -> None:
-    claimable, claim = claim_sql._is_claimable, SqlOutboxStore.claim
+    claimable, claim = claim_sql._is_claimable, SqlRelayStore.claim
     seen = [0]
 
-    def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
+    def mutant(self: SqlRelayStore, *, relay: str, limit: int) -> Claim:
         claimed = claim(self, relay=relay, limit=limit)
         o = self._tables.outbox
         ids = [event.envelope.id for event in claimed.events]
@@ -101,17 +102,17 @@ def _polled_by_last_seen(breaker: Breaker) -> None:
     # The statement is built once, and asks anew each time it is run.
     newest = bindparam("newest_seen", callable_=lambda: seen[0], type_=BigInteger())
     claim_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
-    SqlOutboxStore.claim = mutant
+    SqlRelayStore.claim = mutant
 
 
 def _a_claim_without_order(breaker: Breaker) -> None:
-    claim = SqlOutboxStore.claim
+    claim = SqlRelayStore.claim
 
-    def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
+    def mutant(self: SqlRelayStore, *, relay: str, limit: int) -> Claim:
         claimed = claim(self, relay=relay, limit=limit)
         return replace(claimed, events=claimed.events[::-1])
 
-    SqlOutboxStore.claim = mutant
+    SqlRelayStore.claim = mutant
 
 
 def _an_outbox_without_fencing(breaker: Breaker) -> None:

@@ -75,13 +75,13 @@ RETURNING shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source
     timezone('UTC', CASE WHEN (shield_outbox.waiting AND NOT shield_outbox.holds_key) THEN
     shield_outbox.due_at END) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM min(leased.lease_until) -
     statement_timestamp()) AS FLOAT) AS anon_8
-  FROM leased) AS anon_7, shield_outbox.ctid, (SELECT concat_ws(' ', (SELECT
+  FROM leased) AS anon_7, shield_outbox.ctid, (SELECT CAST(json_build_object('shards', (SELECT
       hashtextextended(string_agg(concat_ws(':', leased.shard, leased.epoch), ','
-          ORDER BY leased.shard), 0) AS hashtextextended_3
-      FROM leased), CAST((SELECT held.on_hold
-        FROM held) AS INTEGER), pg_snapshot_xmin(pg_current_snapshot()),
-            pg_snapshot_xmax(pg_current_snapshot()), (SELECT count(*) AS count_1
-      FROM chosen)) AS concat_ws_2) AS anon_9;
+            ORDER BY leased.shard), 0) AS hashtextextended_3
+        FROM leased), 'has_blocked_keys', (SELECT held.on_hold
+        FROM held), 'oldest_running', pg_snapshot_xmin(pg_current_snapshot()), 'next_to_run',
+            pg_snapshot_xmax(pg_current_snapshot()), 'chosen', (SELECT count(*) AS count_1
+        FROM chosen)) AS TEXT) AS json_build_object_1) AS anon_9;
 
 -- claim (of_source)
 WITH leased AS
@@ -161,13 +161,13 @@ RETURNING shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source
     timezone('UTC', CASE WHEN (shield_outbox.waiting AND NOT shield_outbox.holds_key) THEN
     shield_outbox.due_at END) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM min(leased.lease_until) -
     statement_timestamp()) AS FLOAT) AS anon_8
-  FROM leased) AS anon_7, shield_outbox.ctid, (SELECT concat_ws(' ', (SELECT
+  FROM leased) AS anon_7, shield_outbox.ctid, (SELECT CAST(json_build_object('shards', (SELECT
       hashtextextended(string_agg(concat_ws(':', leased.shard, leased.epoch), ','
-          ORDER BY leased.shard), 0) AS hashtextextended_3
-      FROM leased), CAST((SELECT held.on_hold
-        FROM held) AS INTEGER), pg_snapshot_xmin(pg_current_snapshot()),
-            pg_snapshot_xmax(pg_current_snapshot()), (SELECT count(*) AS count_1
-      FROM chosen)) AS concat_ws_2) AS anon_9;
+            ORDER BY leased.shard), 0) AS hashtextextended_3
+        FROM leased), 'has_blocked_keys', (SELECT held.on_hold
+        FROM held), 'oldest_running', pg_snapshot_xmin(pg_current_snapshot()), 'next_to_run',
+            pg_snapshot_xmax(pg_current_snapshot()), 'chosen', (SELECT count(*) AS count_1
+        FROM chosen)) AS TEXT) AS json_build_object_1) AS anon_9;
 
 -- first_holder
 SELECT first_holder.seq

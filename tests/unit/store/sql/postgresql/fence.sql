@@ -6,12 +6,12 @@ WITH leased AS
   ORDER BY shield_shard.shard
   FOR SHARE)
 SELECT CASE WHEN (EXISTS (SELECT leased.shard
-    FROM leased)) THEN (SELECT concat_ws(' ', (SELECT hashtextextended(string_agg(concat_ws(':', leased.shard,
-        leased.epoch), ','
-          ORDER BY leased.shard), 0) AS hashtextextended_1
-      FROM leased), CAST(True AS INTEGER), pg_snapshot_xmin(pg_current_snapshot()),
-          pg_snapshot_xmax(pg_current_snapshot()), (SELECT count(*) AS count_1
-      FROM leased)) AS concat_ws_1) ELSE '' END AS anon_1, coalesce((SELECT shield_outbox.seq
+    FROM leased)) THEN (SELECT CAST(json_build_object('shards', (SELECT
+        hashtextextended(string_agg(concat_ws(':', leased.shard, leased.epoch), ','
+            ORDER BY leased.shard), 0) AS hashtextextended_1
+        FROM leased), 'has_blocked_keys', True, 'oldest_running', pg_snapshot_xmin(pg_current_snapshot()),
+            'next_to_run', pg_snapshot_xmax(pg_current_snapshot()), 'chosen', (SELECT count(*) AS count_1
+        FROM leased)) AS TEXT) AS json_build_object_1) END AS anon_1, coalesce((SELECT shield_outbox.seq
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND NOT shield_outbox.waiting AND NOT shield_outbox.holds_key
     ORDER BY shield_outbox.seq DESC

@@ -67,7 +67,7 @@ RETURNING event_id, event_type, source, topic, payload, created_at AS created_at
     CASE WHEN (waiting = 1 AND holds_key = 0) THEN due_at END AS anon_5, (SELECT
     CAST((julianday(min(leased.lease_until)) - julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now'))) * :param_12
     AS FLOAT) AS anon_7
-  FROM leased) AS anon_6, event_id AS event_id__1, '' AS anon_8;
+  FROM leased) AS anon_6, event_id AS event_id__1, NULL AS anon_8;
 
 -- claim (of_source)
 WITH leased AS
@@ -138,7 +138,7 @@ RETURNING event_id, event_type, source, topic, payload, created_at AS created_at
     CASE WHEN (waiting = 1 AND holds_key = 0) THEN due_at END AS anon_5, (SELECT
     CAST((julianday(min(leased.lease_until)) - julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now'))) * :param_12
     AS FLOAT) AS anon_7
-  FROM leased) AS anon_6, event_id AS event_id__1, '' AS anon_8;
+  FROM leased) AS anon_6, event_id AS event_id__1, NULL AS anon_8;
 
 -- first_holder
 SELECT first_holder.seq

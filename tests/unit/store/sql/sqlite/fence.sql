@@ -5,7 +5,7 @@ WITH leased AS
   WHERE shield_shard.owner = :of_relay AND shield_shard.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now')
   ORDER BY shield_shard.shard)
 SELECT CASE WHEN (EXISTS (SELECT leased.shard
-    FROM leased)) THEN '' ELSE '' END AS anon_1, coalesce((SELECT shield_outbox.seq
+    FROM leased)) THEN NULL END AS anon_1, coalesce((SELECT shield_outbox.seq
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0
     ORDER BY shield_outbox.seq DESC
