@@ -47,10 +47,10 @@ bench-reconcile: .venv/.ready ## reconcile 10 million events beside a plain Spar
 	@$(BIN)/python -m benchmarks.reconciliation $(if $(ROWS),--rows $(ROWS)) $(ARGS)
 
 faults: .venv/.ready kafka ## break everything on real servers and count: matrix, sweep, mutants, simulation, model
-	@$(BIN)/python -m tests.faults $(ARGS)
+	@$(BIN)/python -m tests.verification.faults $(ARGS)
 
 nemesis: .venv/.ready kafka ## break everything at once, at random (MINUTES=20 SEED=...)
-	@$(BIN)/python -m tests.faults.nemesis --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.verification.faults.nemesis --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 dist: .venv/.ready ## build the wheel and the source archive into dist/
 	@rm -rf dist

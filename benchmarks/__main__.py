@@ -17,45 +17,45 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from benchmarks import peers
-from benchmarks.bench import Bench
-from benchmarks.children import BUILD, ROOT
+from benchmarks.data.fill_outbox import check_likeness
 from benchmarks.experiments import (
     backlog,
     consumer,
-    delayed,
-    due,
-    effect,
-    half,
+    delayed_lateness,
+    effect_latency,
+    half_messages,
     held_keys,
     hot_key,
     large_events,
     memory,
-    publish,
+    open_snapshot,
+    publish_latency,
     purge,
     relay,
-    snapshot,
+    waiting_rows,
     write_side,
 )
-from benchmarks.filling import check_likeness
-from benchmarks.measures import BenchmarkFailed
-from benchmarks.report import Report
-from benchmarks.servers import Servers
-from benchmarks.sizes import FULL, QUICK, Sizes
+from benchmarks.harness import peer_env
+from benchmarks.harness.child_process import BUILD, ROOT
+from benchmarks.harness.context import Bench
+from benchmarks.harness.samples import BenchmarkFailed
+from benchmarks.harness.servers import Servers
+from benchmarks.harness.sizes import FULL, QUICK, Sizes
+from benchmarks.output.report import Report
 
 LOG_WIDTH: Final = 160
 EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "relay": relay,
-    "publish": publish,
-    "effect": effect,
+    "publish": publish_latency,
+    "effect": effect_latency,
     "write_side": write_side,
     "consumer": consumer,
-    "snapshot": snapshot,
+    "snapshot": open_snapshot,
     "backlog": backlog,
-    "delayed": delayed,
-    "due": due,
+    "delayed": waiting_rows,
+    "due": delayed_lateness,
     "held_keys": held_keys,
-    "half": half,
+    "half": half_messages,
     "hot_key": hot_key,
     "memory": memory,
     "large_events": large_events,
@@ -81,7 +81,7 @@ def main() -> int:
 
         shutil.rmtree(BUILD / "bench-logs", ignore_errors=True)
         say("preparing the peers' environment (the first time: a minute)")
-        peers.python()
+        peer_env.python()
         try:
             report, failures = _measure(
                 arguments.only, arguments.subject, _sizes(arguments), progress, say
@@ -90,7 +90,7 @@ def main() -> int:
             console.print("[red]failed:[/]", Text(str(failure)))
             return 1
     report.write(BUILD)
-    plots = [str(peers.python()), "-m", "benchmarks.plots", str(BUILD)]
+    plots = [str(peer_env.python()), "-m", "benchmarks.output.plots", str(BUILD)]
     subprocess.run(plots, check=True, cwd=ROOT)  # noqa: S603  our own module
     quick = ", quick run" if arguments.quick else ""
     report.show(console, f"shieldtx beside its peers{quick}")

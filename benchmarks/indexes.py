@@ -21,9 +21,9 @@ from rich.table import Table
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from benchmarks.filling import fill, fill_terminal
-from benchmarks.measures import BenchmarkFailed
-from benchmarks.records import EVENT_TYPE, SOURCE
+from benchmarks.data.events import EVENT_TYPE, SOURCE
+from benchmarks.data.fill_outbox import fill, fill_terminal
+from benchmarks.harness.samples import BenchmarkFailed
 from shieldtx import Settings, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.relay.relay import Relay

@@ -15,13 +15,13 @@ from uuid import uuid4
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import peers
-from benchmarks.bench import measure
-from benchmarks.children import BUILD, Subject
+from benchmarks.data.fill_outbox import fill
 from benchmarks.experiments.consumer import produce
-from benchmarks.filling import fill
-from benchmarks.measures import BenchmarkFailed, Run
-from benchmarks.servers import Place, Servers
+from benchmarks.harness import peer_env
+from benchmarks.harness.child_process import BUILD, Subject
+from benchmarks.harness.context import measure
+from benchmarks.harness.samples import BenchmarkFailed, Run
+from benchmarks.harness.servers import Place, Servers
 
 KEYS: Final = 1_000
 RATE: Final = 400
@@ -79,7 +79,7 @@ def _prepare(place: Place, module: str, events: int) -> None:
 
 def _run(place: Place, module: str, job: Mapping[str, Any], events: int, stacks: Path) -> Run:
     """Measure the subject over four fifths of the events while py-spy looks at it."""
-    py_spy = peers.python().with_name("py-spy")
+    py_spy = peer_env.python().with_name("py-spy")
     look = [str(py_spy), "record", "--gil", "--format", "raw", "--rate", str(RATE)]
     with ExitStack() as running:
         subject = running.enter_context(Subject(module, job))

@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from benchmarks.books import LOADING, Books
-from benchmarks.children import BUILD
-from benchmarks.measures import BenchmarkFailed
-from benchmarks.nightly import show
-from benchmarks.planted import Said
-from benchmarks.runs import Timed, join, reconcile
+from benchmarks.data.reconcile_databases import LOADING, Books
+from benchmarks.data.reconcile_events import Said
+from benchmarks.harness.child_process import BUILD
+from benchmarks.harness.reconcile_runs import Timed, join, reconcile
+from benchmarks.harness.samples import BenchmarkFailed
+from benchmarks.targets.reconcile import show
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import OutputFolder

@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from benchmarks.measures import BenchmarkFailed
+from benchmarks.harness.samples import BenchmarkFailed
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.store.schema import Schema
 

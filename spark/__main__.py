@@ -21,8 +21,8 @@ from shieldtx.reconcile.findings import Outcome
 from shieldtx.reconcile.request import ReconcileRequest, from_json
 
 from . import job
-from .inquiry import inquiry
-from .shipping import ship
+from .packaging import ship
+from .prefetch import inquiry
 
 UNTIL_STDIN_CLOSES = "--until-stdin-closes"
 """End when the process that holds the other end of standard input is gone."""

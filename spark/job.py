@@ -16,15 +16,16 @@ from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, window_of
 
-from . import recorded, sources, topics, transforms, written
-from .books import Books, Plan, books_of, plan_of
-from .counts import write_counts
-from .databases import Databases
-from .days import days_of, traffic_of
-from .frames import union_of, windows_frame
-from .inquiry import Inquiry
-from .listing import clean_of, counts_of, first_rows_of, tallies_of
-from .payloads import with_payloads
+from .compare import topic_transforms, transforms
+from .compare.read_plan import Books, Plan, books_of, plan_of
+from .prefetch import Inquiry
+from .results.collect import clean_of, counts_of, first_rows_of, tallies_of
+from .results.counts import write_counts
+from .results.daily_stats import days_of, traffic_of
+from .results.payload_samples import with_payloads
+from .sources import outbox_for_topics, outbox_inbox, topics
+from .sources.driver_frames import union_of, windows_frame
+from .sources.jdbc import Databases
 
 
 def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
@@ -91,13 +92,15 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
         return _BesideTopics()
     types = plan.sent
     if types is None:
-        types = frozenset(t for s in databases.services for t in sources.types_sent(databases, s))
+        types = frozenset(
+            t for s in databases.services for t in outbox_inbox.types_sent(databases, s)
+        )
     sent = {(each.topic, each.kind) for each in types}
     reading = topics.read(databases.spark, request, sent)
     if reading.records is None:
         return _BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)
-    rows = recorded.judged(
-        written.outboxes(databases),
+    rows = topic_transforms.judged(
+        outbox_for_topics.outboxes(databases),
         reading.records,
         reading.horizons,
         request=request,
@@ -109,8 +112,8 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
 def _judged(databases: Databases, books: Books, windows: Mapping[Stream, Window]) -> DataFrame:
     pairs = transforms.with_answers(
         transforms.within(books.pairs, databases.request.selection),
-        union_of(sources.rollbacks(databases, service) for service in databases.services),
-        union_of(sources.compensations(databases, service) for service in databases.services),
+        union_of(outbox_inbox.rollbacks(databases, service) for service in databases.services),
+        union_of(outbox_inbox.compensations(databases, service) for service in databases.services),
     )
     return transforms.judged(pairs, windows_frame(databases.spark, windows))
 

@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.store.schema import Schema
 
-pytest_plugins = ["tests.left_out", "tests.reports"]
+pytest_plugins = ["tests.support.no_skips_in_ci", "tests.support.xdist_encoding"]
 
 Eventually = Callable[..., None]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Final
 
-from benchmarks.bench import Bench, Outcome, rates
-from benchmarks.experiments.standing import Standing
-from benchmarks.measures import Run, measured
+from benchmarks.experiments.steady_backlog import Standing
+from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.harness.samples import Run, measured
 
 FIGURES: Final = ("backlog_flatness",)
 

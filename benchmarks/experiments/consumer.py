@@ -9,12 +9,12 @@ from uuid import uuid4
 
 from confluent_kafka import Producer
 
-from benchmarks.bench import Bench, Outcome, compared, rates, run_subjects
-from benchmarks.measures import BenchmarkFailed, Run
-from benchmarks.records import Mark, check_beginning
-from benchmarks.servers import Place
+from benchmarks.data.events import Mark, check_beginning
+from benchmarks.harness.context import Bench, Outcome, compared, rates, run_subjects
+from benchmarks.harness.samples import BenchmarkFailed, Run
+from benchmarks.harness.servers import Place
 from benchmarks.subjects.application import HAS_LISTS
-from benchmarks.subjects.raw_records import record_at
+from benchmarks.subjects.baseline_records import record_at
 from shieldtx.brokers.partitioning import partition_of
 
 FIGURES: Final = {

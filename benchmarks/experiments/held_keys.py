@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.bench import Bench, Outcome
-from benchmarks.experiments.latency import to_record
-from benchmarks.filling import fill_behind
-from benchmarks.measures import measured
-from benchmarks.servers import Place
+from benchmarks.data.fill_outbox import fill_behind
+from benchmarks.experiments.end_to_end_latency import to_record
+from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.samples import measured
+from benchmarks.harness.servers import Place
 
 FIGURES: Final = ("held_keys_fresh_p99_ms",)
 RATE: Final = 100

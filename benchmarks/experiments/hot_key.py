@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.bench import Bench, Outcome
-from benchmarks.experiments.latency import Delays, to_record
-from benchmarks.measures import Measured, measured, percentile
+from benchmarks.experiments.end_to_end_latency import Delays, to_record
+from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.samples import Measured, measured, percentile
 
 FIGURES: Final = ("hot_key",)
 RATE: Final = 1_000

@@ -7,12 +7,12 @@ from typing import Final
 
 import psutil
 
-from benchmarks.bench import Bench, Outcome
-from benchmarks.filling import fill
-from benchmarks.measures import BenchmarkFailed, Measured, measured
-from benchmarks.servers import Place
+from benchmarks.data.fill_outbox import fill
+from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.samples import BenchmarkFailed, Measured, measured
+from benchmarks.harness.servers import Place
+from benchmarks.harness.workers import worker
 from benchmarks.subjects.application import GROUP
-from benchmarks.workers import worker
 
 FIGURES: Final = ("relay_rss_large_mb", "consumer_rss_large_mb")
 SIZE: Final = 900_000

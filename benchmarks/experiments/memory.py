@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.bench import Bench, Outcome, rates
-from benchmarks.experiments.standing import Standing
-from benchmarks.measures import Sample, measured
+from benchmarks.experiments.steady_backlog import Standing
+from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.harness.samples import Sample, measured
 
 FIGURES: Final = ("relay_rss_mb", "relay_rss_growth")
 BACKLOG: Final = 20_000

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from psycopg import Connection
 
-from benchmarks.bench import Bench, Outcome, rates
-from benchmarks.experiments.standing import Standing
-from benchmarks.filling import fill_terminal
-from benchmarks.measures import BenchmarkFailed, Run, Sample, losses, measured
-from benchmarks.servers import Place
+from benchmarks.data.fill_outbox import fill_terminal
+from benchmarks.experiments.steady_backlog import Standing
+from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.harness.samples import BenchmarkFailed, Run, Sample, losses, measured
+from benchmarks.harness.servers import Place
 
 FIGURES: Final = ("purge_rows_per_s", "purge_cost")
 BACKLOG: Final = 20_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks import peers
-from benchmarks.bench import WARM, Bench, Outcome, compared, measure, rates, run_subjects
-from benchmarks.children import Subject
-from benchmarks.filling import fill
-from benchmarks.measures import Run
-from benchmarks.records import check, read_topic, written
+from benchmarks.data.events import check, read_topic, written
+from benchmarks.data.fill_outbox import fill
+from benchmarks.harness import peer_env
+from benchmarks.harness.child_process import Subject
+from benchmarks.harness.context import WARM, Bench, Outcome, compared, measure, rates, run_subjects
+from benchmarks.harness.samples import Run
 
 FIGURES: Final = {
     "relay_kafka_python_vs_txoutbox_ordered": ("relay_kafka_python", "txoutbox_ordered"),
@@ -92,7 +92,7 @@ def txoutbox_ordered(bench: Bench) -> Run:
     return _peer(
         bench,
         "txoutbox_ordered",
-        peers.TXOUTBOX_FILL,
+        peer_env.TXOUTBOX_FILL,
         {"batch": TXOUTBOX_BATCH},
         ordered=True,
     )
@@ -103,7 +103,7 @@ def faststream_outbox(bench: Bench) -> Run:
     return _peer(
         bench,
         "faststream_outbox_kafka",
-        peers.FASTSTREAM_FILL,
+        peer_env.FASTSTREAM_FILL,
         {"batch": FASTSTREAM_BATCH, "workers": FASTSTREAM_WORKERS},
         ordered=False,
     )
@@ -112,8 +112,10 @@ def faststream_outbox(bench: Bench) -> Run:
 def _peer(bench: Bench, name: str, fill_: str, job: dict[str, int], *, ordered: bool) -> Run:
     events, keys = bench.sizes.events, bench.sizes.keys
     with bench.servers.place(tables=False) as place:
-        statement = peers.fill_of(fill_, topic=place.topic, events=events + WARM, keys=keys)
-        with Subject(name, place.job | job | {"fill": statement}, python=peers.python()) as subject:
+        statement = peer_env.fill_of(fill_, topic=place.topic, events=events + WARM, keys=keys)
+        with Subject(
+            name, place.job | job | {"fill": statement}, python=peer_env.python()
+        ) as subject:
             run = measure(place, [subject], events=events)
         reading = check(read_topic(place.bootstrap, place.topic), written(events + WARM, keys))
         reading.require_whole(name, ordered=ordered)

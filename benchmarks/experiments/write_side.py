@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.bench import Bench, Outcome, rates
-from benchmarks.experiments.blocks import by_blocks
-from benchmarks.measures import BenchmarkFailed, Run, losses
-from benchmarks.servers import Place
-from benchmarks.subjects.turns import BLOCK
+from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.harness.interleaved import BLOCK
+from benchmarks.harness.interleaved_blocks import by_blocks
+from benchmarks.harness.samples import BenchmarkFailed, Run, losses
+from benchmarks.harness.servers import Place
 
 FIGURES: Final = ("add_cost",)
 

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from benchmarks.records import EVENT_TYPE, SOURCE
+from benchmarks.data.events import EVENT_TYPE, SOURCE
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaPublisher
 from shieldtx.consumer.handlers import ConsumerGroup

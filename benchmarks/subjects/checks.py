@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.records import EVENT_TYPE
+from benchmarks.data.events import EVENT_TYPE
+from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import application
-from benchmarks.subjects.telling import Telling
 from shieldtx import LocalOutcome
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import application, handle
-from benchmarks.subjects.telling import Telling
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.scheduling.gc_tuning import few_collections
 

@@ -15,7 +15,7 @@ from faststream_outbox.autovacuum import outbox_autovacuum_ddl
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from benchmarks.subjects.telling import Telling
+from benchmarks.harness.child_protocol import Telling
 
 QUEUE = "bench"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.records import EVENT_TYPE, Mark, payload_of
-from benchmarks.subjects.turns import by_turns
+from benchmarks.data.events import EVENT_TYPE, Mark, payload_of
+from benchmarks.harness.interleaved import by_turns
 from shieldtx import Event, ShieldTx
 
 

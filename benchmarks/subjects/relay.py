@@ -7,8 +7,8 @@ import time
 
 import psutil
 
+from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import application
-from benchmarks.subjects.telling import Telling
 from shieldtx import ShieldTx
 from shieldtx.relay.relay import Relay
 from shieldtx.scheduling.gc_tuning import few_collections

@@ -10,8 +10,8 @@ from sqlalchemy import Column, MetaData, Table, Text, Uuid, create_engine, inser
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
+from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import EFFECT
-from benchmarks.subjects.telling import Telling
 from shieldtx.scheduling.gc_tuning import few_collections
 
 INBOX = Table(

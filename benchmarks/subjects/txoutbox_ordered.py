@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from txoutbox import OutboxMessage, Relay, RelayConfig
 from txoutbox.adapters.postgres import PostgresStorage
 
-from benchmarks.subjects.telling import Telling
+from benchmarks.harness.child_protocol import Telling
 
 
 async def relay(telling: Telling) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Identity
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from benchmarks.records import EVENT_TYPE, Mark, payload_of
-from benchmarks.subjects.turns import by_turns
+from benchmarks.data.events import EVENT_TYPE, Mark, payload_of
+from benchmarks.harness.interleaved import by_turns
 from shieldtx import Event, ShieldTx
 
 

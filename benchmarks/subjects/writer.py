@@ -7,9 +7,9 @@ import time
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from benchmarks.records import EVENT_TYPE, Mark, mark_of, payload_of
+from benchmarks.data.events import EVENT_TYPE, Mark, mark_of, payload_of
+from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import application
-from benchmarks.subjects.telling import Telling
 from shieldtx import Event
 
 PER_TRANSACTION = 5

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event
 from tests.acceptance.conftest import Shop
 from tests.conftest import Eventually
-from tests.services import assert_in_time
+from tests.support.service import assert_in_time
 
 HOUR = timedelta(hours=1)
 

@@ -12,7 +12,7 @@ from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import Outcome
 from shieldtx.store.schema import Schema
 from tests.acceptance.conftest import Service, Shop
-from tests.folders import assert_free_of
+from tests.support.folders import assert_free_of
 
 URL = "postgresql+psycopg://ann:s3cret-word@127.0.0.1:5432/orders"
 

@@ -18,7 +18,7 @@ from tests.acceptance.conftest import (
     unread_bytes,
 )
 from tests.conftest import Eventually
-from tests.standstill import frozen
+from tests.support.paused_process import frozen
 
 TWENTY = range(20)
 IN_ORDER = {f"k{k}": [n for n in TWENTY if n % 4 == k] for k in range(4)}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import children
 from tests.acceptance.conftest import HERE, SHIELDTX, Shop, status_of
 from tests.conftest import Eventually
+from tests.support import child_process
 
 FIRST_PROCESS = (
     "import os; os.getpid = lambda: 1\n"  # as in a container without an init
@@ -25,7 +25,7 @@ FIRST_PROCESS = (
 @contextmanager
 def relay_with(shop: Shop, redirection: str) -> Iterator[subprocess.Popen[bytes]]:
     """A relay whose standard streams are redirected as a shell does it."""
-    process = children.start(
+    process = child_process.start(
         ["sh", "-c", f'exec "$@" relay {redirection}', "sh", *SHIELDTX],
         env=shop.orders._environment({}, app=True),
         cwd=HERE,
@@ -56,7 +56,7 @@ def test_a_worker_outlives_the_reader_of_its_standard_output(
     shop.migrate()
     reading, writing = os.pipe()
     os.close(reading)
-    relay = children.start(
+    relay = child_process.start(
         [*SHIELDTX, "relay"],
         env=shop.orders._environment({}, app=True),
         cwd=HERE,
@@ -88,7 +88,7 @@ def test_the_first_process_of_a_container_ends_while_it_starts(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "slow.py").write_text("print('importing')\nimport time\ntime.sleep(600)\n")
-    process = children.start(
+    process = child_process.start(
         [sys.executable, "-u", "-c", FIRST_PROCESS, "--app", "slow:shield", "relay"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},

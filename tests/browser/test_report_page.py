@@ -10,7 +10,7 @@ import pytest
 from shieldtx.reconcile import report
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.report import labels
-from tests.findings import HOSTILE_AS_SHOWN, nights
+from tests.support.sample_findings import HOSTILE_AS_SHOWN, nights
 
 NIGHTS = nights()
 TELEPHONE, TABLET, DESK = 390, 800, 1280

@@ -11,8 +11,8 @@ import pytest
 
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.testing.memory_broker import MemoryBroker
-from tests.services import SHARDS, Service, Wire
-from tests.shops import Shop
+from tests.support.service import SHARDS, Service, Wire
+from tests.support.write_side_shop import Shop
 
 
 @pytest.fixture

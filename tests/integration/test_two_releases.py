@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Refused, RetryPolicy, ShieldTx
 from shieldtx.app import workers
 from shieldtx.ports import Outcome
-from tests.services import QUICK, Service, Wire, answer, drain, effect, make_topics
+from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 LATER = RetryPolicy(first=timedelta(hours=1), longest=timedelta(hours=1), jitter=0)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, func
 
 from shieldtx._resources import bundled
 from shieldtx.store import migrations as scripts
-from tests.revisions import LATER, LATER_REVISION
+from tests.support.revisions import LATER, LATER_REVISION
 
 
 @pytest.fixture

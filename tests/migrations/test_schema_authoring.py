@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 
 from shieldtx._resources import bundled
 from shieldtx.store.schema import Schema
-from tests.revisions import HEAD, LATER
+from tests.support.revisions import HEAD, LATER
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 
 from shieldtx.errors import SchemaMismatch
 from shieldtx.store.schema import Schema
-from tests.revisions import HEAD, LATER
+from tests.support.revisions import HEAD, LATER
 
 
 def test_check_accepts_what_upgrade_made(engine: Engine) -> None:

@@ -13,8 +13,8 @@ from sqlalchemy import Engine, create_engine, func, inspect, select, text
 from shieldtx.store.migrations import OWN_TABLES
 from shieldtx.store.schema import Schema, upgrade_with
 from shieldtx.store.tables import tables
-from tests import children
-from tests.revisions import HEAD
+from tests.support import child_process
+from tests.support.revisions import HEAD
 
 UPGRADE = """
 import os
@@ -35,7 +35,7 @@ def start_upgrade(database_url: str) -> Iterator[Callable[[], subprocess.Popen[b
             "DATABASE": database_url,
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        process = children.start([sys.executable, "-c", UPGRADE], env=environment)
+        process = child_process.start([sys.executable, "-c", UPGRADE], env=environment)
         started.append(process)
         return process
 

@@ -23,7 +23,7 @@ from shieldtx.store.schema import (
     upgrade_with,
 )
 from shieldtx.store.tables import tables
-from tests.revisions import HEAD, LATER
+from tests.support.revisions import HEAD, LATER
 
 ENV = """
 from alembic import context

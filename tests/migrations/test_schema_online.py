@@ -19,7 +19,7 @@ from shieldtx.ports import Parked, ReceivedRecord
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema, upgrade_with
 from shieldtx.store.tables import tables
-from tests.revisions import HEAD, LATER
+from tests.support.revisions import HEAD, LATER
 
 SOON = timedelta(seconds=1)
 PATIENCE_S = 60.0

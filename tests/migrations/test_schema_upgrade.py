@@ -19,7 +19,7 @@ from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.migrations import OWN_TABLES, schema_name
 from shieldtx.store.schema import Schema, downgrade_with, upgrade_with
 from shieldtx.store.tables import tables
-from tests.revisions import HEAD, LATER
+from tests.support.revisions import HEAD, LATER
 
 
 def table_names(engine: Engine, schema: str | None = None) -> set[str]:

@@ -15,7 +15,7 @@ from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaPublisher
 from shieldtx.domain.events import Envelope, new_event_id, physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.ports import Outcome, Record
-from spark.records import Log
+from spark.sources.kafka_data_source import Log
 
 WRITTEN = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from shieldtx.reconcile.findings import Findings
 from shieldtx.reconcile.request import ReconcileRequest
 from spark import job
-from spark.inquiry import inquiry
+from spark.prefetch import inquiry
 
 
 def reconciled(spark: SparkSession, request: ReconcileRequest) -> Findings:

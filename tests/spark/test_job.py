@@ -27,11 +27,11 @@ from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
 from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
-from spark.servers import Servers
+from spark.sources.server_checks import Servers
 from tests.conftest import wait
-from tests.folders import assert_free_of
 from tests.spark.planting import TOPIC
 from tests.spark.running import reconciled
+from tests.support.folders import assert_free_of
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK

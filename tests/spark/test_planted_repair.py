@@ -10,11 +10,11 @@ from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
 from shieldtx.store.repair import SqlRepairs
 from shieldtx.testing.memory_broker import MemoryBroker
-from tests.services import drain
 from tests.spark.planting import SHARDS
 from tests.spark.running import reconciled
 from tests.spark.scenarios import TYPES, plant
 from tests.spark.world import COMPENSATES, GROUPS, World, found_rows, request
+from tests.support.service import drain
 
 
 def opened(service, broker):

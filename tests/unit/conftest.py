@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shieldtx import Settings, ShieldTx
-from tests.shops import SHARDS, Shop
+from tests.support.write_side_shop import SHARDS, Shop
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements
 from shieldtx.store.statements import repair
 from tests.contract.histories.world import HELD, World
-from tests.contract.test_blocked_rows import LATER
-from tests.contract.test_outbox_stores import envelope, write
+from tests.contract.store.test_blocked_rows import LATER
+from tests.contract.store.test_outbox import envelope, write
 
 
 @dataclass

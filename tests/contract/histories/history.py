@@ -12,9 +12,9 @@ from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from tests.contract.conftest import Stores
 from tests.contract.histories.bystanders import Bystanders
-from tests.contract.histories.crew import A_LOOK_LATER, Crew, Relay
+from tests.contract.histories.relays import A_LOOK_LATER, Crew, Relay
 from tests.contract.histories.world import HELD, NO_EVENT, World
-from tests.contract.test_blocked_rows import LATER
+from tests.contract.store.test_blocked_rows import LATER
 
 STEPS = 24
 NEVER = 1e9

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import select, update
 
 from tests.contract.conftest import Stores
-from tests.contract.test_blocked_rows import Clock
+from tests.contract.store.test_blocked_rows import Clock
 
 HELD = "held"
 """The first event of this key waits until the end, so that there is always a fence."""

@@ -1,0 +1,1 @@
+"""The events of the benchmarks, and databases full of them."""

@@ -1,0 +1,17 @@
+"""How long it takes from a commit to the record in Kafka, beside a relay with its wake-up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.experiments.end_to_end_latency import to_record
+from benchmarks.harness.context import Bench, Outcome
+
+FIGURES: Final = ("publish_p50_ms", "publish_p99_ms")
+
+
+def run(bench: Bench) -> Outcome:
+    """Write events at a steady pace and wait for their records."""
+    rate, seconds = bench.sizes.latency_rate, bench.sizes.latency_seconds
+    bench.say(f"commit to record: {rate} events/s for {seconds:.0f} s")
+    return to_record(bench, rate=rate, seconds=seconds).outcome("publish", "commit to record")

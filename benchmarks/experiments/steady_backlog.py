@@ -1,0 +1,78 @@
+"""A relay beside a backlog that stays as long as it is: an event is written for each one sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.data.events import check_beginning, read_topic
+from benchmarks.data.fill_outbox import Feeder, fill, waits
+from benchmarks.harness.context import Bench, run_subjects
+from benchmarks.harness.samples import Run, Sample
+from benchmarks.harness.servers import Place
+
+
+class Standing:
+    """An outbox with a backlog, and what was measured on it."""
+
+    def __init__(self, bench: Bench, place: Place, *, backlog: int) -> None:
+        self.place = place
+        self._bench = bench
+        self._reached = backlog
+        self._sent = 0
+        self._standing = 0
+        with place.connect() as connection:
+            fill(connection, begin=0, end=backlog, keys=bench.sizes.keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.require_order()
+
+    def measure(
+        self, events: int, *, is_over: Callable[[Sample], bool] = lambda _: False, **job: Any
+    ) -> Run:
+        """Measure a fresh relay process over so many events; `is_over` may end it before."""
+        self._top_up()
+        feeder = Feeder(self.place, begin=self._reached, keys=self._bench.sizes.keys)
+        try:
+            run = run_subjects(
+                self.place,
+                "relay",
+                [{"client": "kafka-python"} | job],
+                events=events,
+                feeder=feeder,
+                is_over=is_over,
+            )
+        finally:
+            feeder.close()
+        self._reached = feeder.reached
+        self._sent += run.events
+        return run
+
+    def _top_up(self) -> None:
+        """Write what the relay before has sent beyond what was written for it."""
+        with self.place.connect() as connection:
+            now = waits(connection)
+            self._standing = max(self._standing, now)
+            missing = self._standing - now
+            fill(
+                connection,
+                begin=self._reached,
+                end=self._reached + missing,
+                keys=self._bench.sizes.keys,
+            )
+        self._reached += missing
+
+    def require_order(self) -> None:
+        """Raise BenchmarkFailed unless all that was sent is in the topic, once and in order."""
+        found = read_topic(self.place.bootstrap, self.place.topic)
+        check_beginning(found, self._sent).require_whole("the relay beside a backlog")

@@ -1,0 +1,1 @@
+"""What every experiment uses: servers, measured processes, samples."""

@@ -1,0 +1,115 @@
+"""What all experiments use: the servers, how much to measure, and the measuring of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from benchmarks.data.fill_outbox import Feeder
+from benchmarks.harness.child_process import Subject, follow
+from benchmarks.harness.samples import BenchmarkFailed, Measured, Run, Sample, measured, ratios
+from benchmarks.harness.servers import Place, Servers
+from benchmarks.harness.sizes import Sizes
+
+WARM: Final = 2_000
+"""Events of each run before the clock starts: connections are made, statements prepared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What an experiment found."""
+
+    figures: Mapping[str, Measured] = field(default_factory=dict)
+    """By the name of the figure."""
+    absolutes: Mapping[str, Measured] = field(default_factory=dict)
+    """Beside them, for the reader: most are events per second."""
+    distributions: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Single values, for the plots."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """What was left out, or is not as it should be, by the name of what it is about."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """The stage of the experiments."""
+
+    servers: Servers
+    sizes: Sizes
+    say: Callable[[str], None]
+    """Shows what is being done."""
+    subjects: frozenset[str] = frozenset()
+    """Those that are wanted, where an experiment has several; all, when none is named."""
+
+    def by_turns(
+        self, title: str, subjects: Mapping[str, Callable[[], Run]]
+    ) -> dict[str, list[Run]]:
+        """Run each subject once a round, in an order that changes from round to round."""
+        wanted = [name for name in subjects if not self.subjects or name in self.subjects]
+        runs: dict[str, list[Run]] = {name: [] for name in wanted}
+        rounds = self.sizes.rounds
+        for number in range(rounds):
+            turn = number % max(1, len(wanted))
+            for name in wanted[turn:] + wanted[:turn]:
+                self.say(f"{title}, round {number + 1} of {rounds}: {name.replace('_', ' ')}")
+                runs[name].append(subjects[name]())
+        return runs
+
+
+def rates(runs: Mapping[str, Sequence[Run]]) -> dict[str, Measured]:
+    """Return the events per second of each subject as an absolute figure."""
+    return {
+        f"{name}_events_per_s": measured((run.rate for run in of), of) for name, of in runs.items()
+    }
+
+
+def compared(
+    runs: Mapping[str, Sequence[Run]], figures: Mapping[str, tuple[str, str]]
+) -> dict[str, Measured]:
+    """Return the figures that are the rate of one subject against that of another."""
+    return {
+        figure: ratios(runs[ours], runs[theirs])
+        for figure, (ours, theirs) in figures.items()
+        if ours in runs and theirs in runs
+    }
+
+
+def run_subjects(
+    place: Place, name: str, jobs: Sequence[Mapping[str, Any]], **measuring: Any
+) -> Run:
+    """Measure one or several processes of a subject, as `measure` does."""
+    with ExitStack() as running:
+        subjects = [running.enter_context(Subject(name, place.job | dict(job))) for job in jobs]
+        return measure(place, subjects, **measuring)
+
+
+def measure(
+    place: Place,
+    subjects: Sequence[Subject],
+    *,
+    events: int,
+    warm: int = WARM,
+    feeder: Feeder | None = None,
+    is_over: Callable[[Sample], bool] = lambda _: False,
+) -> Run:
+    """Let subjects begin and measure them over so many events after the warm-up.
+
+    `is_over` is shown every sample, and may end it before.
+    """
+    begin: Sample | None = None
+
+    def is_enough(sample: Sample) -> bool:
+        nonlocal begin
+        if begin is None and sample.count >= warm:
+            begin = replace(sample, **place.costs())
+        if feeder is not None:
+            feeder.done(sample.count)
+        return is_over(sample) or sample.count >= warm + events
+
+    for subject in subjects:
+        subject.await_ready()
+    end = replace(follow(subjects, is_enough), **place.costs())
+    if begin is None or end.count == begin.count:
+        raise BenchmarkFailed("it was over before anything could be measured")
+    return Run.between(begin, end)

@@ -1,0 +1,46 @@
+"""Two kinds of work by turns in one process, in blocks; begun and measured by the parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from benchmarks.data.events import Mark, mark_of
+from benchmarks.harness.child_protocol import Telling
+from benchmarks.subjects.application import application
+from shieldtx import ShieldTx
+
+BLOCK: Final = 100
+"""Transactions before it is the other kind's turn."""
+KEYS: Final = 1_000
+
+Kind = Callable[[ShieldTx, sessionmaker[Session], Mark], None]
+
+
+def by_turns(first: Kind, second: Kind, *, warm_up: Kind) -> None:
+    """Do blocks of `first` and of `second` by turns; a sample before and after each."""
+    telling = Telling()
+    job = telling.job
+    app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
+    sessions = sessionmaker(app.engine)
+    marks = (
+        mark_of(index, KEYS) for index in range((2 * job["transactions"] // BLOCK + 1) * BLOCK)
+    )
+    _block(app, sessions, marks, warm_up)
+    telling.ready()
+    for block in range(2 * job["transactions"] // BLOCK):
+        telling.sample(2 * block)
+        _block(app, sessions, marks, second if block % 2 else first)
+        telling.sample(2 * block + 1)
+    telling.await_end()
+    app.close()
+
+
+def _block(
+    app: ShieldTx, sessions: sessionmaker[Session], marks: Iterator[Mark], kind: Kind
+) -> None:
+    for mark in islice(marks, BLOCK):
+        kind(app, sessions, mark)

@@ -1,0 +1,62 @@
+"""When events become readable in Kafka: a consumer that waits for them."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks.data.events import Mark
+from benchmarks.harness.samples import BenchmarkFailed
+from benchmarks.harness.servers import PARTITIONS, Place
+
+SILENCE_S: Final = 15.0
+
+
+class Arrivals:
+    """Reads a topic from its present end on, and notes the time of each record.
+
+    The time is that of this machine's clock, which PostgreSQL's commits are timed with too.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._reader = Consumer(
+            {
+                "bootstrap.servers": place.bootstrap,
+                "group.id": "bench-arrivals",
+                "fetch.wait.max.ms": 10,
+                "fetch.queue.backoff.ms": 1,
+            }
+        )
+        self._reader.assign([TopicPartition(place.topic, n, 0) for n in range(PARTITIONS)])
+        # Nothing is there yet: by the end of this it waits.
+        self._reader.poll(0.5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._reader.close()
+
+    def read(self, events: int) -> dict[Mark, float]:
+        """Read so many records; raises BenchmarkFailed for one that comes twice, or not at all."""
+        found: dict[Mark, float] = {}
+        while len(found) < events:
+            record = self._reader.poll(SILENCE_S)
+            now = time.time()
+            if record is None:
+                raise BenchmarkFailed(f"{len(found)} of {events} records have arrived, and no more")
+            body = json.loads(record.value())
+            mark = Mark(key=body["key"], number=body["n"])
+            if mark in found:
+                raise BenchmarkFailed(f"{mark} has arrived twice")
+            found[mark] = now
+        return found

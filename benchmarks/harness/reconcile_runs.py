@@ -1,0 +1,121 @@
+"""Runs of the reconciliation and of the plain join, each in a Spark of its own, with their costs.
+
+The whole time of a run is measured from outside, how long there was a Spark it says itself. What
+Spark's start takes by itself, the join tells: the reconciliation asks the databases meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from benchmarks.harness.child_process import BUILD, ROOT
+from benchmarks.harness.samples import BenchmarkFailed
+from shieldtx.embedded.child_process import log_tail
+from shieldtx.reconcile import spark_launcher
+from shieldtx.reconcile.request import ReconcileRequest, to_json
+
+_EVERY_S: Final = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """What a run cost."""
+
+    wall: float
+    """Seconds, with Spark's start and end."""
+    seconds: float
+    """Of these, those in which there was a Spark; what was done before is not in them."""
+    rss_mb: float
+    """At the most, of its Python and its Java together."""
+
+
+class Memory:
+    """The highest memory of the processes that this one has started meanwhile."""
+
+    def __init__(self) -> None:
+        self.highest_mb = 0.0
+
+    @contextmanager
+    def watched(self, *, without: int | None) -> Iterator[None]:
+        """Look again and again until the block ends; `without`: a process that does not count."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_EVERY_S):
+                self.highest_mb = max(self.highest_mb, _memory_mb(without))
+
+        watcher = threading.Thread(target=watch, name="memory", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def reconcile(request: ReconcileRequest, *, without: int | None) -> Timed:
+    """Run the reconciliation; raises BenchmarkFailed where it broke off."""
+    memory, began = Memory(), time.monotonic()
+    with memory.watched(without=without):
+        result = spark_launcher.run(request)
+    wall = time.monotonic() - began
+    if result.findings is None:
+        raise BenchmarkFailed(result.problem)
+    hindered = (
+        *result.findings.obstacles,
+        *(bounds.window.obstacle for bounds in result.findings.bounds if bounds.window.obstacle),
+    )
+    if hindered:
+        raise BenchmarkFailed(f"not all of it could be judged: {'; '.join(hindered)}")
+    return Timed(wall=wall, seconds=result.findings.seconds, rss_mb=memory.highest_mb)
+
+
+def join(request: ReconcileRequest, *, without: int | None) -> Timed:
+    """Run the plain join; raises BenchmarkFailed where it broke off or found nothing."""
+    log = BUILD / "bench-logs" / "jdbc_join.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    memory, began = Memory(), time.monotonic()
+    with memory.watched(without=without), log.open("wb") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.subjects.jdbc_join"],
+            input=to_json(request) + b"\n",
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            env={**os.environ, **spark_launcher.command()[1]},
+            check=False,
+        )
+    wall = time.monotonic() - began
+    if done.returncode:
+        raise BenchmarkFailed(f"the plain join ended with {done.returncode}:\n{log_tail(log)}")
+    said = json.loads(done.stdout.splitlines()[-1])
+    if not (said["missing"] or said["unknown"] or said["differing"]):
+        raise BenchmarkFailed(f"the plain join has found nothing of what was planted: {said}")
+    return Timed(wall=wall, seconds=said["seconds"], rss_mb=memory.highest_mb)
+
+
+def _memory_mb(without: int | None) -> float:
+    total = 0
+    for child in psutil.Process().children():
+        if child.pid != without:
+            with suppress(psutil.NoSuchProcess):
+                family = [child, *child.children(recursive=True)]
+                total += sum(_rss(member) for member in family)
+    return total / 1e6
+
+
+def _rss(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess):
+        return int(process.memory_info().rss)
+    return 0

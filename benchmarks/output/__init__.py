@@ -1,0 +1,1 @@
+"""The table of figures, their files, and the plots."""

@@ -1,0 +1,51 @@
+"""The records that a relay would make of a benchmark's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from benchmarks.data.events import EVENT_TYPE, SOURCE, mark_of, payload_text
+from shieldtx.brokers import cloudevents
+from shieldtx.brokers.partitioning import partition_of
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.ports import Record
+
+
+class Ready(NamedTuple):
+    """What a bare client is given of a record."""
+
+    value: bytes
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    partition: int
+
+
+def record_at(index: int, *, keys: int, prefix: str) -> Record:
+    """Return the record of the event at a place of the line."""
+    mark = mark_of(index, keys)
+    return cloudevents.encode(
+        Envelope(
+            id=new_event_id(),
+            type=EVENT_TYPE,
+            source=SOURCE,
+            topic=EVENT_TYPE,
+            payload=payload_text(mark),
+            time=datetime.now(UTC),
+            key=mark.key,
+        ),
+        prefix,
+    )
+
+
+def records_of(job: Mapping[str, Any]) -> tuple[int, list[Ready]]:
+    """Return how many records are for warming up, and all records, ready to be sent."""
+    records = (
+        record_at(index, keys=job["keys"], prefix=job["prefix"])
+        for index in range(job["warm"] + job["events"])
+    )
+    return job["warm"], [
+        Ready(r.value, r.key, list(r.headers), partition_of(r.key or b"", job["partitions"]))
+        for r in records
+    ]

@@ -1,0 +1,1 @@
+"""The figures that are measured, with their targets."""

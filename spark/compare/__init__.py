@@ -1,0 +1,1 @@
+"""How the rows of two sides are compared: DataFrame in, DataFrame out."""

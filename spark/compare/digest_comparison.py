@@ -1,0 +1,133 @@
+"""Compares digests, and says what has to be read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.digest_buckets import Buckets
+from shieldtx.reconcile.expectations import Received, Route, Sent
+
+from ..sources.driver_frames import NUMBER, TEXT, TRUTH, frame_of
+from ..sources.row_filters import EVERYTHING, Read, Words, by_buckets
+from .digests import NO_EVENTS, RECEIVED, SENT, Digests
+from .transforms import PAIR
+
+_MOST_RANGES = 20_000
+"""Of ids, to be read by the primary key; where more buckets differ, all rows are read."""
+
+_BUCKET = dict.fromkeys((*PAIR, "topic", "event_type"), TEXT) | {"bucket": NUMBER}
+_DIFFERING = _BUCKET | {"differs": TRUTH}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What came of comparing the digests of a route's events."""
+
+    route: Route
+    clean: int
+    """Events in the buckets whose digests are the same."""
+    differing: Sequence[int]
+    """The other buckets."""
+
+
+def compared(digests: Digests, routes: Iterable[Route]) -> list[Compared]:
+    """Compare the digests of all routes of events; those that bring rollbacks have none.
+
+    Here and not in Spark: the groups of ten million events take 0.02 s, a first job of Spark three.
+    """
+    return [_compared(digests, r) for r in routes if r.stream.kind is TxKind.COMMIT]
+
+
+def _compared(digests: Digests, route: Route) -> Compared:
+    """Compare group by group, and look into those that differ for the buckets that do it."""
+    all_sent, all_received = (digests.groups.get(end, {}) for end in _ends(route))
+    clean = 0
+    differing = []
+    for number in sorted(all_received.keys() | (all_sent.keys() if route.expected else ())):
+        sent = all_sent.get(number, NO_EVENTS)
+        received = all_received.get(number, NO_EVENTS)
+        if (sent.events, sent.digest) == (received.events, received.digest):
+            clean += sent.events
+            continue
+        buckets_sent, buckets_received = sent.buckets(number), received.buckets(number)
+        for bucket in sorted(buckets_sent.keys() | buckets_received.keys()):
+            if buckets_sent.get(bucket) == buckets_received.get(bucket):
+                clean += buckets_sent[bucket][0]
+            elif route.expected or bucket in buckets_received:
+                differing.append(bucket)
+    return Compared(route=route, clean=clean, differing=differing)
+
+
+def _ends(route: Route) -> tuple[Sent, Received]:
+    """Return the types of a route's events, as they are sent and as they are received."""
+    stream, words = route.stream, {"topic": route.topic, "event_type": route.event_type}
+    return (
+        Sent(upstream=stream.upstream, kind=stream.kind, **words),
+        Received(
+            downstream=stream.downstream,
+            group=route.group,
+            source=stream.upstream,
+            kind=stream.kind,
+            **words,
+        ),
+    )
+
+
+def reads(
+    digests: Digests, found: Iterable[Compared]
+) -> tuple[Mapping[str, Read], Mapping[str, Read]]:
+    """Return, by service, which rows of its outbox and of its inbox have to be read."""
+    upstream: _Numbers = defaultdict(lambda: defaultdict(set))
+    downstream: _Numbers = defaultdict(lambda: defaultdict(set))
+    for each in found:
+        stream, words = each.route.stream, (each.route.topic, each.route.event_type)
+        upstream[stream.upstream][words].update(each.differing)
+        downstream[stream.downstream][words].update(each.differing)
+    return _reads(digests, SENT, upstream), _reads(digests, RECEIVED, downstream)
+
+
+def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
+    """Keep the pairs that no two equal digests have counted already."""
+    is_odd = F.coalesce("upstream_odd", F.lit(col=False)) | F.coalesce(
+        "downstream_odd", F.lit(col=False)
+    )
+    rows = [
+        (stream.kind.value, stream.upstream, stream.downstream, route.group, *words, bucket, True)
+        for each in found
+        for route in [each.route]
+        for stream in [route.stream]
+        for words in [(route.topic, route.event_type)]
+        for bucket in each.differing
+    ]
+    differing = frame_of(pairs.sparkSession, _DIFFERING, rows)
+    return (
+        pairs.join(F.broadcast(differing), on=[*_BUCKET], how="left")
+        .where(is_odd | F.col("differs").isNotNull())
+        .drop("differs")
+    )
+
+
+_Numbers = dict[str, dict[Words, set[int]]]
+"""Of buckets, by service and type."""
+
+
+def _reads(digests: Digests, side: str, numbers: _Numbers) -> dict[str, Read]:
+    odd = {service: told for (of, service), told in digests.odd.items() if of == side}
+    return {
+        name: _read_of(digests.buckets, numbers.get(name, {}), odd.get(name, ()))
+        for name in sorted({*odd, *numbers})
+    }
+
+
+def _read_of(
+    buckets: Buckets, numbers: Mapping[Words, set[int]], odd: Iterable[tuple[str, Words]]
+) -> Read:
+    if sum(map(len, numbers.values())) > _MOST_RANGES:
+        return replace(EVERYTHING, bucket=buckets.sql)
+    return by_buckets(buckets, numbers, and_ids=odd)

@@ -1,0 +1,185 @@
+"""The rows that a run compares, and how it came by them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import Expectation, Received, Sent, expectation_of
+from shieldtx.reconcile.request import ServiceDatabase
+
+from ..sources import incremental, outbox_inbox
+from ..sources.driver_frames import routes_frame, union_of
+from ..sources.jdbc import Databases
+from ..sources.row_filters import EVERYTHING, NOTHING, Read, by_ids
+from . import digest_comparison
+from .digest_comparison import Compared
+from .digests import Digests
+from .transforms import alone, paired
+
+_MOST_LOOKUPS = 200_000
+"""Events looked up by their ids; where more lack a row, the whole table is read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Which rows have to be read to judge all that a run looks at."""
+
+    outboxes: Mapping[str, Read]
+    inboxes: Mapping[str, Read]
+    expectation: Expectation | None = None
+    """None: it depends on the rows that are read."""
+    past: Sequence[Received] = ()
+    """In that case, what was received before where that says what should be."""
+    sent: frozenset[Sent] | None = None
+    """Of which types the events of the outboxes are; None: nobody has looked at all of them."""
+    compared: Sequence[Compared] | None = None
+    """What came of the digests; None: none were compared."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of all tables are read."""
+        return all(read.is_everything for read in (*self.outboxes.values(), *self.inboxes.values()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Books:
+    """The rows of all outboxes and inboxes that a run looks at."""
+
+    expectation: Expectation
+    pairs: DataFrame
+    """Each event beside the inbox row of each group that has it or should have it."""
+
+
+def plan_of(databases: Databases, digests: Digests | None) -> Plan:
+    """Decide what to read: where digests were made, what these leave open."""
+    if digests is not None:
+        return _plan_by_digests(databases, digests)
+    services, selection = databases.services, databases.request.selection
+    plan = Plan(
+        outboxes={s.name: incremental.read_of_outbox(selection, s.name) for s in services},
+        inboxes={s.name: incremental.read_of_inbox(selection, s.name) for s in services},
+    )
+    if plan.is_whole:
+        sent = [t for s in services for t in outbox_inbox.types_sent(databases, s)]
+        received = [t for s in services for t in outbox_inbox.types_received(databases, s)]
+        expectation = _expectation(databases, sent, received)
+        return replace(plan, expectation=expectation, sent=frozenset(sent))
+    # Looking up the types of all rows is a scan of the whole table.
+    past = [t for s in services for t in outbox_inbox.types_received(databases, s, _undeclared(s))]
+    return replace(plan, past=past)
+
+
+def books_of(databases: Databases, plan: Plan) -> Books:
+    """Read what is planned, and what belongs to it."""
+    sent = _read(databases, outbox_inbox.outbox, plan.outboxes)
+    received = _read(databases, outbox_inbox.inbox, plan.inboxes)
+    if plan.expectation is not None:
+        # No partner is missing where all is read, nor where digests were compared: one that is in
+        # order makes the digests of its bucket differ, and one that is not is read by its id.
+        expectation = plan.expectation
+        routes = routes_frame(databases.spark, expectation.routes)
+    else:
+        sent, received = sent.persist(), received.persist()
+        types_sent, types_received = outbox_inbox.types_in(sent, received)
+        expectation = _expectation(databases, types_sent, [*plan.past, *types_received])
+        routes = routes_frame(databases.spark, expectation.routes)
+        sent, received = _with_partners(databases, plan, routes, sent, received)
+    return Books(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
+
+
+def _plan_by_digests(databases: Databases, found: Digests) -> Plan:
+    types = {*found.groups, *found.odd_types}
+    sent = [each for each in types if isinstance(each, Sent)]
+    received = [each for each in types if isinstance(each, Received)]
+    expectation = _expectation(databases, sent, received)
+    compared = digest_comparison.compared(found, expectation.routes)
+    outboxes, inboxes = digest_comparison.reads(found, compared)
+    return Plan(
+        outboxes=outboxes,
+        inboxes=inboxes,
+        expectation=expectation,
+        compared=compared,
+        sent=frozenset(sent),
+    )
+
+
+def _expectation(
+    databases: Databases, sent: Collection[Sent], received: Collection[Received]
+) -> Expectation:
+    members = [service.member for service in databases.services]
+    return expectation_of(members, sent=set(sent), received=set(received))
+
+
+def _names(databases: Databases) -> list[str]:
+    return [service.name for service in databases.services]
+
+
+def _undeclared(service: ServiceDatabase) -> list[TxKind]:
+    """Return the kinds of events of which no group is declared, so that the past speaks."""
+    declared = {group.kind for group in service.groups or ()}
+    return [kind for kind in TxKind if kind not in declared]
+
+
+def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) -> DataFrame:
+    pairs = paired(sent, received, routes)
+    return pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared)
+
+
+def _with_partners(
+    databases: Databases, plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Add the rows that the plan has left out and that belong to one that it has not.
+
+    An event that is looked up for the sake of one group is judged for all groups that should have
+    it, so inbox rows are looked up of such events too, and in all services.
+    """
+    ids: dict[str, dict[str, set[str]]] = {side: defaultdict(set) for side in ("up", "down")}
+    pairs = alone(_pairs(plan, routes, sent, received))
+    found = pairs.limit(_MOST_LOOKUPS + 1).collect()
+    for row in found:
+        if row.missing == "upstream":
+            ids["up"][row.service].add(row.event_id)
+            for service in databases.services:
+                ids["down"][service.name].add(row.event_id)
+        else:
+            ids["down"][row.service].add(row.event_id)
+    if not found:
+        return sent, received
+    is_few = len(found) <= _MOST_LOOKUPS
+    events = _looked_up(databases, outbox_inbox.outbox, ids["up"] if is_few else None)
+    arrivals = _looked_up(databases, outbox_inbox.inbox, ids["down"] if is_few else None)
+    return (
+        _with_more(sent, events, by=["upstream", "event_id"]),
+        _with_more(received, arrivals, by=["downstream", "consumer_group", "upstream", "event_id"]),
+    )
+
+
+_Source = Callable[[Databases, ServiceDatabase, Read], DataFrame]
+
+
+def _looked_up(
+    databases: Databases, source: _Source, ids: Mapping[str, Collection[str]] | None
+) -> DataFrame:
+    """Read rows by the ids of their events, by service; None: all rows."""
+    if ids is None:
+        return _read(databases, source, dict.fromkeys(_names(databases), EVERYTHING))
+    return _read(databases, source, {name: by_ids(sorted(some)) for name, some in ids.items()})
+
+
+def _with_more(rows: DataFrame, more: DataFrame, *, by: list[str]) -> DataFrame:
+    # Under a name of its own: Spark makes one union of a union and what is added to it, does not
+    # know that again for what it has kept, and reads all the rows once more.
+    kept = rows.alias("kept")
+    return kept.unionByName(more.join(kept.select(*by), on=by, how="left_anti"))
+
+
+def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:
+    return union_of(
+        source(databases, service, reads.get(service.name) or NOTHING)
+        for service in databases.services
+    )

@@ -1,0 +1,219 @@
+"""Events beside their records: DataFrame in, DataFrame out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as SparkWindow
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.reconcile import findings
+from shieldtx.reconcile.request import ReconcileRequest, Selection
+from shieldtx.reconcile.rules import TOPICS, Fact
+from shieldtx.reconcile.window import Window
+
+from ..sources.topic_completeness import EVERYTHING, WHOLE
+from .key_partition import partition_of
+from .verdict_expression import verdict_of
+
+_EVENT: Final = ("upstream", "kind", "topic", "event_id")
+_CLOCK_STEP: Final = timedelta(seconds=10)
+"""By which a database's clock may go back while it runs or fails over."""
+
+
+def judged(
+    outbox: DataFrame,
+    records: DataFrame,
+    horizons: DataFrame,
+    *,
+    request: ReconcileRequest,
+    windows: Mapping[str, Window],
+) -> DataFrame:
+    """Return a row with its verdict for each event that has a record, or a topic that was read.
+
+    `outbox` is what `written` reads, and the others are what `topics` has read. `windows` holds
+    that of each service by itself.
+    """
+    margin = request.margin
+    known = horizons.where(F.col("partition") == WHOLE).select("topic", "kind")
+    written = outbox.drop("seq").join(F.broadcast(known), on=["topic", "kind"], how="left_semi")
+    events = beside(written, by_event(records)).where(is_selected(request.selection))
+    rows = with_order(with_completeness(events, horizons), margin)
+    facts = {
+        Fact.RECORDED: is_recorded(),
+        Fact.REPEATED: F.coalesce(F.col("records") > 1, F.lit(col=False)),
+        Fact.QUIET: is_quiet(windows),
+        Fact.KEPT: is_kept(windows, margin),
+    }
+    return rows.withColumns({fact.value: column for fact, column in facts.items()}).select(
+        "kind",
+        "upstream",
+        F.lit(findings.TOPICS).alias("downstream"),
+        F.col("topic").alias("consumer_group"),
+        "event_id",
+        "topic",
+        "event_type",
+        "causation_id",
+        "upstream_status",
+        F.lit(None).cast("string").alias("downstream_status"),
+        "upstream_attempts",
+        F.lit(None).cast("int").alias("attempts"),
+        F.col("written_at").alias("created_at"),
+        "published_at",
+        F.lit(None).cast("timestamp").alias("received_at"),
+        F.lit(None).cast("timestamp").alias("settled_at"),
+        "upstream_moved_at",
+        F.lit(None).cast("timestamp").alias("downstream_moved_at"),
+        F.when(is_recorded(), F.concat_ws(":", "first.partition", "first.offset")).alias("record"),
+        verdict_of(TOPICS).alias("verdict"),
+    )
+
+
+def by_event(records: DataFrame) -> DataFrame:
+    """Return one row an event: how many records it has, and its first one.
+
+    Offsets of different partitions do not compare. So where an event's records lie in several, as
+    they may when partitions were added, the first one is the one that was sent first, and
+    `partition`, by which order is judged, is NULL.
+    """
+    place = F.struct("partition", "offset")
+    is_in_one = F.min("partition") == F.max("partition")
+    first = F.when(is_in_one, F.min(place)).otherwise(F.min_by(place, "sent_at"))
+    # The same in all records of an event, or else the id was used twice.
+    common = ("key", "event_type", "causation_id")
+    return (
+        records.withColumnRenamed("source", "upstream")
+        .groupBy(*_EVENT)
+        .agg(
+            F.count(F.lit(1)).alias("records"),
+            first.alias("first"),
+            F.when(is_in_one, F.min("partition")).alias("partition"),
+            F.min("sent_at").alias("sent_at"),
+            F.min("written_at").try_cast("timestamp").alias("record_written_at"),
+            *(F.min(name).alias(f"record_{name}") for name in common),
+        )
+    )
+
+
+def beside(outbox: DataFrame, events: DataFrame) -> DataFrame:
+    """Put each outbox row beside the records of its event in its topic; either may be missing.
+
+    What a row tells comes from the row, as far as there is one.
+    """
+    of_record = {"key": "key", "event_type": "event_type", "causation_id": "causation_id"}
+    of_record["written_at"] = "created_at"
+    return outbox.join(events, on=list(_EVENT), how="full_outer").withColumns(
+        {name: F.coalesce(of_row, f"record_{name}") for name, of_row in of_record.items()}
+    )
+
+
+def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
+    """Add `complete_since`, of the partition that holds the event's records or should hold them.
+
+    Without a key any partition might: then the topic as a whole has to be complete.
+    """
+    counts = horizons.where(F.col("partition") == WHOLE).select("topic", "kind", "partitions")
+    since = horizons.select("topic", "kind", F.col("partition").alias("horizon"), "complete_since")
+    expected = F.when(is_recorded(), F.col("partition")).otherwise(
+        partition_of(F.col("key"), F.col("partitions"))
+    )
+    return (
+        events.join(F.broadcast(counts), on=["topic", "kind"], how="left")
+        .withColumn("horizon", F.coalesce(expected, F.lit(WHOLE)))
+        .join(F.broadcast(since), on=["topic", "kind", "horizon"], how="left")
+    )
+
+
+def with_order(events: DataFrame, margin: timedelta) -> DataFrame:
+    """Add `in_order`: False only where a later event of the key provably overtook this one.
+
+    It is not enough that an event has the lower `seq`, or was created earlier: it becomes visible
+    to relays when its transaction commits, which may be as late as its writer likes, and until then
+    every later event of its key rightly goes ahead. When that commit was, nobody can tell
+    afterwards. A delayed or replayed event rightly goes later too.
+
+    What can be told is when a row was settled: `settled_at` of a PROCESSED row was stamped after
+    the broker had acknowledged it, and `created_at` of another row before that one could be sent,
+    both by the same database's clock. So where B was created after A had settled, A had its record
+    before B existed: if the first record of B lies before the first one of A all the same, the
+    topic contradicts the outbox, whatever transactions, delays and retries there were. That finds
+    an inversion whose events were written apart; of those that were open together it says nothing.
+
+    - Both first records have to be in the same partition, and all records of A in that one:
+      offsets of different partitions do not compare, and a key changes its partition when some are
+      added.
+    - The topic must not have lost a record of A: its second one is no proof.
+    - A database's clock may go back by some seconds: the two have to be further apart.
+    """
+    is_complete = F.col("created_at") >= F.col("complete_since") + F.lit(margin)
+    is_comparable = F.col("partition").isNotNull() & F.col("key").isNotNull()
+    # Each event that has no part in any order by itself: of one line, they would be one task's.
+    line = F.when(is_comparable, F.col("key")).otherwise(F.col("event_id"))
+    before = (
+        SparkWindow.partitionBy("upstream", "kind", "topic", "partition", is_comparable, line)
+        .orderBy("first.offset")
+        .rowsBetween(SparkWindow.unboundedPreceding, -1)
+    )
+    # Of the records before this one, the latest writing of an event.
+    latest = F.max("created_at").over(before)
+    was_settled = F.col("upstream_status") == OutboxStatus.PROCESSED.value
+    is_overtaken = latest > F.col("published_at") + F.lit(_CLOCK_STEP)
+    inverted = reduce(and_, [is_comparable, was_settled, is_complete, is_overtaken])
+    return events.withColumn("in_order", ~F.coalesce(inverted, F.lit(col=False)))
+
+
+def is_recorded() -> Column:
+    """Whether the topic has a record of the event."""
+    return F.col("records").isNotNull()
+
+
+def is_selected(selection: Selection) -> Column:
+    """Whether an event has its row, or its row would have been read if there were one.
+
+    An event carries the time at which its row was written, and a row is settled later than that.
+    """
+    wanted = F.lit(col=True)
+    if selection.written_since is not None:
+        wanted &= F.col("written_at") >= F.lit(selection.written_since)
+    if selection.written_until is not None:
+        wanted &= F.col("written_at") < F.lit(selection.written_until)
+    for service, since in selection.moved_since.items():
+        wanted &= (F.col("upstream") != service) | (F.col("written_at") >= F.lit(since))
+    return F.col("upstream_status").isNotNull() | F.coalesce(wanted, F.lit(col=False))
+
+
+def is_quiet(windows: Mapping[str, Window]) -> Column:
+    """Whether neither the row nor the first record is younger than the service's watermark."""
+    last_move = F.greatest("upstream_moved_at", "sent_at")
+    watermark = _of_service({name: window.watermark for name, window in windows.items()})
+    return F.coalesce(last_move < watermark, F.lit(col=False))
+
+
+def is_kept(windows: Mapping[str, Window], margin: timedelta) -> Column:
+    """Whether the record, or the row, that is missing cannot have been deleted by age.
+
+    A record is sent after its event was written: that of an event which was written a margin later
+    than the partition is complete has to be there. A row is purged some time after it was settled,
+    which is after its record was sent; but for the time of that, one has its sender's word.
+    """
+    keeps_record = F.col("created_at") >= F.col("complete_since") + F.lit(margin)
+    horizon = _of_service({name: w.horizon or EVERYTHING for name, w in windows.items()})
+    keeps_row = F.least("written_at", "sent_at") >= horizon
+    kept = F.when(F.col("upstream_status").isNull(), keeps_row).otherwise(
+        is_recorded() | keeps_record
+    )
+    return F.coalesce(kept, F.lit(col=False))
+
+
+def _of_service(times: Mapping[str, datetime | None]) -> Column:
+    found = F.lit(None).cast("timestamp")
+    for service, time in times.items():
+        of_service = F.lit(time) if time is not None else F.lit(None).cast("timestamp")
+        found = F.when(F.col("upstream") == service, of_service).otherwise(found)
+    return found

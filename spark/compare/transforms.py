@@ -1,0 +1,219 @@
+"""What the reconciliation does with rows: DataFrame in, DataFrame out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as SparkWindow
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.rules import PAIRS, Fact
+from shieldtx.reconcile.verdicts import Verdict
+
+from .verdict_expression import verdict_of
+
+STREAM = ("kind", "upstream", "downstream")
+PAIR = (*STREAM, "consumer_group")
+ROW = (
+    *PAIR,
+    "event_id",
+    "topic",
+    "event_type",
+    "causation_id",
+    "upstream_status",
+    "downstream_status",
+    "upstream_attempts",
+    "attempts",
+    "created_at",
+    "published_at",
+    "received_at",
+    "settled_at",
+    "upstream_moved_at",
+    "downstream_moved_at",
+    "record",
+    "verdict",
+)
+"""The columns of a row with a verdict, as they are written to `rows/`."""
+_BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
+
+
+def paired(sent: DataFrame, received: DataFrame, routes: DataFrame) -> DataFrame:
+    """Put each event beside the inbox row of each group that has it or should have it."""
+    is_addressed = (F.col("kind") == TxKind.COMMIT.value) | (
+        F.col("causation_source") == F.col("downstream")
+    )
+    due = (
+        sent.join(F.broadcast(routes), on=["kind", "upstream", "topic", "event_type"], how="inner")
+        .where(is_addressed)
+        .drop("seq")
+        .withColumnsRenamed({name: f"sent_{name}" for name in _BOTH})
+    )
+    arrived = (
+        received.where(is_addressed)
+        .drop("seq")
+        .withColumnsRenamed({name: f"received_{name}" for name in _BOTH})
+    )
+    pairs = due.join(arrived, on=[*PAIR, "event_id"], how="full_outer")
+    return pairs.where(
+        F.col("downstream_status").isNotNull() | F.coalesce("expected", F.lit(col=False))
+    ).select(
+        *PAIR,
+        "event_id",
+        *(F.coalesce(f"sent_{name}", f"received_{name}").alias(name) for name in _BOTH),
+        *(name for name in due.columns if name.startswith("upstream_")),
+        *(name for name in arrived.columns if name.startswith("downstream_")),
+        "attempts",
+        "max_attempts",
+        "created_at",
+        "published_at",
+        "event_time",
+        "received_at",
+        "settled_at",
+    )
+
+
+def alone(pairs: DataFrame) -> DataFrame:
+    """Return the event of each pair that has no row on one side.
+
+    `missing` is that side, "upstream" or "downstream", and `service` the one whose row it is.
+    """
+    lacks_sender = F.col("upstream_status").isNull()
+    return (
+        pairs.where(lacks_sender | F.col("downstream_status").isNull())
+        .select(
+            F.when(lacks_sender, "upstream").otherwise("downstream").alias("missing"),
+            F.when(lacks_sender, F.col("upstream")).otherwise(F.col("downstream")).alias("service"),
+            "event_id",
+        )
+        .distinct()
+    )
+
+
+def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFrame) -> DataFrame:
+    """Add `answered`, `entitled`, `answered_at` and `undone_first`.
+
+    A COMMIT is answered by a rollback of it, from the service that received it. A ROLLBACK is
+    answered by the compensation of its event, in the group that received it. A COMMIT is undone
+    first when that compensation was settled before the group's effect.
+    """
+    answers = (
+        rollbacks.withColumns(
+            {
+                "kind": F.lit(TxKind.COMMIT.value),
+                "answered_id": F.col("event_id"),
+                "answering_group": F.lit(""),
+            }
+        )
+        .select(*STREAM, "answered_id", "answering_group", "entitled", "answered_at")
+        .unionByName(
+            compensations.select(
+                F.lit(TxKind.ROLLBACK.value).alias("kind"),
+                F.lit("").alias("upstream"),
+                "downstream",
+                F.col("causation_id").alias("answered_id"),
+                F.col("consumer_group").alias("answering_group"),
+                F.lit(col=True).alias("entitled"),
+                "answered_at",
+            )
+        )
+    )
+    is_commit = F.col("kind") == TxKind.COMMIT.value
+    asking = pairs.withColumns(
+        {
+            "answered_id": F.when(is_commit, F.col("event_id")).otherwise(F.col("causation_id")),
+            "answering_group": F.when(is_commit, "").otherwise(F.col("consumer_group")),
+            "asked_of": F.when(is_commit, F.col("upstream")).otherwise(""),
+        }
+    )
+    keys = ["kind", "asked_of", "downstream", "answered_id", "answering_group"]
+    undone = compensations.select(
+        F.lit(TxKind.COMMIT.value).alias("kind"),
+        "downstream",
+        "consumer_group",
+        F.col("causation_id").alias("event_id"),
+        F.col("answered_at").alias("undone_at"),
+    )
+    return (
+        asking.join(answers.withColumnRenamed("upstream", "asked_of"), on=keys, how="left")
+        .join(undone, on=["kind", "downstream", "consumer_group", "event_id"], how="left")
+        .withColumn(
+            "undone_first",
+            _unless_unknown(F.col("undone_at") < F.col("settled_at"), otherwise=False),
+        )
+        .withColumn("answered", F.col("answered_at").isNotNull())
+        .withColumn("entitled", F.coalesce("entitled", F.lit(col=False)))
+        .drop("asked_of", "answered_id", "answering_group", "undone_at")
+    )
+
+
+def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
+    """Give each pair, answers included, its verdict.
+
+    `windows` has the watermark and the horizon of each stream.
+    """
+    last_move = F.greatest("upstream_moved_at", "downstream_moved_at", "answered_at")
+    # The event's own time is its writer's word, so that of the arrival counts as well.
+    first_trace = F.coalesce(
+        F.least("event_time", "received_at"), F.col("published_at"), F.col("created_at")
+    )
+    is_within = F.col("attempts") <= F.col("max_attempts")
+    is_same = F.col("upstream_digest") == F.col("downstream_digest")
+    facts = {
+        Fact.SAME_PAYLOAD: _unless_unknown(is_same, otherwise=True),
+        Fact.WITHIN_LIMIT: _unless_unknown(is_within, otherwise=True),
+        Fact.QUIET: _unless_unknown(last_move < F.col("watermark"), otherwise=False),
+        Fact.KEPT: _unless_unknown(first_trace >= F.col("horizon"), otherwise=True),
+    }
+    return (
+        pairs.join(F.broadcast(windows), on=[*STREAM], how="left")
+        .withColumns({fact.value: column for fact, column in facts.items()})
+        .withColumn("record", F.lit(None).cast("string"))
+        .withColumn("verdict", verdict_of(PAIRS))
+        .select(*ROW)
+    )
+
+
+def within(pairs: DataFrame, selection: Selection) -> DataFrame:
+    """Keep the pairs of events that were written in the selection's window."""
+    written = F.coalesce("created_at", "event_time")
+    since, until = selection.written_since, selection.written_until
+    pairs = pairs if since is None else pairs.where(written >= _time(since))
+    return pairs if until is None else pairs.where(written < _time(until))
+
+
+def listed(rows: DataFrame) -> DataFrame:
+    """Keep what is worth a look: whatever is not clean."""
+    return rows.where(F.col("verdict").isin([v.value for v in Verdict if v.is_listed]))
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    """Count events by pair and verdict, mismatches also by the `day` on which they were written."""
+    day = F.when(is_mismatch(), F.to_date(F.coalesce("created_at", "received_at")))
+    return rows.groupBy(*PAIR, "verdict", day.alias("day")).agg(F.count(F.lit(1)).alias("rows"))
+
+
+def is_mismatch() -> Column:
+    """Whether a row's verdict says that something is wrong."""
+    return F.col("verdict").isin([v.value for v in Verdict if v.is_mismatch])
+
+
+def first_rows(rows: DataFrame, limit: int) -> DataFrame:
+    """Keep the `limit` earliest rows of each pair's mismatches; `number` says which it is."""
+    earliest = F.coalesce("created_at", "received_at")
+    of_its_pair = SparkWindow.partitionBy(*PAIR, "verdict").orderBy(earliest, "event_id")
+    return (
+        rows.where(is_mismatch())
+        .withColumn("number", F.row_number().over(of_its_pair))
+        .where(F.col("number") <= limit)
+    )
+
+
+def _unless_unknown(condition: Column, *, otherwise: bool) -> Column:
+    return F.coalesce(condition, F.lit(otherwise))
+
+
+def _time(when: datetime) -> Column:
+    return F.lit(when)

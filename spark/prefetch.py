@@ -1,0 +1,60 @@
+"""What the databases are asked before there is a Spark, which takes as long to start.
+
+First their clocks: what a watermark promises, it promises for reads that come after it. Then, for a
+run that judges all events, their digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.window import Clock
+
+from .compare.digests import Digests, digests_of
+from .sources.server_checks import Servers
+
+_CANCEL_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inquiry:
+    """A run, and what it has asked for; to wait for an answer may raise what the database did."""
+
+    request: ReconcileRequest
+    started_at: datetime
+    clocks: Future[Mapping[str, Clock]]
+    digests: Future[Digests] | None
+    """None where none are compared."""
+
+
+@contextmanager
+def inquiry(request: ReconcileRequest) -> Iterator[Inquiry]:
+    """Ask, and go on; what is still being asked at the end of the block is given up."""
+    servers = Servers(request=request)
+    # One after the other: no digest is older than a clock.
+    with ThreadPoolExecutor(1) as asking:
+        compares = request.push_down and request.selection.is_everything
+        asked = Inquiry(
+            request=request,
+            started_at=datetime.now(UTC),
+            clocks=asking.submit(servers.clocks),
+            digests=asking.submit(digests_of, servers) if compares else None,
+        )
+        try:
+            yield asked
+        finally:
+            asking.shutdown(wait=False, cancel_futures=True)
+            _give_up(servers, [each for each in (asked.clocks, asked.digests) if each is not None])
+
+
+def _give_up(servers: Servers, answers: Collection[Future[Any]]) -> None:
+    """Cancel until nobody asks any more: a statement may just be on its way to its server."""
+    while open_ := [each for each in answers if not each.done()]:
+        servers.cancel()
+        wait(open_, timeout=_CANCEL_EVERY_S)

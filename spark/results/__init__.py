@@ -1,0 +1,1 @@
+"""What a run leaves: listed rows, counts, and daily statistics."""

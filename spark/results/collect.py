@@ -1,0 +1,121 @@
+"""Rows of frames as the values that a run's findings are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from operator import attrgetter
+from typing import TypeVar
+
+from pyspark.sql import DataFrame, Row
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.expectations import Route
+from shieldtx.reconcile.findings import Count, FoundRow, Pair
+from shieldtx.reconcile.verdicts import Verdict
+
+from ..compare import transforms
+from ..compare.digest_comparison import Compared
+
+S = TypeVar("S", OutboxStatus, InboxStatus)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """How many events of a pair have a verdict."""
+
+    pair: Pair
+    verdict: Verdict
+    rows: int
+    day: date | None = None
+    """Of mismatches: when they were written, in UTC."""
+
+
+def tallies_of(rows: DataFrame) -> list[Tally]:
+    """Count judged rows."""
+    return [
+        Tally(pair=_pair(row), verdict=Verdict[row.verdict], rows=row.rows, day=row.day)
+        for row in transforms.counted(rows).collect()
+    ]
+
+
+def clean_of(compared: Iterable[Compared]) -> list[Tally]:
+    """Count what is in order by its digests."""
+    return [
+        Tally(pair=pair_of(each.route), verdict=Verdict.MATCHED, rows=each.clean)
+        for each in compared
+        if each.clean
+    ]
+
+
+def counts_of(tallies: Iterable[Tally]) -> tuple[Count, ...]:
+    """Add up by pair and verdict, in their order."""
+    totals: Counter[tuple[Pair, Verdict]] = Counter()
+    for tally in tallies:
+        totals[tally.pair, tally.verdict] += tally.rows
+    return tuple(
+        Count(pair=pair, verdict=verdict, rows=rows)
+        for (pair, verdict), rows in sorted(totals.items(), key=_order)
+    )
+
+
+def first_rows_of(rows: DataFrame, limit: int) -> tuple[FoundRow, ...]:
+    """Return the `limit` earliest rows of each pair's mismatches, in order."""
+    found = transforms.first_rows(rows, limit).collect()  # So few that Spark need not sort them.
+    by_pair = attrgetter(*transforms.PAIR, "verdict", "number")
+    return tuple(_found(row) for row in sorted(found, key=by_pair))
+
+
+def pair_of(route: Route) -> Pair:
+    """Return the pair that a route belongs to."""
+    stream = route.stream
+    return Pair(
+        kind=stream.kind,
+        upstream=stream.upstream,
+        downstream=stream.downstream,
+        group=route.group,
+    )
+
+
+def _order(counted: tuple[tuple[Pair, Verdict], int]) -> tuple[str, ...]:
+    (pair, verdict), _ = counted
+    return (pair.kind, pair.upstream, pair.downstream, pair.group, verdict)
+
+
+def _pair(row: Row) -> Pair:
+    return Pair(
+        kind=TxKind(row.kind),
+        upstream=row.upstream,
+        downstream=row.downstream,
+        group=row.consumer_group,
+    )
+
+
+def _found(row: Row) -> FoundRow:
+    return FoundRow(
+        pair=_pair(row),
+        verdict=Verdict[row.verdict],
+        event_id=row.event_id,
+        topic=row.topic,
+        event_type=row.event_type,
+        causation_id=row.causation_id,
+        upstream_status=_status(OutboxStatus, row.upstream_status),
+        downstream_status=_status(InboxStatus, row.downstream_status),
+        attempts=row.attempts,
+        created_at=_in_utc(row.created_at),
+        published_at=_in_utc(row.published_at),
+        received_at=_in_utc(row.received_at),
+        settled_at=_in_utc(row.settled_at),
+        record=row.record,
+    )
+
+
+def _status(status: type[S], value: str | None) -> S | None:
+    return None if value is None else status(value)
+
+
+def _in_utc(when: datetime | None) -> datetime | None:
+    """Spark hands out times of the machine's zone, without saying so."""
+    return None if when is None else when.astimezone(UTC)

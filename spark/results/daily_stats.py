@@ -1,0 +1,150 @@
+"""How many events each day brought, and how long they took: counted inside the databases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.findings import Day, Pair
+from shieldtx.reconcile.request import ServiceDatabase
+
+from ..sources import incremental
+from ..sources.jdbc import Databases
+from .collect import Tally
+
+_DAYS = 31
+_SAMPLE = 200_000
+"""Rows; of larger tables so many are drawn, and counts are scaled up."""
+
+_SIZE = """
+    SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = '{outbox}'::regclass)
+               AS outbox,
+           (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = '{inbox}'::regclass)
+               AS inbox"""
+_PUBLISHED = """
+    SELECT o.tx_kind, CASE WHEN o.tx_kind = 'ROLLBACK' THEN o.causation_source END AS downstream,
+           (o.created_at AT TIME ZONE 'UTC')::date AS day,
+           percentile_cont(ARRAY[0.5, 0.9, 0.99]) WITHIN GROUP (
+               ORDER BY extract(epoch FROM o.settled_at - o.created_at) * 1000)::text AS delays
+    FROM {outbox} o {sample}
+    WHERE o.status = 'PROCESSED' AND o.created_at >= {since} AND {condition}
+    GROUP BY 1, 2, 3"""
+_RECEIVED = """
+    SELECT i.tx_kind, i.source, i.consumer_group,
+           (i.event_time AT TIME ZONE 'UTC')::date AS day, count(*) AS events,
+           percentile_cont(ARRAY[0.5, 0.9, 0.99]) WITHIN GROUP (
+               ORDER BY extract(epoch FROM i.settled_at - i.event_time) * 1000)::text AS delays
+    FROM {inbox} i {sample}
+    WHERE i.event_time >= {since} AND {condition}
+    GROUP BY 1, 2, 3, 4"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What the databases tell of their last month."""
+
+    since: date
+    days: Mapping[tuple[Pair, date], Day]
+    """Without mismatches, which are for others to find."""
+    published: Mapping[tuple[TxKind, str, str | None, date], tuple[float, ...]]
+    """How long it took to publish, by kind, service, whose events a rollback takes back, day."""
+
+
+def traffic_of(databases: Databases, *, now: datetime) -> Traffic:
+    """Ask all databases for their last month; no Spark takes part in it."""
+    since = now.astimezone(UTC) - timedelta(days=_DAYS)
+    published: dict[tuple[TxKind, str, str | None, date], tuple[float, ...]] = {}
+    days: dict[tuple[Pair, date], Day] = {}
+    for service in databases.services:
+        scale = _sizes(databases, service)
+        published.update(_published(databases, service, since, scale["outbox"]))
+        for day in _received(databases, service, since, scale["inbox"]):
+            days[day.pair, day.day] = day
+    return Traffic(since=since.date(), days=days, published=published)
+
+
+def days_of(traffic: Traffic, tallies: Iterable[Tally]) -> tuple[Day, ...]:
+    """Return the last month by pair and day, with the mismatches of each."""
+    days = dict(traffic.days)
+    for day in _mismatched(tallies, traffic.since):
+        known = days.get((day.pair, day.day), day)
+        events = max(known.events, day.mismatches)
+        days[day.pair, day.day] = replace(known, mismatches=day.mismatches, events=events)
+    return tuple(
+        replace(day, publish_ms=_publish_ms(traffic, day))
+        for _, day in sorted(days.items(), key=lambda item: _order(item[1]))
+    )
+
+
+def _publish_ms(traffic: Traffic, day: Day) -> tuple[float, ...] | None:
+    to = day.pair.downstream if day.pair.kind is TxKind.ROLLBACK else None
+    return traffic.published.get((day.pair.kind, day.pair.upstream, to, day.day))
+
+
+def _published(
+    databases: Databases, service: ServiceDatabase, since: datetime, rows: int
+) -> Iterable[tuple[tuple[TxKind, str, str | None, date], tuple[float, ...]]]:
+    read = incremental.read_of_outbox(databases.request.selection, service.name)
+    for row in databases.rows(service, _PUBLISHED, **_given(since, rows, read.condition)):
+        yield (TxKind(row.tx_kind), service.name, row.downstream, row.day), _delays(row.delays)
+
+
+def _received(
+    databases: Databases, service: ServiceDatabase, since: datetime, rows: int
+) -> Iterable[Day]:
+    read = incremental.read_of_inbox(databases.request.selection, service.name)
+    names = {each.name for each in databases.services}
+    for row in databases.rows(service, _RECEIVED, **_given(since, rows, read.condition)):
+        if row.source in names:
+            yield Day(
+                pair=Pair(
+                    kind=TxKind(row.tx_kind),
+                    upstream=row.source,
+                    downstream=service.name,
+                    group=row.consumer_group,
+                ),
+                day=row.day,
+                events=round(row.events / _share(rows)),
+                mismatches=0,
+                effect_ms=_delays(row.delays) if row.delays else None,
+            )
+
+
+def _mismatched(tallies: Iterable[Tally], since: date) -> Iterable[Day]:
+    found: Counter[tuple[Pair, date]] = Counter()
+    for tally in tallies:
+        if tally.day is not None and tally.day >= since:
+            found[tally.pair, tally.day] += tally.rows
+    for (pair, day), mismatches in found.items():
+        yield Day(pair=pair, day=day, events=mismatches, mismatches=mismatches)
+
+
+def _sizes(databases: Databases, service: ServiceDatabase) -> dict[str, int]:
+    size = databases.rows(service, _SIZE)[0]
+    return {"outbox": size.outbox, "inbox": size.inbox}
+
+
+def _given(since: datetime, rows: int, condition: str) -> dict[str, str]:
+    share = _share(rows)
+    return {
+        "since": f"'{since.isoformat()}'::timestamptz",
+        "condition": condition,
+        "sample": "" if share == 1 else f"TABLESAMPLE SYSTEM ({share * 100:.6f})",
+    }
+
+
+def _share(rows: int) -> float:
+    return min(1.0, _SAMPLE / max(rows, 1))
+
+
+def _delays(text: str) -> tuple[float, ...]:
+    """Read PostgreSQL's text of an array; clocks that differ make no time negative."""
+    return tuple(max(0.0, float(part)) for part in text.strip("{}").split(",") if part != "NULL")
+
+
+def _order(day: Day) -> tuple[str, str, str, str, date]:
+    pair = day.pair
+    return (pair.kind, pair.upstream, pair.downstream, pair.group, day.day)

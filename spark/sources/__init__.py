@@ -1,0 +1,1 @@
+"""What a run reads: outboxes, inboxes and topics, and which of their rows."""

@@ -1,0 +1,46 @@
+"""The databases of the services as Spark reads them: over JDBC, what gives many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from shieldtx.reconcile.jdbc import jdbc_address
+from shieldtx.reconcile.request import ServiceDatabase
+
+from .server_checks import Servers, tables_of, told_of
+
+_FETCH_SIZE = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Databases(Servers):
+    """What a run asks of the databases of its services once there is a Spark."""
+
+    spark: SparkSession
+
+    def frame(
+        self,
+        service: ServiceDatabase,
+        query: str,
+        *,
+        parts: Sequence[str] | None = None,
+        **names: str,
+    ) -> DataFrame:
+        """Read a query; for `names`, see `rows`.
+
+        Each of `parts` is a condition and a read of its own, at a moment of its own.
+        """
+        address = jdbc_address(service.name, service.replica_url or service.url)
+        properties = {
+            **address.properties,
+            "options": f"{address.properties.get('options', '')} {self.limit}".strip(),
+            "fetchsize": str(_FETCH_SIZE),
+        }
+        given: dict[str, Any] = {"predicates": list(parts)} if parts else {}
+        relation = f"({query.format(**tables_of(service), **names)}) AS relation"
+        with told_of(service):
+            return self.spark.read.jdbc(address.url, relation, properties=properties, **given)

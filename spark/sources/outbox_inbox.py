@@ -1,0 +1,200 @@
+"""Which rows of outboxes and inboxes are read, and with which columns: never with a payload."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import Received, Sent
+from shieldtx.reconcile.request import ServiceDatabase
+
+from .jdbc import Databases
+from .row_filters import EVERYTHING, Read, listed, quoted
+
+IS_ODD_UPSTREAM = """(
+    o.tx_kind = 'ROLLBACK' OR o.status <> 'PROCESSED' OR o.event_id IN (
+        SELECT r.causation_id FROM {inbox} r
+        WHERE r.tx_kind = 'ROLLBACK' AND r.causation_source = {name}
+          AND r.causation_id IS NOT NULL))"""
+"""Whether an outbox row can be anything but published and never taken back."""
+
+IS_ODD_DOWNSTREAM = """(
+    i.tx_kind = 'ROLLBACK' OR i.status <> 'PROCESSED' OR (i.source, i.event_id) IN (
+        SELECT r.causation_source, r.causation_id FROM {outbox} r
+        WHERE r.tx_kind = 'ROLLBACK' AND r.causation_source IS NOT NULL
+          AND r.causation_id IS NOT NULL)
+    OR (i.consumer_group, i.event_id) IN (
+        SELECT r.consumer_group, r.compensated_id FROM {inbox} r
+        WHERE r.compensated_id IS NOT NULL))"""
+"""Whether an inbox row can be anything but an effect that was never taken back."""
+
+# An open row lives for as long as the row that holds it back: the first one of its key. Both
+# lookups are for open rows only, and each is one probe of a partial index on open rows.
+_OUTBOX = """
+    SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
+           o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
+           o.attempts AS upstream_attempts, o.created_at, o.settled_at AS published_at,
+           hashtextextended(o.payload, 0) AS upstream_digest,
+           {bucket} AS bucket, {odd} AS upstream_odd,
+           CASE WHEN o.settled_at IS NULL
+                THEN greatest(o.created_at, o.due_at, o.lease_until, (
+                    SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
+                    WHERE h.settled_at IS NULL AND h.holds_key
+                      AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
+                    ORDER BY h.seq LIMIT 1))
+                ELSE greatest(o.created_at, o.settled_at)
+           END AS upstream_moved_at
+    FROM {outbox} o WHERE o.source = {name} AND {condition}"""
+_INBOX = """
+    SELECT i.event_id, i.seq, i.source AS upstream, i.tx_kind AS kind, i.causation_source,
+           i.causation_id, i.topic, i.event_type, i.consumer_group, i.status AS downstream_status,
+           i.attempts, i.event_time, i.received_at, i.settled_at,
+           CASE WHEN i.status <> 'FENCED' THEN hashtextextended(i.payload, 0)
+           END AS downstream_digest,
+           {bucket} AS bucket, {odd} AS downstream_odd,
+           CASE WHEN i.settled_at IS NULL
+                THEN greatest(i.received_at, i.due_at, i.lease_until, (
+                    SELECT greatest(h.due_at, h.lease_until) FROM {inbox} h
+                    WHERE h.settled_at IS NULL AND h.consumer_group = i.consumer_group
+                      AND h.topic = i.topic AND h.key = i.key AND h.seq < i.seq
+                    ORDER BY h.seq LIMIT 1))
+                ELSE greatest(i.received_at, i.settled_at)
+           END AS downstream_moved_at
+    FROM {inbox} i WHERE i.source IN ({names}) AND {condition}"""
+
+_TYPES_SENT = """
+    SELECT DISTINCT o.tx_kind AS kind, o.topic, o.event_type,
+           CASE WHEN o.tx_kind = 'ROLLBACK' THEN o.causation_source END AS causation_source
+    FROM {outbox} o WHERE o.source = {name}"""
+_TYPES_RECEIVED = """
+    SELECT DISTINCT i.source AS upstream, i.tx_kind AS kind, i.consumer_group, i.topic,
+           i.event_type,
+           CASE WHEN i.tx_kind = 'ROLLBACK' THEN i.causation_source END AS causation_source
+    FROM {inbox} i WHERE i.tx_kind IN ({kinds})"""
+
+# A rollback is called for when a group of the service gave its event up, or when the service has
+# compensated an event that it wrote because of this one.
+_ROLLBACKS = """
+    SELECT r.causation_source AS upstream, r.causation_id AS event_id,
+           max(r.created_at) AS answered_at,
+           bool_or(
+               EXISTS (
+                   SELECT 1 FROM {inbox} i
+                   WHERE i.event_id = r.causation_id AND i.source = r.causation_source
+                     AND i.status = 'MAX_RECONSUMED')
+               OR EXISTS (
+                   SELECT 1 FROM {inbox} i JOIN {outbox} w ON w.event_id = i.compensated_id
+                   WHERE i.compensated_id IS NOT NULL AND w.causation_id = r.causation_id
+                     AND w.causation_source = r.causation_source)) AS entitled
+    FROM {outbox} r WHERE r.tx_kind = 'ROLLBACK'
+    GROUP BY 1, 2"""
+_COMPENSATIONS = """
+    SELECT i.consumer_group, i.compensated_id AS causation_id, max(i.settled_at) AS answered_at
+    FROM {inbox} i WHERE i.compensated_id IS NOT NULL
+    GROUP BY 1, 2"""
+
+
+def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
+    """Read rows of an outbox."""
+    return databases.frame(
+        service,
+        _OUTBOX.replace("{odd}", IS_ODD_UPSTREAM).replace("{condition}", read.condition),
+        parts=read.parts,
+        bucket=read.bucket.format(row="o"),
+        name=quoted(service.name),
+    )
+
+
+def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
+    """Read rows of an inbox that came from one of the services."""
+    frame = databases.frame(
+        service,
+        _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM).replace("{condition}", read.condition),
+        parts=read.parts,
+        bucket=read.bucket.format(row="i"),
+        names=listed(each.name for each in databases.services),
+    )
+    return frame.withColumn("downstream", F.lit(service.name))
+
+
+def types_sent(databases: Databases, service: ServiceDatabase) -> list[Sent]:
+    """Return of which types the events of an outbox are."""
+    rows = databases.rows(service, _TYPES_SENT, name=quoted(service.name))
+    return [_sent(row, service.name) for row in rows]
+
+
+def types_received(
+    databases: Databases, service: ServiceDatabase, kinds: Collection[TxKind] = tuple(TxKind)
+) -> list[Received]:
+    """Return which groups have received events of which types of some kinds, by the inbox."""
+    if not kinds:
+        return []
+    rows = databases.rows(service, _TYPES_RECEIVED, kinds=listed(kind.value for kind in kinds))
+    return [_received(row, service.name) for row in rows]
+
+
+def types_in(sent: DataFrame, received: DataFrame) -> tuple[list[Sent], list[Received]]:
+    """Return of which types some events of outboxes are, and which groups have received which."""
+    nobody = F.lit(None).cast("string")
+    of_sent = sent.select(
+        "upstream",
+        nobody.alias("downstream"),
+        nobody.alias("consumer_group"),
+        *_type_columns(),
+    )
+    of_received = received.select("upstream", "downstream", "consumer_group", *_type_columns())
+    rows = of_sent.unionByName(of_received).distinct().collect()
+    return (
+        [_sent(row, row.upstream) for row in rows if row.downstream is None],
+        [_received(row, row.downstream) for row in rows if row.downstream is not None],
+    )
+
+
+def rollbacks(databases: Databases, service: ServiceDatabase) -> DataFrame:
+    """Read which events of others the service has taken back, and whether that was called for."""
+    return databases.frame(service, _ROLLBACKS).withColumn("downstream", F.lit(service.name))
+
+
+def compensations(databases: Databases, service: ServiceDatabase) -> DataFrame:
+    """Read which events of the service its groups have compensated.
+
+    The rollback that did it carries the event's id; a later rollback of the same event does not,
+    and is settled all the same.
+    """
+    return databases.frame(service, _COMPENSATIONS).withColumn("downstream", F.lit(service.name))
+
+
+def _sent(row: Any, upstream: str) -> Sent:
+    return Sent(
+        upstream=upstream,
+        kind=TxKind(row.kind),
+        topic=row.topic,
+        event_type=row.event_type,
+        causation_source=row.causation_source,
+    )
+
+
+def _received(row: Any, downstream: str) -> Received:
+    return Received(
+        downstream=downstream,
+        group=row.consumer_group,
+        source=row.upstream,
+        kind=TxKind(row.kind),
+        topic=row.topic,
+        event_type=row.event_type,
+        causation_source=row.causation_source,
+    )
+
+
+def _type_columns() -> list[Column]:
+    is_rollback = F.col("kind") == TxKind.ROLLBACK.value
+    return [
+        F.col("kind"),
+        F.col("topic"),
+        F.col("event_type"),
+        F.when(is_rollback, F.col("causation_source")).alias("causation_source"),
+    ]

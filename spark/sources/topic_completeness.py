@@ -1,0 +1,163 @@
+"""Since when topics have all their records: what is older than that cannot be missed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.brokers.kafka.topic_offsets import Extent
+
+from .driver_frames import NUMBER, TEXT, TIME, frame_of
+from .kafka_data_source import DELETED, Log
+
+EVERYTHING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Since when a partition has all its records that has never lost any."""
+WHOLE: Final = -1
+"""Stands for a topic's partitions together: all of them have their records since then."""
+HORIZONS: Final = {
+    "topic": TEXT,
+    "kind": TEXT,
+    "partition": NUMBER,
+    "partitions": NUMBER,
+    "complete_since": TIME,
+}
+_PLACE: Final = ("topic", "kind", "partition")
+
+Place = tuple[str, str, int]
+"""Logical topic, kind, partition."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """What was read of the topics, in numbers."""
+
+    first_sent: Mapping[Place, datetime]
+    """When the first record of these services was sent that lies behind all that was deleted."""
+    lost: frozenset[Place]
+    """Partitions whose oldest records were deleted while they were read."""
+    unfit: Mapping[tuple[str, str, str], int]
+    """By topic, kind and problem: records that are no events."""
+    foreign: int
+    """Events of others."""
+
+
+def is_of(names: Collection[str]) -> Column:
+    """Whether a row is the record of an event of these services."""
+    is_theirs = F.col("problem").isNull() & F.col("source").isin(sorted(names))
+    return F.coalesce(is_theirs, F.lit(col=False))
+
+
+def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
+    """Look through all records once, and once more through those of partitions with losses."""
+    is_ours = is_of(names)
+    rows = (
+        records.groupBy(*_PLACE, is_ours.alias("ours"), "problem")
+        .agg(F.count(F.lit(1)).alias("number"), _first_sent())
+        .collect()
+    )
+    lost = frozenset(_place(row) for row in rows if row.problem == DELETED)
+    ours = [row for row in rows if row.ours]
+    if lost:
+        ours = [row for row in ours if _place(row) not in lost]
+        ours += _first_behind_losses(records.where(is_ours | (F.col("problem") == DELETED)))
+    unfit: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        if row.problem not in (None, DELETED):
+            key = (row.topic, row.kind, row.problem)
+            unfit[key] = unfit.get(key, 0) + row.number
+    return Contents(
+        first_sent={
+            _place(row): row.first_sent.astimezone(UTC)
+            for row in ours
+            if row.first_sent is not None
+        },
+        lost=lost,
+        unfit=unfit,
+        foreign=sum(row.number for row in rows if not row.ours and row.problem is None),
+    )
+
+
+def complete_since(
+    contents: Contents, logs: Iterable[Log], extents: Mapping[str, Extent], since: datetime | None
+) -> dict[Place, datetime | None]:
+    """Tell for each partition since when no record of it is missing; None: nobody knows.
+
+    Where the log has lost its beginning, that is when the first record of these services that is
+    left was sent: what was appended later than it has not been lost. Records of others are not
+    asked, whose clocks nobody vouches for. A partition that has lost its beginning and holds no
+    record of these services tells nothing: it may have lost any, up to now.
+    """
+    found: dict[Place, datetime | None] = {}
+    for log in logs:
+        extent = extents[log.name]
+        for range_ in extent.ranges:
+            place = (log.topic, log.kind, range_.partition)
+            if place in contents.lost:
+                found[place] = contents.first_sent.get(place)
+            elif range_.partition in extent.later:
+                found[place] = since
+            elif range_.start == 0:
+                found[place] = EVERYTHING
+            else:
+                found[place] = contents.first_sent.get(place)
+    return found
+
+
+def horizons(spark: SparkSession, since: Mapping[Place, datetime | None]) -> DataFrame:
+    """Return since when partitions are complete, and topics as a whole (the latest of theirs)."""
+    topics = _by_topic(since)
+    rows = [
+        (topic, kind, partition, len(topics[topic, kind]), when)
+        for (topic, kind, partition), when in since.items()
+    ]
+    for (topic, kind), times in topics.items():
+        told = [when for when in times if when is not None]
+        latest = max(told) if len(told) == len(times) else None
+        rows.append((topic, kind, WHOLE, len(times), latest))
+    return frame_of(spark, HORIZONS, rows)
+
+
+def unjudged(since: Mapping[Place, datetime | None]) -> Iterable[str]:
+    """Name the topics no partition of which tells since when it is complete."""
+    for (topic, kind), times in _by_topic(since).items():
+        if not any(times):
+            yield (
+                f"{topic} ({kind}) has lost its beginning and holds no record of these services: "
+                "what may be missing in it could not be judged"
+            )
+
+
+def _first_sent() -> Column:
+    has_time = F.col("sent_at").isNotNull()
+    return F.min_by("sent_at", F.when(has_time, F.col("offset"))).alias("first_sent")
+
+
+def _first_behind_losses(records: DataFrame) -> list[Row]:
+    is_loss = F.col("problem") == DELETED
+    lost = records.where(is_loss).groupBy(*_PLACE).agg(F.max("offset").alias("lost_to"))
+    return (
+        records.where(F.col("problem").isNull())
+        .join(F.broadcast(lost), on=list(_PLACE), how="inner")
+        .where(F.col("offset") >= F.col("lost_to"))
+        .groupBy(*_PLACE)
+        .agg(_first_sent())
+        .collect()
+    )
+
+
+def _by_topic(
+    since: Mapping[Place, datetime | None],
+) -> dict[tuple[str, str], list[datetime | None]]:
+    topics: dict[tuple[str, str], list[datetime | None]] = {}
+    for (topic, kind, _), when in since.items():
+        topics.setdefault((topic, kind), []).append(when)
+    return topics
+
+
+def _place(row: Row) -> Place:
+    return (row.topic, row.kind, row.partition)

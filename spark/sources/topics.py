@@ -1,0 +1,169 @@
+"""Reads the topics of a run, once, and says what of them can be judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.topic_offsets import Extent, KafkaExtents
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.states import TxKind
+from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, TopicMissing
+from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest
+
+from .kafka_data_source import Log, frame_of
+from .topic_completeness import Contents, complete_since, contents_of, horizons, is_of, unjudged
+
+_SHOWN_SOURCES: Final = 10
+_SHOWN_CHARACTERS: Final = 80
+# As the traceback of a Python worker ends.
+_BROKER_ERROR: Final = re.compile(r"shieldtx\.errors\.Broker(?:Error|Unavailable): (.*)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a run has of the topics."""
+
+    records: DataFrame | None
+    """Of the services' events alone; None where no topic could be read."""
+    horizons: DataFrame
+    """Since when no record is missing: see completeness."""
+    left_out: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+
+
+def read(
+    spark: SparkSession, request: ReconcileRequest, sent: Collection[tuple[str, TxKind]]
+) -> Reading:
+    """Read the topics of these logical topics and kinds.
+
+    To be called after the clocks were asked: then an event that settled before the watermark has
+    its record before the ends that are asked for here. Outboxes may be read before or after that:
+    what is in one of the two alone for that reason is younger than the watermark.
+
+    What a broker does not give does not end the run: it ends up in `obstacles`.
+    """
+    assert request.broker is not None  # noqa: S101  otherwise there are no topics to read
+    prefix, since = request.broker.topic_prefix, read_since(request)
+    logs = [
+        Log(topic=topic, kind=kind.value, name=physical_topic(prefix, topic, kind))
+        for topic, kind in sorted(set(sent))
+    ]
+    obstacles: list[str] = []
+    try:
+        connection = connection_of(request.broker)
+        extents, obstacles = _extents(connection, logs, since)
+        known = [log for log in logs if log.name in extents]
+        ranges = [range_ for log in known for range_ in extents[log.name].ranges]
+        # Read once: what is judged has to be what was counted, and topics go on meanwhile.
+        records = _read_once(frame_of(spark, connection, known, ranges)) if known else None
+    except (BrokerError, ConfigurationError) as error:
+        obstacles = [*obstacles, f"the topics could not be read: {error}"]
+        records = None
+    if records is None:
+        return Reading(records=None, horizons=horizons(spark, {}), obstacles=tuple(obstacles))
+    names = {service.name for service in request.services}
+    contents = contents_of(records, names)
+    whole = complete_since(contents, known, extents, since)
+    return Reading(
+        records=records.where(is_of(names)),
+        horizons=horizons(spark, whole),
+        left_out=tuple(_left_out(contents, records, names)),
+        obstacles=(*obstacles, *unjudged(whole)),
+    )
+
+
+def connection_of(access: BrokerAccess) -> KafkaConnection:
+    """Return how to connect; raises ConfigurationError for what cannot work."""
+    return KafkaConnection(
+        bootstrap_servers=access.bootstrap,
+        client_id="shieldtx-reconcile",
+        security_protocol=access.security_protocol,
+        sasl_mechanism=access.sasl_mechanism,
+        sasl_username=access.sasl_username,
+        sasl_password=access.sasl_password,
+        ssl_cafile=access.ssl_cafile,
+    )
+
+
+def read_since(request: ReconcileRequest) -> datetime | None:
+    """Return from when on records are read; None: all that there are.
+
+    An incremental run looks at rows that settled after some time, and their records were sent
+    shortly before: so that none of an event can be missed that was written within a margin of it,
+    the reading begins two margins earlier. A record is not older than its event, give or take the
+    margin.
+    """
+    selection, margin = request.selection, request.margin
+    moved = [selection.moved_since.get(service.name) for service in request.services]
+    told = [when for when in moved if when is not None]
+    begins = [min(told) - 2 * margin] if len(told) == len(moved) else []
+    if selection.written_since is not None:
+        begins.append(selection.written_since - margin)
+    return max(begins, default=None)
+
+
+def _extents(
+    connection: KafkaConnection, logs: Iterable[Log], since: datetime | None
+) -> tuple[dict[str, Extent], list[str]]:
+    extents: dict[str, Extent] = {}
+    obstacles: list[str] = []
+    with KafkaExtents(connection) as asked:
+        for log in logs:
+            try:
+                if asked.is_compacted(log.name):
+                    obstacles.append(
+                        f"topic {log.name} is compacted (cleanup.policy), which takes records away "
+                        "one by one: its records could not be judged"
+                    )
+                else:
+                    extents[log.name] = asked.of(log.name, since=since)
+            except BrokerUnavailable:
+                raise
+            except (BrokerError, TopicMissing) as error:
+                obstacles.append(f"topic {log.name} could not be read: {error}")
+    return extents, obstacles
+
+
+def _read_once(records: DataFrame) -> DataFrame:
+    """Read a frame and keep it; raises BrokerError for what a worker said about the broker."""
+    try:
+        return records.localCheckpoint(eager=True)
+    except Exception as error:
+        found = _BROKER_ERROR.search(str(error))
+        if found is None:
+            raise
+        raise BrokerError(found.group(1).strip()) from error
+
+
+def _left_out(contents: Contents, records: DataFrame, names: Collection[str]) -> Iterable[str]:
+    """Say what was seen that is no event of these services."""
+    for (topic, kind, problem), number in sorted(contents.unfit.items()):
+        yield f"{number} records of {topic} ({kind}) are no events: {problem}"
+    if not contents.foreign:
+        return
+    # Foreign texts may be long, and many.
+    source = F.substring("source", 1, _SHOWN_CHARACTERS).alias("source")
+    is_foreign = F.col("problem").isNull() & ~is_of(names)
+    rows = (
+        records.where(is_foreign)
+        .groupBy("topic", "kind", source)
+        .agg(F.count(F.lit(1)).alias("number"))
+        .orderBy(F.desc("number"), "topic", "kind", "source")
+        .limit(_SHOWN_SOURCES)
+        .collect()
+    )
+    for row in rows:
+        yield (
+            f"{row.number} records of {row.topic} ({row.kind}) are of {row.source!r}, which is "
+            "none of these services"
+        )
+    if more := contents.foreign - sum(row.number for row in rows):
+        yield f"{more} further records are of other services still"

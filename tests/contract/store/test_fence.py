@@ -1,0 +1,269 @@
+"""While keys are held, claims start after the rows behind them, and pass over no other row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy import event as sqla_event
+
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.ports import Settlement
+from shieldtx.store import fence
+from shieldtx.store.blocked import BlockedRows
+from shieldtx.store.fence import RESWEEP_S, SETTLING_S
+from shieldtx.store.statements import outbox as statements
+from tests.contract.conftest import Stores
+from tests.contract.store.test_blocked_rows import Clock, clock, make_due, nodes_of, refuse, stores
+from tests.contract.store.test_outbox import (
+    claim,
+    column,
+    envelope,
+    ids,
+    let_all_leases_run_out,
+    write,
+)
+
+__all__ = ["clock", "stores"]
+
+pytestmark = pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+
+KEYS = 20
+BEHIND = 50
+"""Rows of each key."""
+
+
+@pytest.fixture(autouse=True)
+def _rows_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the first minutes with a large pile: none but the first of each key is blocked."""
+    monkeypatch.setattr(BlockedRows, "_block", lambda *_: None)
+
+
+def pile_up(stores: Stores) -> tuple[list[UUID], list[UUID]]:
+    """Return the rows that hold their keys, and those behind them, most of them in the line."""
+    heads = write(stores, *(envelope(f"k{n}") for n in range(KEYS)))
+    refuse(stores, claim(stores))
+    rest = write(stores, *(envelope(f"k{n % KEYS}") for n in range(KEYS * BEHIND)))
+    with stores.engine.begin() as connection:
+        connection.execute(text("ANALYZE shield_outbox"))
+    return heads, rest
+
+
+def let_the_fence_follow(stores: Stores, clock: Clock) -> int:
+    """Make looks until the fence is where the line ends now, and return its number."""
+    for _ in range(2):
+        clock.now += 2 * SETTLING_S + 1
+        assert ids(claim(stores)) == []
+    return stores.outbox._blocked.fence.seq
+
+
+def last_in_line(stores: Stores) -> int:
+    with stores.engine.connect() as connection:
+        return int(connection.scalar(select(func.max(stores.tables.outbox.c.seq))))
+
+
+def blocked_rows(stores: Stores) -> int:
+    o = stores.tables.outbox
+    counted = select(func.count()).where(o.c.holds_key, ~o.c.waiting, o.c.settled_at.is_(None))
+    with stores.engine.connect() as connection:
+        return int(connection.scalar(counted))
+
+
+@contextmanager
+def claims_noted(stores: Stores) -> Iterator[list[tuple[str, Any]]]:
+    run: list[tuple[str, Any]] = []
+
+    def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
+        if statement.startswith("WITH") and "lease_token" in statement:
+            run.append((statement, parameters))
+
+    sqla_event.listen(stores.engine, "before_cursor_execute", note)
+    yield run
+    sqla_event.remove(stores.engine, "before_cursor_execute", note)
+
+
+def rows_walked(stores: Stores, statement: str, parameters: Any) -> int:
+    """Run a claim once more, undo it, and return how many rows of the line it read."""
+    with stores.engine.connect() as connection:
+        explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+        [top] = connection.exec_driver_sql(explained, parameters).scalar_one()
+    scans = [n for n in nodes_of(top["Plan"]) if n.get("Alias", "").startswith("line")]
+    assert scans
+    read = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    return int(sum(n.get(name, 0) * n["Actual Loops"] for n in scans for name in read))
+
+
+@pytest.mark.parametrize("window", [7, 50_000])
+def test_a_claim_walks_over_no_row_behind_a_held_key(
+    stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(fence, "WINDOW", window)
+    pile_up(stores)
+    assert let_the_fence_follow(stores, clock) == last_in_line(stores)
+    assert blocked_rows(stores) == KEYS
+    with claims_noted(stores) as run:
+        assert ids(claim(stores)) == []
+        [other] = write(stores, envelope("another"))
+        assert ids(claim(stores)) == [other]
+    assert rows_walked(stores, *run[0]) <= 1
+
+
+def test_nothing_overtakes_a_passed_row_when_its_key_is_freed_elsewhere(
+    stores: Stores, clock: Clock
+) -> None:
+    heads, rest = pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    # By the owner before, back from a standstill: this relay's store learns nothing of it.
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        settled = {"status": OutboxStatus.PROCESSED.value, "settled_at": o.c.created_at}
+        connection.execute(update(o).where(o.c.event_id == heads[0]).values(settled))
+    [last] = write(stores, envelope("k0"))
+    assert ids(claim(stores)) == []
+    clock.now += 100
+    assert ids(claim(stores)) == [*rest[::KEYS], last]
+
+
+def test_the_rows_of_a_freed_key_come_back_in_order(stores: Stores, clock: Clock) -> None:
+    heads, rest = pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    [last] = write(stores, envelope("k0"))
+    make_due(stores)
+    again = claim(stores)
+    assert set(ids(again)) == set(heads)
+    others = [head for head in heads if head != heads[0]]
+    settlement = Settlement(processed=[heads[0]], unsent=others, reason="outage")
+    stores.outbox.settle(again.token, settlement)
+    found = ids(claim(stores))
+    assert [event_id for event_id in found if event_id not in heads] == [*rest[::KEYS], last]
+
+
+@pytest.mark.parametrize("way", ["unsent", "unconfirmed"])
+def test_a_released_row_is_found_below_the_fence(stores: Stores, clock: Clock, way: str) -> None:
+    pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    written = write(stores, envelope("another"), envelope("another"))
+    claimed = claim(stores)
+    assert ids(claimed) == written
+    assert let_the_fence_follow(stores, clock) >= column(stores, "seq", written[-1])
+    stores.outbox.settle(claimed.token, Settlement(**{way: written}, reason="outage"))
+    assert ids(claim(stores)) == written
+
+
+def test_a_replayed_row_is_found_below_the_fence(stores: Stores, clock: Clock) -> None:
+    [event_id] = write(stores, envelope("another"))
+    failed = claim(stores)
+    assert stores.outbox.fail(failed.token, event_id, reason="refused", local_rollback=None)
+    pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    with stores.engine.begin() as connection:
+        dialect = stores.outbox._dialect
+        connection.execute(statements.replay(stores.tables, dialect, event_id))
+    clock.now += RESWEEP_S
+    found: list[UUID] = []
+    for _ in range(3):
+        found += ids(claim(stores))
+        clock.now += 2
+    assert found == [event_id]
+
+
+def test_the_fence_waits_for_a_transaction_that_may_write_below_it(
+    stores: Stores, clock: Clock
+) -> None:
+    heads, _ = pile_up(stores)
+    o = stores.tables.outbox
+    with stores.engine.begin() as slow:
+        # Its number in the sequence is lower than those of what is committed before it.
+        late = {c.name: c for c in o.c if c.name not in {"event_id", "seq"}} | {
+            "key": text("'late'"),
+            "waiting": text("false"),
+            "holds_key": text("false"),
+            "event_id": func.gen_random_uuid(),
+        }
+        copied = select(*late.values()).where(o.c.event_id == heads[0])
+        slow.execute(o.insert().from_select(list(late), copied))
+        write(stores, envelope("k0"))
+        for _ in range(3):
+            clock.now += 2
+            assert ids(claim(stores)) == []
+        assert stores.outbox._blocked.fence.seq < last_in_line(stores) - 1
+    assert len(ids(claim(stores))) == 1
+
+
+def test_rows_of_new_shards_are_walked_over_once_more(stores: Stores, clock: Clock) -> None:
+    pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    with stores.engine.begin() as connection:
+        s, o = stores.tables.shard, stores.tables.outbox
+        connection.execute(update(s).values(epoch=s.c.epoch + 1))
+        freed = update(o).where(o.c.settled_at.is_(None)).values(holds_key=False)
+        connection.execute(freed.where(~o.c.waiting))
+        connection.execute(update(o).where(o.c.waiting).values(settled_at=o.c.created_at))
+    stores.outbox._blocked._next_look = clock.now + 1
+    assert len(ids(claim(stores))) > 0
+
+
+def test_a_long_transaction_does_not_hide_a_replayed_row(stores: Stores, clock: Clock) -> None:
+    [event_id] = write(stores, envelope("another"))
+    failed = claim(stores)
+    assert stores.outbox.fail(failed.token, event_id, reason="refused", local_rollback=None)
+    pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    with stores.engine.begin() as slow:
+        slow.execute(text("SELECT pg_current_xact_id()"))
+        # The fence waits for this transaction from now on.
+        clock.now += 2
+        assert ids(claim(stores)) == []
+        with stores.engine.begin() as connection:
+            dialect = stores.outbox._dialect
+            connection.execute(statements.replay(stores.tables, dialect, event_id))
+        found: list[UUID] = []
+        for _ in range(3):
+            clock.now += RESWEEP_S
+            found += ids(claim(stores))
+        assert found == [event_id]
+
+
+def test_a_sweep_without_shards_moves_no_fence(stores: Stores, clock: Clock) -> None:
+    pile_up(stores)
+    assert let_the_fence_follow(stores, clock) > 0
+    let_all_leases_run_out(stores)
+    kept = stores.outbox._blocked.fence
+    with stores.engine.begin() as connection:
+        assert not kept.sweep(connection, "me")
+    assert kept.seq == 0
+
+
+def test_a_lease_that_ends_during_a_sweep_moves_no_fence(stores: Stores, clock: Clock) -> None:
+    """A renewal that waits for the sweep may extend the lease under the same epoch."""
+    write(stores, *(envelope(f"k{n}") for n in range(KEYS)))
+    refuse(stores, claim(stores))
+    written = write(stores, *(envelope(f"other{n}") for n in range(KEYS)))
+    kept = stores.outbox._blocked.fence
+
+    def set_leases(connection: Connection, seconds: int) -> None:
+        s = stores.tables.shard
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        connection.execute(update(s).values(lease_until=until))
+
+    def end_the_leases(by: Connection, __: object, statement: str, *___: object) -> None:
+        if "looked_at" in statement:
+            # In the transaction of the sweep, which has locked them.
+            set_leases(by, -1)
+
+    sqla_event.listen(stores.engine, "before_cursor_execute", end_the_leases)
+    for _ in range(2):
+        clock.now += 2 * SETTLING_S
+        with stores.engine.begin() as connection:
+            set_leases(connection, 60)
+            kept.sweep(connection, "me")
+    sqla_event.remove(stores.engine, "before_cursor_execute", end_the_leases)
+    with stores.engine.begin() as connection:
+        set_leases(connection, 60)
+    stores.outbox._blocked._next_look = clock.now + 1
+    assert set(ids(claim(stores))) == set(written)

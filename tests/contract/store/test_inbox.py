@@ -1,0 +1,310 @@
+"""What every inbox store does, whatever the database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.states import InboxStatus, TxKind
+from shieldtx.errors import LeaseLost
+from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
+from tests.contract.conftest import Stores
+from tests.contract.store.test_outbox import envelope, write
+
+GROUP = "group"
+LEASE = timedelta(minutes=1)
+HANDLED = frozenset(("things.happened", kind) for kind in TxKind)
+
+
+def record(offset: int = 0) -> ReceivedRecord:
+    return ReceivedRecord(topic="things.commit", partition=0, offset=offset, key=b"k", value=b"{}")
+
+
+def receive(stores: Stores, *envelopes: Envelope, group: str = GROUP) -> Receipt:
+    arrivals = [Arrival(envelope=e, record=record(n)) for n, e in enumerate(envelopes)]
+    return stores.inbox.receive(group, arrivals, [])
+
+
+def begin(stores: Stores, event: Envelope, most: int = 10, lease: timedelta = LEASE) -> Attempt:
+    attempt = stores.inbox.start_attempt(GROUP, event, lease=lease, max_attempts=most)
+    assert attempt is not None
+    return attempt
+
+
+def may_begin(stores: Stores, event: Envelope) -> bool:
+    return stores.inbox.start_attempt(GROUP, event, lease=LEASE, max_attempts=10) is not None
+
+
+def finish(stores: Stores, attempt: Attempt) -> None:
+    with stores.inbox.effect(attempt):
+        pass
+
+
+def row(stores: Stores, event: Envelope) -> Any:
+    i = stores.tables.inbox
+    with stores.engine.connect() as connection:
+        return connection.execute(
+            select(i.c.status, i.c.attempts, i.c.last_error).where(i.c.event_id == event.id)
+        ).one()
+
+
+def rollback_of(event: Envelope, **more: Any) -> Envelope:
+    return envelope(
+        event.key,
+        **{
+            "kind": TxKind.ROLLBACK,
+            "source": "downstream",
+            "causation_id": event.id,
+            "causation_source": event.source,
+        }
+        | more,
+    )
+
+
+def test_what_is_new_comes_back_in_the_order_of_arrival(stores: Stores) -> None:
+    events = [envelope(f"k{n}") for n in range(20)]
+    assert [e.id for e in receive(stores, *events).fresh] == [e.id for e in events]
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=100)] == [
+        e.id for e in events
+    ]
+
+
+@pytest.mark.parametrize("kind", TxKind)
+def test_rows_without_a_handler_are_not_due_and_are_counted_apart(
+    stores: Stores, kind: TxKind
+) -> None:
+    old = [envelope(f"o{n}", type="things.were", kind=kind) for n in range(5)]
+    other = TxKind.ROLLBACK if kind is TxKind.COMMIT else TxKind.COMMIT
+    odd = envelope("p", kind=other)
+    new = envelope("n", kind=kind)
+    receive(stores, *old, odd, new)
+    handled = {("things.happened", kind)}
+    inbox = stores.inbox
+    assert [e.id for e in inbox.due(GROUP, handled=handled, limit=5)] == [new.id]
+    assert sum(inbox.pending(GROUP, handled=handled).values()) == 1
+    assert inbox.unhandled(GROUP, handled=handled, limit=100) == {
+        ("things.were", kind): 5,
+        ("things.happened", other): 1,
+    }
+    assert sum(inbox.unhandled(GROUP, handled=handled, limit=3).values()) == 3
+    assert inbox.due(GROUP, handled=set(), limit=5) == []
+    assert sum(inbox.unhandled(GROUP, handled=set(), limit=100).values()) == 7
+
+
+def test_an_event_is_received_once_per_group(stores: Stores) -> None:
+    event = envelope()
+    assert len(receive(stores, event, event).fresh) == 1
+    assert receive(stores, event).duplicates == 1
+    assert len(receive(stores, event, group="another").fresh) == 1
+
+
+def test_the_same_id_from_another_source_is_another_event(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    assert len(receive(stores, event.evolve(source="elsewhere")).fresh) == 1
+
+
+def test_a_business_key_seen_in_another_event_is_parked(stores: Stores) -> None:
+    receive(stores, envelope(biz_key="once"))
+    receipt = receive(stores, envelope(biz_key="once"))
+    assert (len(receipt.fresh), receipt.duplicates, receipt.parked) == (0, 0, 1)
+    # A rollback of the same business object is another matter.
+    assert len(receive(stores, rollback_of(envelope(biz_key="once"), biz_key="once")).fresh) == 1
+
+
+def test_a_parked_record_is_kept_once(stores: Stores) -> None:
+    for _ in range(2):
+        stores.inbox.receive(GROUP, [], [Parked(record=record(), reason="bad bytes")])
+    with stores.engine.connect() as connection:
+        reasons = connection.scalars(select(stores.tables.parked.c.reason)).all()
+    assert reasons == ["bad bytes"]
+
+
+def test_an_attempt_is_counted_and_leased(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    assert begin(stores, event).number == 1
+    assert row(stores, event)[:2] == ("PROCESSING", 1)
+    assert not may_begin(stores, event)
+    assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []
+
+
+def test_a_later_event_of_a_key_waits_for_the_earlier_one(stores: Stores) -> None:
+    first, second, other = envelope("a"), envelope("a"), envelope("b")
+    receive(stores, first, second, other)
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [
+        first.id,
+        other.id,
+    ]
+    assert not may_begin(stores, second)
+    finish(stores, begin(stores, first))
+    assert may_begin(stores, second)
+
+
+def test_events_without_a_key_wait_for_nobody(stores: Stores) -> None:
+    first, second = envelope(None), envelope(None)
+    receive(stores, first, second)
+    begin(stores, first)
+    assert may_begin(stores, second)
+
+
+def test_the_effect_and_its_status_are_one_transaction(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    attempt = begin(stores, event)
+    with pytest.raises(RuntimeError), stores.inbox.effect(attempt):
+        raise RuntimeError
+    assert row(stores, event).status == "PROCESSING"
+    finish(stores, attempt)
+    assert row(stores, event).status == "PROCESSED"
+
+
+def test_a_settled_row_cannot_be_entered_again(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    attempt = begin(stores, event)
+    finish(stores, attempt)
+    with pytest.raises(LeaseLost):
+        finish(stores, attempt)
+    assert not may_begin(stores, event)
+    assert not stores.inbox.postpone(attempt, delay=LEASE, reason="x")
+    assert not stores.inbox.give_up(attempt, reason="x", also=None)
+
+
+def test_whoever_was_taken_over_can_write_nothing(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    old = begin(stores, event, lease=timedelta(0))
+    new = begin(stores, event)
+    with pytest.raises(LeaseLost):
+        finish(stores, old)
+    assert not stores.inbox.postpone(old, delay=LEASE, reason="x")
+    assert not stores.inbox.give_up(old, reason="x", also=None)
+    assert new.number == 2
+    finish(stores, new)
+
+
+def test_a_postponed_row_comes_back_when_it_is_due(stores: Stores) -> None:
+    now, later = envelope("a"), envelope("b")
+    receive(stores, now, later)
+    stores.inbox.postpone(begin(stores, now), delay=timedelta(0), reason="again")
+    stores.inbox.postpone(begin(stores, later), delay=LEASE, reason="later")
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [now.id]
+    assert begin(stores, now).number == 2
+    assert row(stores, later) == ("PROCESSING", 1, "later")
+
+
+def test_attempts_beyond_the_last_are_told_and_not_counted(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    begin(stores, event, most=1, lease=timedelta(0))
+    attempt = begin(stores, event, most=1)
+    assert (attempt.number, attempt.exhausted) == (1, True)
+    stores.inbox.give_up(attempt, reason="died", also=None)
+    assert row(stores, event) == ("MAX_RECONSUMED", 1, "died")
+
+
+@pytest.mark.parametrize(("kind", "end"), [("COMMIT", "MAX_RECONSUMED"), ("ROLLBACK", "DEAD")])
+def test_giving_up_and_what_goes_with_it_are_one_transaction(
+    stores: Stores, kind: str, end: str
+) -> None:
+    event = envelope(kind=TxKind(kind), causation_id=new_event_id())
+    receive(stores, event)
+    attempt = begin(stores, event)
+
+    def fail(session: object) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stores.inbox.give_up(attempt, reason="x", also=fail)
+    assert row(stores, event).status == "PROCESSING"
+    assert stores.inbox.give_up(attempt, reason="x", also=None)
+    assert row(stores, event).status == end
+
+
+NAMES_NO_SOURCE = {"causation_source": None}
+
+
+@pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])
+def test_a_rollback_waits_for_the_event_that_it_takes_back(
+    stores: Stores, more: dict[str, Any]
+) -> None:
+    event = envelope(None)
+    rollback = rollback_of(event, **more)
+    receive(stores, event, rollback)
+    attempt = begin(stores, event)
+    assert not may_begin(stores, rollback)
+    finish(stores, attempt)
+    assert may_begin(stores, rollback)
+
+
+@pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])
+def test_a_rollback_received_before_its_event_and_the_event_do_not_wait_for_each_other(
+    stores: Stores, more: dict[str, Any]
+) -> None:
+    first, event = envelope("k"), envelope("k")
+    rollback = rollback_of(event, **more)
+    receive(stores, rollback, first, event)
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [first.id]
+    assert not may_begin(stores, rollback)
+    assert not may_begin(stores, event)
+    finish(stores, begin(stores, first))
+    finish(stores, begin(stores, event))
+    assert may_begin(stores, rollback)
+
+
+def test_the_original_of_a_rollback_is_found_on_the_right_side(stores: Stores) -> None:
+    written, received = envelope("a"), envelope("b", source="elsewhere")
+    write(stores, written)
+    receive(stores, received)
+    finish(stores, begin(stores, received))
+    mine, others = rollback_of(written), rollback_of(received)
+    receive(stores, mine, others)
+    with stores.inbox.effect(begin(stores, mine)) as session:
+        attempt = Attempt(envelope=mine, group=GROUP, number=1, token=new_event_id())
+        original = stores.inbox.original(session, attempt, own=True)
+        assert original is not None
+        assert (original.envelope.id, original.status) == (written.id, None)
+        assert stores.inbox.original(session, attempt, own=False) is None
+    with stores.inbox.effect(begin(stores, others)) as session:
+        attempt = Attempt(envelope=others, group=GROUP, number=1, token=new_event_id())
+        original = stores.inbox.original(session, attempt, own=False)
+        assert original is not None
+        assert (original.envelope.id, original.status) == (received.id, InboxStatus.PROCESSED)
+
+
+def test_a_compensation_is_noted_once(stores: Stores) -> None:
+    event = envelope("a")
+    write(stores, event)
+    first, second = rollback_of(event), rollback_of(event)
+    receive(stores, first, second)
+    attempt = begin(stores, first)
+    with stores.inbox.effect(attempt) as session:
+        stores.inbox.mark_compensated(session, attempt)
+    again = begin(stores, second)
+    with stores.inbox.effect(again) as session:
+        original = stores.inbox.original(session, again, own=True)
+        assert original is not None
+        assert original.compensated
+    third = rollback_of(event)
+    receive(stores, third)
+    late = begin(stores, third)
+    with pytest.raises(Exception, match=r"(?i)unique"), stores.inbox.effect(late) as session:
+        stores.inbox.mark_compensated(session, late)
+
+
+def test_a_tombstone_refuses_the_late_event(stores: Stores) -> None:
+    event = envelope("a", source="elsewhere")
+    rollback = rollback_of(event)
+    receive(stores, rollback)
+    attempt = begin(stores, rollback)
+    with stores.inbox.effect(attempt) as session:
+        assert stores.inbox.fence(session, attempt)
+        assert not stores.inbox.fence(session, attempt)
+    assert row(stores, event).status == "FENCED"
+    assert receive(stores, event).duplicates == 1
+    assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []

@@ -1,0 +1,460 @@
+"""What every inbox store does with attempts that are started together, whatever the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from shieldtx.domain.events import Envelope
+from shieldtx.errors import HandlerError, LeaseLost
+from shieldtx.ports import Arrival, Parked, Receipt
+from tests.contract.conftest import Stores
+from tests.contract.store.test_inbox import (
+    GROUP,
+    HANDLED,
+    LEASE,
+    begin,
+    finish,
+    may_begin,
+    receive,
+    record,
+    rollback_of,
+)
+from tests.contract.store.test_outbox import envelope
+
+OVER = timedelta(microseconds=1)
+"""A lease that has run out when anybody looks."""
+
+
+def start(stores: Stores, *envelopes: Envelope, lease: timedelta | None = LEASE) -> Receipt:
+    arrivals = [Arrival(envelope=e, record=record(n), lease=lease) for n, e in enumerate(envelopes)]
+    return stores.inbox.receive(GROUP, arrivals, [])
+
+
+def ids(attempts: Any) -> list[Any]:
+    return [attempt.envelope.id for attempt in attempts]
+
+
+def rows(stores: Stores) -> list[tuple[Any, ...]]:
+    i = stores.tables.inbox.c
+    with stores.engine.connect() as connection:
+        found = connection.execute(
+            select(i.status, i.attempts, i.together, i.lease_token.is_not(None)).order_by(i.seq)
+        )
+        return [tuple(row) for row in found]
+
+
+IN_HAND = ("PROCESSING", 1, True, True)
+RELEASED = ("PROCESSING", 0, False, False)
+WAITING = ("INIT", 0, False, False)
+DONE = ("PROCESSED", 1, False, False)
+
+
+def refuse(stores: Stores, event: Envelope) -> None:
+    """Have the database refuse the row of an event, as it would for what it holds."""
+    inbox = stores.tables.inbox
+    if stores.engine.dialect.name == "postgresql":
+        statements = [
+            f"""
+            CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF new.event_id = '{event.id}' THEN
+                    RAISE EXCEPTION 'not this one'
+                    USING ERRCODE = 'check_violation', DETAIL = 'what the row holds';
+                END IF;
+                RETURN new;
+            END $$""",
+            f"""
+            CREATE TRIGGER refuse BEFORE INSERT ON {inbox.fullname}
+            FOR EACH ROW EXECUTE FUNCTION refuse()""",
+        ]
+    else:
+        statements = [
+            f"""
+            CREATE TRIGGER refuse BEFORE INSERT ON {inbox.name}
+            WHEN new.event_id = '{event.id.hex}'
+            BEGIN SELECT raise(ABORT, 'not this one'); END"""
+        ]
+    with stores.engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def test_one_refused_record_of_a_batch_is_parked_and_the_others_are_received(
+    stores: Stores,
+) -> None:
+    events = [envelope(f"k{n}") for n in range(7)]
+    refuse(stores, events[4])
+    arrivals = [Arrival(envelope=e, record=record(n), lease=LEASE) for n, e in enumerate(events)]
+    unfit = Parked(record=record(50), reason="no event")
+    receipt = stores.inbox.receive(GROUP, arrivals, [unfit])
+    others = [e.id for e in events if e is not events[4]]
+    assert [e.id for e in receipt.fresh] == ids(receipt.started) == others
+    assert (receipt.parked, receipt.duplicates) == (2, 0)
+    p = stores.tables.parked.c
+    with stores.engine.connect() as connection:
+        kept = connection.execute(select(p.record_offset, p.reason).order_by(p.record_offset)).all()
+    # What a function of PostgreSQL raises may quote the row.
+    told = {
+        "postgresql": "CheckViolation, whose text is left out (SQLSTATE 23514)",
+        "sqlite": "not this one",
+    }[stores.engine.dialect.name]
+    assert [tuple(row) for row in kept] == [
+        (4, f"the inbox refuses it: IntegrityError: {told}"),
+        (50, "no event"),
+    ]
+
+
+def test_a_batch_is_received_and_its_attempts_are_counted_under_one_token(stores: Stores) -> None:
+    events = [envelope(key) for key in ("a", "b", None, None, "a")]
+    receipt = start(stores, *events)
+    assert ids(receipt.started) == [e.id for e in receipt.fresh] == [e.id for e in events]
+    assert len({attempt.token for attempt in receipt.started}) == 1
+    assert {attempt.number for attempt in receipt.started} == {1}
+    assert rows(stores) == [IN_HAND] * 5
+    assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []
+
+
+def test_values_of_every_kind_survive_the_way_into_the_table(stores: Stores) -> None:
+    event = envelope(
+        'k"e\\y,{}\n NULL',
+        payload='{"a": "\\\\ \\" é {1,2} \\n"}',
+        headers={"x-h": 'va"l\\ue'},
+        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        biz_key="NULL",
+    )
+    start(stores, event, lease=None)
+    [received] = stores.inbox.due(GROUP, handled=HANDLED, limit=10)
+    assert received == event
+
+
+def test_only_what_has_a_lease_is_started_and_it_holds_back_its_key(stores: Stores) -> None:
+    alone, behind, other = envelope("a"), envelope("a"), envelope("b")
+    arrivals = [
+        Arrival(envelope=alone, record=record(0)),
+        Arrival(envelope=behind, record=record(1), lease=LEASE),
+        Arrival(envelope=other, record=record(2), lease=LEASE),
+    ]
+    receipt = stores.inbox.receive(GROUP, arrivals, [])
+    assert ids(receipt.started) == [other.id]
+    assert rows(stores) == [WAITING, WAITING, IN_HAND]
+
+
+def test_what_waits_behind_an_open_row_of_its_key_is_not_started(stores: Stores) -> None:
+    first, second, third = envelope("a"), envelope("a"), envelope("b")
+    receive(stores, first)
+    assert ids(start(stores, second, third).started) == [third.id]
+    finish(stores, begin(stores, first))
+    assert may_begin(stores, second)
+
+
+def test_a_settled_row_holds_back_nobody_and_neither_do_other_groups_and_topics(
+    stores: Stores,
+) -> None:
+    settled, elsewhere = envelope("a"), envelope("a", topic="others")
+    receive(stores, settled)
+    finish(stores, begin(stores, settled))
+    receive(stores, elsewhere)
+    receive(stores, envelope("a"), group="another")
+    event = envelope("a")
+    assert ids(start(stores, event).started) == [event.id]
+
+
+def test_what_comes_again_is_started_once(stores: Stores) -> None:
+    first, second = envelope("a"), envelope("a")
+    receipt = start(stores, first, first, second)
+    assert ids(receipt.started) == [first.id, second.id]
+    assert receipt.duplicates == 1
+    again = start(stores, first, second)
+    assert (again.started, again.fresh, again.duplicates) == ([], [], 2)
+
+
+def test_two_events_of_one_id_from_two_sources_are_not_in_one_batch(stores: Stores) -> None:
+    event = envelope("a")
+    other = event.evolve(source="elsewhere", key="b")
+    receipt = start(stores, event, other)
+    assert [attempt.envelope.source for attempt in receipt.started] == [event.source]
+    with stores.inbox.effects(receipt.started):
+        pass
+    assert rows(stores) == [DONE, WAITING]
+
+
+def test_effects_are_committed_with_the_status_of_all(stores: Stores) -> None:
+    receipt = start(stores, *(envelope(f"k{n}") for n in range(3)))
+    with stores.inbox.effects(receipt.started) as session:
+        session.execute(text("CREATE TABLE effect (n int)"))
+        session.execute(text("INSERT INTO effect VALUES (1)"))
+    assert rows(stores) == [DONE] * 3
+    with stores.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM effect")) == 1
+
+
+def test_an_error_leaves_all_of_them_as_they_were(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"), envelope("b"))
+    with pytest.raises(ArithmeticError), stores.inbox.effects(receipt.started):
+        raise ArithmeticError
+    assert rows(stores) == [IN_HAND] * 2
+
+
+def test_one_row_that_was_taken_over_keeps_all_effects_away(stores: Stores) -> None:
+    taken, kept = envelope("a"), envelope("b")
+    receipt = start(stores, taken, kept, lease=OVER)
+    begin(stores, taken)
+    with pytest.raises(LeaseLost, match="1 of 2 events"), stores.inbox.effects(receipt.started):
+        raise AssertionError("no handler may run")
+    assert rows(stores) == [("PROCESSING", 1, False, True), IN_HAND]
+
+
+def test_who_takes_a_row_over_from_a_batch_does_not_count_it_again_but_the_next_time(
+    stores: Stores,
+) -> None:
+    event = envelope("a")
+    start(stores, event, lease=OVER)
+    assert (begin(stores, event, most=1, lease=OVER).exhausted) is False
+    assert rows(stores) == [("PROCESSING", 1, False, True)]
+    assert begin(stores, event, most=1).exhausted
+
+
+def test_a_released_row_has_its_attempt_back_and_is_due(stores: Stores) -> None:
+    first, second = envelope("a"), envelope("b")
+    receipt = start(stores, first, second)
+    stores.inbox.release(receipt.started[:1])
+    assert rows(stores) == [RELEASED, IN_HAND]
+    assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=10)] == [first.id]
+    assert begin(stores, first).number == 1
+
+
+def test_releasing_leaves_alone_what_is_done_or_taken_over(stores: Stores) -> None:
+    done, taken = envelope("a"), envelope("b")
+    receipt = start(stores, done, taken, lease=OVER)
+    with stores.inbox.effects(receipt.started[:1]):
+        pass
+    begin(stores, taken)
+    stores.inbox.release(receipt.started)
+    stores.inbox.release([])
+    assert rows(stores) == [DONE, ("PROCESSING", 1, False, True)]
+
+
+def test_an_attempt_of_a_batch_can_fail_by_itself(stores: Stores) -> None:
+    postponed, given_up = envelope("a"), envelope("b")
+    one, other = start(stores, postponed, given_up).started
+    assert stores.inbox.postpone(one, delay=timedelta(0), reason="not yet")
+    assert stores.inbox.give_up(other, reason="never", also=None)
+    assert rows(stores) == [
+        ("PROCESSING", 1, False, False),
+        ("MAX_RECONSUMED", 1, False, False),
+    ]
+    # Its attempt was its own: the next one counts.
+    assert begin(stores, postponed).number == 2
+
+
+def test_a_rollback_holds_back_a_batch_until_its_turn_has_come(stores: Stores) -> None:
+    event = envelope("a", source="elsewhere")
+    rollback, next_ = rollback_of(event), envelope("a")
+    receive(stores, rollback)
+    assert start(stores, next_).started == []
+    attempt = begin(stores, rollback)
+    with stores.inbox.effect(attempt) as session:
+        assert stores.inbox.fence(session, attempt)
+    assert may_begin(stores, next_)
+
+
+END_IT: dict[str, Callable[[Session], object]] = {
+    "session": lambda session: session.commit(),
+    "connection": lambda session: session.connection().commit(),
+    "commit": lambda session: session.execute(text("COMMIT")),
+    "rollback": lambda session: session.execute(text("  rollback;")),
+    "end": lambda session: session.connection().exec_driver_sql("END"),
+    "commented": lambda session: session.execute(text("/* a */ -- b\n ; COMMIT")),
+}
+"""The ways in which a handler may end the transaction that it was lent."""
+
+
+@pytest.mark.parametrize("way", END_IT)
+def test_nobody_commits_in_the_middle_of_a_batch(stores: Stores, way: str) -> None:
+    receipt = start(stores, envelope("a"), envelope("b"))
+    with (
+        pytest.raises(HandlerError, match="leave commit"),
+        stores.inbox.effects(receipt.started) as session,
+    ):
+        END_IT[way](session)
+    assert rows(stores) == [IN_HAND] * 2
+
+
+@pytest.mark.parametrize("way", END_IT)
+def test_nobody_commits_in_the_middle_of_an_effect(stores: Stores, way: str) -> None:
+    event = envelope("a")
+    receive(stores, event)
+    with (
+        pytest.raises(HandlerError, match="leave commit"),
+        stores.inbox.effect(begin(stores, event)) as session,
+    ):
+        END_IT[way](session)
+    assert rows(stores) == [("PROCESSING", 1, False, True)]
+
+
+def effect_of_one(stores: Stores, *, together: bool) -> AbstractContextManager[Session]:
+    """The transaction of one event's effect: of a batch, or of an attempt alone."""
+    event = envelope("a")
+    if together:
+        return stores.inbox.effects(start(stores, event).started)
+    receive(stores, event)
+    return stores.inbox.effect(begin(stores, event))
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("way", ["commit", "rollback", "end"])
+def test_who_goes_on_after_a_refused_statement_has_lost_nothing(
+    stores: Stores, way: str, together: bool
+) -> None:
+    effect = effect_of_one(stores, together=together)
+    with stores.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE ledger (part TEXT)"))
+    with effect as session:
+        session.execute(text("INSERT INTO ledger VALUES ('before')"))
+        with suppress(HandlerError):
+            END_IT[way](session)
+        session.execute(text("INSERT INTO ledger VALUES ('after')"))
+        stores.inbox.clear(session)
+    assert rows(stores) == [DONE]
+    with stores.engine.connect() as connection:
+        ledger = connection.execute(text("SELECT part FROM ledger ORDER BY part")).all()
+    assert [part for (part,) in ledger] == ["after", "before"]
+
+
+@pytest.mark.parametrize("way", ["session", "connection"])
+def test_who_goes_on_after_a_refused_commit_has_failed(stores: Stores, way: str) -> None:
+    event = envelope("a")
+    receive(stores, event)
+    attempt = begin(stores, event)
+
+    def go_on() -> None:
+        with stores.inbox.effect(attempt) as session:
+            with suppress(HandlerError):
+                END_IT[way](session)
+            stores.inbox.clear(session)
+
+    with pytest.raises(HandlerError, match="leave commit"):
+        go_on()
+    assert rows(stores) == [("PROCESSING", 1, False, True)]
+
+
+@pytest.mark.parametrize("way", ["all", "nested", "words"])
+def test_a_savepoint_may_be_rolled_back_in_an_effect(stores: Stores, way: str) -> None:
+    event = envelope("a")
+    receive(stores, event)
+    with stores.inbox.effect(begin(stores, event)) as session:
+        if way == "words":
+            for words in ("SAVEPOINT here", "ROLLBACK TO SAVEPOINT here"):
+                session.execute(text(words))
+        else:
+            point = session.begin_nested()
+            point.rollback() if way == "all" else point.commit()
+        stores.inbox.clear(session)
+    assert rows(stores) == [DONE]
+
+
+def test_a_savepoint_may_be_committed_in_a_batch(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with stores.inbox.effects(receipt.started) as session:
+        with session.begin_nested():
+            session.execute(text("SELECT 1"))
+        stores.inbox.clear(session)
+    assert rows(stores) == [DONE]
+
+
+@pytest.mark.parametrize("way", ["commit", "rollback"])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_transaction_that_the_driver_ended_is_noticed(
+    stores: Stores, together: bool, way: str
+) -> None:
+    effect = effect_of_one(stores, together=together)
+
+    def work() -> None:
+        with effect as session:
+            getattr(session.connection().connection.dbapi_connection, way)()
+            stores.inbox.clear(session)
+
+    with pytest.raises(HandlerError, match="leave commit"):
+        work()
+
+
+def words_of(word: str) -> Callable[[Session], object]:
+    def by_cursor(session: Session) -> None:
+        session.connection().connection.cursor().execute(word)
+
+    return by_cursor
+
+
+def by_driver(way: str) -> Callable[[Session], object]:
+    return lambda session: getattr(session.connection().connection.dbapi_connection, way)()
+
+
+PAST_SQLALCHEMY = {
+    "COMMIT": words_of("COMMIT"),
+    "ROLLBACK": words_of("ROLLBACK"),
+    "commit": by_driver("commit"),
+    "rollback": by_driver("rollback"),
+}
+
+
+@pytest.mark.parametrize("way", PAST_SQLALCHEMY)
+@pytest.mark.parametrize("together", [False, True])
+def test_an_effect_that_goes_on_after_the_driver_ended_it_settles_nothing(
+    stores: Stores, together: bool, way: str
+) -> None:
+    effect = effect_of_one(stores, together=together)
+    with stores.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE ledger (part TEXT)"))
+
+    def work() -> None:
+        with effect as session:
+            session.execute(text("INSERT INTO ledger VALUES ('before')"))
+            PAST_SQLALCHEMY[way](session)
+            session.execute(text("INSERT INTO ledger VALUES ('after')"))
+            stores.inbox.clear(session)
+
+    with pytest.raises(HandlerError, match="leave commit"):
+        work()
+    [(status, attempts, _, is_leased)] = rows(stores)
+    assert (status, attempts, is_leased) == ("PROCESSING", 1, True)
+
+
+@pytest.mark.parametrize("way", PAST_SQLALCHEMY)
+def test_a_compensation_that_goes_on_after_the_driver_ended_it_settles_nothing(
+    stores: Stores, way: str
+) -> None:
+    event = envelope("a")
+    rollback = rollback_of(event)
+    receive(stores, rollback)
+    attempt = begin(stores, rollback)
+
+    def work() -> None:
+        with stores.inbox.effect(attempt) as session:
+            stores.inbox.mark_compensated(session, attempt)
+            PAST_SQLALCHEMY[way](session)
+            session.execute(text("DELETE FROM shield_parked"))
+            stores.inbox.clear(session)
+
+    with pytest.raises(HandlerError, match="leave commit"):
+        work()
+    assert rows(stores) == [("PROCESSING", 1, False, True)]
+    i = stores.tables.inbox
+    with stores.engine.connect() as connection:
+        found = connection.execute(select(i.c.compensated_id, i.c.settled_at)).one()
+    assert found == (None, None)
+
+
+def test_a_transaction_that_was_rolled_back_is_noticed(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with (
+        pytest.raises(HandlerError, match="leave commit"),
+        stores.inbox.effects(receipt.started) as session,
+    ):
+        session.rollback()
+    assert rows(stores) == [IN_HAND]

@@ -1,7 +1,0 @@
-"""A former release of the upstream bank, from before it had transfers."""
-
-from __future__ import annotations
-
-from tests.faults.bank.breakable import BreakableShield
-
-shield = BreakableShield.from_env()

@@ -1,0 +1,158 @@
+"""A partition whose handlers fail piles up to its limit only, and drains when they are well."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from shieldtx import Event, RetryPolicy
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
+from shieldtx.brokers.partitioning import partition_of
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from shieldtx.ports import Broker
+from shieldtx.testing.memory_broker import MemoryBroker
+from tests.support.service import Service, drain, effect, make_topics
+
+LIMIT, BATCH, EVENTS = 40, 15, 300
+SOON = RetryPolicy(
+    max_attempts=1_000_000, first=timedelta(seconds=0.2), longest=timedelta(seconds=0.4)
+)
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    if request.param == "memory":
+        return MemoryBroker()
+    server: EmbeddedKafka = request.getfixturevalue("kafka")
+    return KafkaBroker(KafkaConnection(bootstrap_servers=server.bootstrap))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def service(
+    postgres: EmbeddedPostgres, migrated: Callable[[int], str], broker: Broker, topic: str
+) -> Iterator[Service]:
+    """A service that handles its own events, of a topic with two partitions."""
+    database = f"test_{uuid.uuid4().hex}"
+    postgres.create_database(database, template=migrated(8))
+    service = Service(
+        "orders",
+        postgres.url(database),
+        broker,
+        consumer_batch_size=BATCH,
+        consumer_pending_limit=LIMIT,
+    )
+    service.app.declare(topic)
+    make_topics(service, partitions=2)
+    keys = [f"k{n}" for n in range(EVENTS)]
+    with service.transaction() as session:
+        service.app.outbox.add_all(session, [Event(type=topic, key=key) for key in keys])
+    relay = service.relay()
+    drain(relay)
+    relay.close()
+    yield service
+    service.close()
+    postgres.drop_database(database)
+
+
+def is_sick(key: str | None) -> bool:
+    return partition_of((key or "").encode(), 2) == 0
+
+
+SICK = {f"k{n}" for n in range(EVENTS) if is_sick(f"k{n}")}
+WELL = {f"k{n}" for n in range(EVENTS)} - SICK
+
+
+@pytest.fixture
+def healed(service: Service, topic: str, group: str) -> threading.Event:
+    """What makes the handlers of partition 0 well."""
+    healed = threading.Event()
+
+    @service.app.consumer(group).handles(topic, retry=SOON)
+    def handle(session: object, event: Event) -> None:
+        if is_sick(event.key) and not healed.is_set():
+            raise RuntimeError("not well")
+        effect("done")(session, event)
+
+    return healed
+
+
+def unfinished(service: Service) -> dict[int, int]:
+    """How many events of each partition are open in the inbox."""
+    rows = service.rows(
+        "SELECT record_partition, count(*) FROM shield_inbox WHERE settled_at IS NULL GROUP BY 1"
+    )
+    return dict(rows)
+
+
+def passes_until(
+    service: Service, condition: Callable[[], bool], *consumers: Consumer, most: int
+) -> None:
+    """Pass until a condition holds; meanwhile partition 0 never has more than `most` open."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, (unfinished(service), service.inbox())
+        for consumer in consumers:
+            consumer.run_once()
+            assert unfinished(service).get(0, 0) <= most
+
+
+def assert_each_had_its_effect_once(service: Service) -> None:
+    effects = service.effects()
+    assert sorted(effects) == sorted(SICK | WELL)
+    assert service.inbox() == {"PROCESSED": EVENTS}
+
+
+def test_a_failing_partition_is_paused_others_flow_and_all_drains_after_healing(
+    service: Service, group: str, healed: threading.Event
+) -> None:
+    consumer = service.app.consumer_worker(group)
+    most = LIMIT + BATCH - 1
+    passes_until(
+        service,
+        lambda: set(service.effects()) == WELL and unfinished(service).get(0, 0) >= LIMIT,
+        consumer,
+        most=most,
+    )
+    assert consumer.run_once().paused == 1
+    (at,) = service.app.limits().partitions({group: service.app.handled_by(group)}, LIMIT)
+    assert (at.group, at.partition) == (group, 0)
+    assert at.pending == unfinished(service)[0]
+
+    healed.set()
+    passes_until(service, lambda: len(service.effects()) == EVENTS, consumer, most=most)
+    assert_each_had_its_effect_once(service)
+    assert consumer.has_caught_up()
+    consumer.close()
+
+
+def test_a_paused_partition_that_changes_hands_is_lost_by_nobody(
+    service: Service, group: str, healed: threading.Event
+) -> None:
+    first = service.app.consumer_worker(group)
+    passes_until(service, lambda: first.run_once().paused == 1, first, most=LIMIT + BATCH - 1)
+    second = service.app.consumer_worker(group)
+    # Each may take a batch of it before it has looked.
+    most = LIMIT + 4 * BATCH
+    passes_until(service, lambda: set(service.effects()) == WELL, first, second, most=most)
+    first.close()
+    passes_until(service, lambda: second.run_once().paused == 1, second, most=most)
+    healed.set()
+    passes_until(service, lambda: len(service.effects()) == EVENTS, second, most=most)
+    assert_each_had_its_effect_once(service)
+    second.close()

@@ -1,0 +1,608 @@
+"""First attempts that share a transaction: what one event does is no other one's matter."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import String, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from shieldtx import Event, Refused, RetryPolicy, new_event_id
+from shieldtx.consumer.consumer import LONGEST_PASS
+from shieldtx.consumer.event_processor import Verdict
+from shieldtx.domain.events import Envelope
+from shieldtx.errors import ShieldTxError
+from shieldtx.ports import Arrival, Attempt, ReceivedRecord
+from shieldtx.store.inbox_store import SqlInboxStore
+from tests.integration.consumer.test_consumer import SLOW, Make, World
+from tests.support.service import QUICK, Wire, drain, effect, make_topics
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def world(make_service: Make, wire: Wire) -> World:
+    upstream, downstream = make_service("orders"), make_service("stock")
+    upstream.app.declare("orders.placed")
+    upstream.app.declare("orders.paid", topic="orders.placed")
+    make_topics(upstream)
+    return World(upstream=upstream, downstream=downstream, relay=upstream.relay(), wire=wire)
+
+
+class Calls:
+    """A handler that notes what it is called with, and fails by key as a test wishes."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        self.transactions: list[int] = []
+        self.trouble: dict[str, Callable[[Session], object]] = {}
+
+    def one(self, session: Session, event: Event) -> None:
+        self.keys.append(event.key)
+        self.transactions.append(session.scalar(text("SELECT txid_current()")))
+        effect("done")(session, event)
+        if event.key in self.trouble:
+            self.trouble[event.key](session)
+
+    def many(self, session: Session, events: Sequence[Event]) -> None:
+        for event in events:
+            self.one(session, event)
+
+
+def raises(error: Exception) -> Callable[[Session], None]:
+    def act(session: Session) -> None:
+        raise error
+
+    return act
+
+
+@pytest.fixture(params=["one", "many"])
+def calls(request: pytest.FixtureRequest, world: World) -> Calls:
+    """The calls of a handler that takes one event, or a list."""
+    made = Calls()
+    group = world.downstream.app.consumer("stock")
+    if request.param == "one":
+        group.handles("orders.placed", retry=SLOW)(made.one)
+    else:
+        group.handles_many("orders.placed", retry=SLOW)(made.many)
+    return made
+
+
+def state(world: World) -> list[tuple[Any, ...]]:
+    return world.downstream.rows("SELECT key, status, attempts FROM shield_inbox ORDER BY seq")
+
+
+def test_what_arrives_together_shares_a_transaction(world: World, calls: Calls) -> None:
+    world.write(*"abcdef")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 6}
+    assert len(set(calls.transactions)) == 1
+    assert Counter(calls.keys) == Counter("abcdef")
+    assert world.downstream.inbox() == {"PROCESSED": 6}
+
+
+class Order(BaseModel):
+    """Of the events of this module."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_payloads_are_freed_at_once_without_the_garbage_collector(
+    world: World, alone: bool
+) -> None:
+    kept: list[weakref.ref[Order]] = []
+
+    def note(session: Session, event: Event) -> None:
+        kept.append(weakref.ref(event.payload))
+
+    group = world.downstream.app.consumer("stock")
+    group.handles("orders.placed", payload=Order, alone=alone)(note)
+    world.write(*"abc")
+    consumer = world.consumer()
+    gc.collect()
+    gc.disable()
+    try:
+        consumer.run_once()
+        assert [payload() for payload in kept] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_failure_undoes_no_neighbour_and_costs_none_an_attempt(
+    world: World, calls: Calls
+) -> None:
+    calls.trouble["c"] = raises(ValueError("not today"))
+    world.write(*"abcdef")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 5, Verdict.RETRIED: 1}
+    assert sorted(world.downstream.effects()) == list("abdef")
+    expected = [(k, "PROCESSING" if k == "c" else "PROCESSED", 1) for k in "abcdef"]
+    assert sorted(state(world)) == expected
+    [(reason,)] = world.downstream.rows("SELECT last_error FROM shield_inbox WHERE key = 'c'")
+    assert reason == "ValueError: not today"
+
+
+def test_a_pass_of_slow_handlers_ends_in_time_and_the_next_one_goes_on(world: World) -> None:
+    now = [0.0]
+
+    def take_a_while(session: Session, event: Event) -> None:
+        now[0] += LONGEST_PASS / 4
+        effect("stock")(session, event)
+
+    world.downstream.app.consumer("stock").handles("orders.placed")(take_a_while)
+    consumer = world.consumer()
+    consumer._clock = consumer._batches._clock = lambda: now[0]
+    world.write(*"abcdefghij")
+    consumer.run_once()
+    # What is begun when time is up is done.
+    assert now[0] <= LONGEST_PASS * 2
+    assert world.downstream.inbox()["PROCESSED"] < 10
+    passes = 1
+    while world.downstream.inbox() != {"PROCESSED": 10}:
+        began = now[0]
+        consumer.run_once()
+        assert LONGEST_PASS * 0.5 <= now[0] - began <= LONGEST_PASS * 1.25
+        passes += 1
+    assert passes <= 4
+    assert {attempts for _, _, attempts in state(world)} == {1}
+    assert Counter(world.downstream.effects()) == Counter("abcdefghij")
+
+
+def test_every_failure_of_many_is_found(world: World, calls: Calls) -> None:
+    for key in "adf":
+        calls.trouble[key] = raises(ValueError(key))
+    world.write(*"abcdefgh")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 5, Verdict.RETRIED: 3}
+    assert sorted(world.downstream.effects()) == list("bcegh")
+    assert {attempts for _, _, attempts in state(world)} == {1}
+
+
+def test_a_batch_in_which_everything_fails_comes_to_its_end(world: World, calls: Calls) -> None:
+    keys = [f"k{n}" for n in range(120)]
+    calls.trouble = dict.fromkeys(keys, raises(ValueError("no")))
+    world.write(*keys)
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.RETRIED: 120}
+    assert {(status, attempts) for _, status, attempts in state(world)} == {("PROCESSING", 1)}
+
+
+def test_later_events_of_a_key_that_failed_wait_and_are_not_counted(
+    world: World, calls: Calls
+) -> None:
+    calls.trouble["a"] = raises(ValueError("not yet"))
+    world.write("b", "a", "c", "a", "a", "d")
+    consumer = world.consumer()
+    drain(consumer)
+    assert sorted(world.downstream.effects()) == ["b", "c", "d"]
+    assert [row for row in state(world) if row[0] == "a"] == [
+        ("a", "PROCESSING", 1),
+        ("a", "PROCESSING", 0),
+        ("a", "PROCESSING", 0),
+    ]
+    calls.trouble.clear()
+    world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
+    drain(consumer)
+    assert world.downstream.inbox() == {"PROCESSED": 6}
+    in_order = world.downstream.rows(
+        "SELECT i.payload FROM shield_inbox i JOIN effects e ON e.event_id = i.event_id::text "
+        "WHERE i.key = 'a' ORDER BY e.ctid"
+    )
+    assert in_order == [('{"n":1}',), ('{"n":3}',), ('{"n":4}',)]
+
+
+def test_a_refusal_holds_back_nobody(world: World, calls: Calls) -> None:
+    refusals = [Refused("not this one")]
+
+    def refuse_once(session: Session) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    calls.trouble["a"] = refuse_once
+    world.write("a", "a", "b")
+    # A list is tried again by halves, and its first failure was not meant for a single event.
+    refusals *= 3
+    world.consumer().run_once()
+    assert world.downstream.inbox()["PROCESSED"] >= 1
+    assert not world.downstream.rows("SELECT 1 FROM shield_inbox WHERE settled_at IS NULL")
+
+
+def test_neighbours_of_an_event_that_kills_keep_all_their_attempts(world: World) -> None:
+    killed: list[str | None] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
+    def die(session: Session, event: Event) -> None:
+        effect("done")(session, event)
+        if event.key == "c":
+            killed.append(event.key)
+            raise SystemExit  # as kill -9 would: nothing of shieldtx runs after it
+
+    world.write(*"abcde")
+    consumer = world.consumer()
+    with pytest.raises(SystemExit):
+        consumer.run_once()
+    assert {row[1:] for row in state(world)} == {("PROCESSING", 1)}
+    for _ in range(2):
+        world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
+        try:
+            drain(world.consumer())
+        except SystemExit:
+            continue
+    assert sorted(state(world)) == [
+        (k, "MAX_RECONSUMED" if k == "c" else "PROCESSED", 1) for k in "abcde"
+    ]
+    assert sorted(world.downstream.effects()) == list("abde")
+    # One run more than it may have: nobody could tell that it was to blame for the first.
+    assert len(killed) == ONCE.max_attempts + 1
+
+
+def test_both_parts_of_a_batch_that_was_received_in_parts_are_applied(
+    world: World, calls: Calls
+) -> None:
+    world.downstream.execute(
+        "ALTER TABLE shield_inbox ADD CONSTRAINT no_d CHECK (key IS DISTINCT FROM 'd')"
+    )
+    world.write(*"abcdefgh")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 7}
+    assert Counter(calls.keys) == Counter("abcefgh")
+    assert world.downstream.inbox() == {"PROCESSED": 7}
+
+
+def test_what_was_received_before_a_record_that_cannot_be_stored_is_applied(
+    world: World, calls: Calls
+) -> None:
+    stock = world.downstream
+    stock.execute("ALTER TABLE shield_inbox ADD CONSTRAINT no_g CHECK (key IS DISTINCT FROM 'g')")
+    stock.execute("ALTER TABLE shield_parked ADD CONSTRAINT nothing CHECK (false)")
+    world.write(*"abcdefgh")
+    consumer = world.consumer()
+    with pytest.raises(ShieldTxError, match="cannot be stored"):
+        consumer.run_once()
+    # Of another partition than the others, `g` comes last.
+    assert Counter(calls.keys) == Counter("abcdefh")
+    assert stock.inbox() == {"PROCESSED": 7}
+    stock.execute("ALTER TABLE shield_inbox DROP CONSTRAINT no_g")
+    drain(consumer)
+    assert Counter(calls.keys) == Counter("abcdefgh")
+
+
+def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Calls) -> None:
+    zombie = world.consumer()
+    work = zombie._batches.work
+
+    def stall(attempts: Sequence[Attempt]) -> Counter[Verdict]:
+        world.downstream.execute("UPDATE shield_inbox SET lease_until = now() WHERE key <> 'c'")
+        drain(world.consumer())
+        return work(attempts)
+
+    zombie._batches.work = stall  # type: ignore[method-assign]
+    world.write(*"abc")
+    done = zombie.run_once()
+    # What nobody took over is still its own.
+    assert done.verdicts == {Verdict.HELD: 2, Verdict.APPLIED: 1}
+    assert sorted(world.downstream.effects()) == list("abc")
+    assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
+
+
+def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
+    world: World, eventually: Callable[..., None]
+) -> None:
+    earlier, later, other = (
+        Envelope(
+            id=new_event_id(),
+            type="orders.placed",
+            source="orders",
+            topic="orders.placed",
+            payload="{}",
+            time=datetime.now(UTC),
+            key=key,
+        )
+        for key in ("a", "a", "b")
+    )
+
+    def arrivals(*envelopes: Envelope, lease: timedelta | None) -> list[Arrival]:
+        record = ReceivedRecord(topic="t", partition=0, offset=0, key=b"", value=b"", headers=())
+        return [Arrival(envelope=e, record=record, lease=lease) for e in envelopes]
+
+    engine = world.downstream.engine
+    store = SqlInboxStore(engine, world.downstream.app.tables)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as beside, engine.connect() as first:
+        store._reception.receive(first, "stock", arrivals(earlier, lease=None), [])
+        batch = arrivals(earlier, later, other, lease=timedelta(minutes=1))
+        second = beside.submit(store.receive, "stock", batch, [])
+        eventually(lambda: world.downstream.rows(waiting) != [], "the batch waits for the row")
+        first.commit()
+        receipt = second.result(30)
+    assert [attempt.envelope.id for attempt in receipt.started] == [other.id]
+    assert [e.id for e in receipt.fresh] == [later.id, other.id]
+    assert state(world) == [("a", "INIT", 0), ("a", "PROCESSING", 0), ("b", "PROCESSING", 1)]
+    attempts = [
+        store.start_attempt("stock", e, lease=timedelta(minutes=1), max_attempts=3)
+        for e in (later, earlier)
+    ]
+    assert [attempt is not None for attempt in attempts] == [False, True]
+
+
+def test_an_error_that_shows_at_the_commit_is_the_fault_of_the_event_that_has_it_alone(
+    world: World,
+) -> None:
+    world.downstream.execute(
+        "CREATE TABLE slots (key text UNIQUE DEFERRABLE INITIALLY DEFERRED, event_id text)"
+    )
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW)
+    def book(session: Session, event: Event) -> None:
+        slot = {"key": "same" if event.key in {"b", "d"} else event.key, "id": str(event.id)}
+        session.execute(text("INSERT INTO slots VALUES (:key, :id)"), slot)
+
+    world.write(*"abcde")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 4, Verdict.RETRIED: 1}
+    [failed] = [row for row in state(world) if row[1] == "PROCESSING"]
+    assert failed[0] in {"b", "d"}
+    assert failed[2] == 1
+
+
+def test_a_handler_that_spoils_the_transaction_fails_alone(world: World, calls: Calls) -> None:
+    def swallow(session: Session) -> None:
+        with pytest.raises(Exception, match="division by zero"):
+            session.execute(text("SELECT 1 / 0"))
+
+    calls.trouble |= {"b": Session.commit, "c": swallow, "d": Session.rollback}
+    world.write(*"abcde")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 2, Verdict.RETRIED: 3}
+    assert sorted(world.downstream.effects()) == ["a", "e"]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "CREATE TEMPORARY TABLE basket (n int) ON COMMIT DROP",
+        "SET LOCAL shop.tenant = 'the first'",
+        "SET LOCAL statement_timeout = '1ms'",
+    ],
+)
+def test_what_a_handler_leaves_in_the_transaction_fails_no_neighbour(
+    world: World, left: str
+) -> None:
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
+    def work(session: Session, event: Event) -> None:
+        session.execute(text("SELECT pg_sleep(0.01)"))
+        tenant = session.scalar(text("SELECT current_setting('shop.tenant', true)"))
+        if tenant:
+            raise LookupError(tenant)
+        effect("done")(session, event)
+        session.execute(text(left))
+
+    world.write(*"abcd")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 4}
+    assert sorted(world.downstream.effects()) == list("abcd")
+
+
+def test_a_handler_that_ends_all_writing_in_its_transaction_fails_alone(world: World) -> None:
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
+    def work(session: Session, event: Event) -> None:
+        effect("done")(session, event)
+        if event.key == "b":
+            session.execute(text("SET TRANSACTION READ ONLY"))
+
+    world.write(*"abcd")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 3, Verdict.REFUSED: 1}
+    assert sorted(world.downstream.effects()) == list("acd")
+
+
+def test_an_error_of_the_database_that_a_handler_swallowed_does_not_pass_for_success(
+    world: World,
+) -> None:
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW, alone=True)
+    def swallow(session: Session, event: Event) -> None:
+        effect("done")(session, event)
+        with pytest.raises(Exception, match="division by zero"):
+            session.execute(text("SELECT 1 / 0"))
+
+    world.write("a")
+    assert world.consumer().run_once().verdicts == {Verdict.RETRIED: 1}
+    [(reason,)] = world.downstream.rows("SELECT last_error FROM shield_inbox")
+    assert "went on after an error of the database" in reason
+
+
+class Base(DeclarativeBase):
+    """What the handler of the next test keeps."""
+
+
+class Counted(Base):
+    __tablename__ = "counted"
+
+    key: Mapped[str] = mapped_column(String, primary_key=True)
+    times: Mapped[int]
+
+
+def test_each_event_finds_the_session_as_if_it_were_its_own(world: World) -> None:
+    Base.metadata.create_all(world.downstream.engine)
+    world.downstream.execute("INSERT INTO counted VALUES ('a', 0)")
+    seen: list[int] = []
+    kept: list[Any] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed")
+    def count(session: Session, event: Event) -> None:
+        assert not any(row in session for row in kept)
+        row = session.get(Counted, "a")
+        assert row is not None
+        kept.append(row)
+        seen.append(row.times)
+        session.execute(text("UPDATE counted SET times = times + 1"))
+
+    world.write("a", "a", "a")
+    world.consumer().run_once()
+    assert seen == [0, 1, 2]
+
+
+def test_an_event_written_in_a_batch_names_its_own_cause(world: World) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved")
+
+    @app.consumer("stock").handles("orders.placed")
+    def reserve(session: Session, event: Event) -> None:
+        app.outbox.add(session, Event(type="stock.reserved", key=event.key))
+
+    events = world.write(*"abc")
+    world.consumer().run_once()
+    rows = world.downstream.rows("SELECT key, causation_id, causation_source FROM shield_outbox")
+    assert sorted(rows) == [(e.key, e.id, "orders") for e in events]
+
+
+def test_an_event_written_by_a_list_handler_names_the_cause_that_it_is_told(world: World) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved")
+
+    @app.consumer("stock").handles_many("orders.placed")
+    def reserve(session: Session, events: Sequence[Event]) -> None:
+        app.outbox.add_all(
+            session,
+            [
+                Event(
+                    type="stock.reserved",
+                    key=e.key,
+                    causation_id=e.id if e.key == "a" else None,
+                    causation_source=e.source if e.key == "a" else None,
+                )
+                for e in events
+            ],
+        )
+
+    [a, _] = world.write("a", "b")
+    world.consumer().run_once()
+    rows = world.downstream.rows("SELECT key, causation_id, causation_source FROM shield_outbox")
+    assert sorted(rows) == [("a", a.id, "orders"), ("b", None, None)]
+
+
+def test_a_handler_that_wants_to_be_alone_has_its_own_transactions(world: World) -> None:
+    calls = Calls()
+    world.downstream.app.consumer("stock").handles("orders.placed", alone=True)(calls.one)
+    calls.trouble["b"] = raises(ValueError("not today"))
+    world.write(*"abc")
+    world.consumer().run_once()
+    assert Counter(calls.keys) == Counter("abc")
+    assert len(set(calls.transactions)) == 3
+
+
+def test_a_list_has_the_events_of_its_type_that_follow_each_other(world: World) -> None:
+    lists: list[list[str]] = []
+    group = world.downstream.app.consumer("stock")
+
+    @group.handles_many("orders.placed")
+    def place(session: Session, events: Sequence[Event]) -> None:
+        lists.append([f"{e.type}:{e.payload['n']}" for e in events])
+
+    @group.handles("orders.paid", topic="orders.placed")
+    def pay(session: Session, event: Event) -> None:
+        lists.append([f"{event.type}:{event.payload['n']}"])
+
+    types = ["placed", "placed", "paid", "placed"]
+    events = [
+        Event(type=f"orders.{name}", key="a", payload={"n": n}) for n, name in enumerate(types)
+    ]
+    with world.upstream.transaction() as session:
+        world.upstream.app.outbox.add_all(session, events)
+    drain(world.relay)
+    world.consumer().run_once()
+    assert lists == [
+        ["orders.placed:0", "orders.placed:1"],
+        ["orders.paid:2"],
+        ["orders.placed:3"],
+    ]
+
+
+def test_a_payload_that_does_not_fit_is_given_up_and_its_list_goes_on(world: World) -> None:
+    lists: list[int] = []
+
+    @world.downstream.app.consumer("stock").handles_many("orders.placed", payload=dict[str, int])
+    def place(session: Session, events: Sequence[Event]) -> None:
+        lists.append(len(events))
+
+    with world.upstream.transaction() as session:
+        for key, payload in (("a", {"n": 1}), ("b", {"n": "one"}), ("c", {"n": 3})):
+            world.upstream.app.outbox.add(
+                session, Event(type="orders.placed", key=key, payload=payload)
+            )
+    drain(world.relay)
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.APPLIED: 2, Verdict.REFUSED: 1}
+    assert sum(lists) == 2
+
+
+def test_slow_handlers_get_smaller_transactions_and_the_rest_turns_of_their_own(
+    world: World,
+) -> None:
+    calls = Calls()
+    now = [0.0]
+    world.downstream.app.consumer("stock").handles("orders.placed", lease=timedelta(seconds=60))(
+        calls.one
+    )
+    consumer = world.consumer()
+    consumer._batches._clock = lambda: now[0]
+
+    def take_half_a_second(session: Session) -> None:
+        now[0] += 0.5
+
+    keys = [f"k{n}" for n in range(40)]
+    calls.trouble = dict.fromkeys(keys, take_half_a_second)
+    world.write(*keys)
+    done = consumer.run_once()
+    assert done.verdicts == {Verdict.APPLIED: 40}
+    assert len(calls.keys) == 40
+    sizes = list(Counter(calls.transactions).values())
+    # A first guess, then what takes a second; from a quarter of the lease on, one by one.
+    assert sizes == [8, *[2] * 11, *[1] * 10]
+
+
+def test_handlers_that_become_slow_in_the_middle_do_not_keep_the_batch_beyond_its_time(
+    world: World,
+) -> None:
+    calls = Calls()
+    now = [0.0]
+    world.downstream.app.consumer("stock").handles("orders.placed", lease=timedelta(seconds=60))(
+        calls.one
+    )
+    consumer = world.consumer()
+    consumer._batches._clock = lambda: now[0]
+
+    def hang(session: Session) -> None:
+        now[0] += 10
+
+    keys = [f"k{n}" for n in range(8)]
+    calls.trouble = dict.fromkeys(keys[:4], hang)
+    world.write(*keys)
+    done = consumer.run_once()
+    assert done.verdicts == {Verdict.APPLIED: 8}
+    assert sorted(world.downstream.effects()) == keys
+    assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
+
+
+def test_retries_without_delay_use_up_the_attempts_of_the_culprit_alone(world: World) -> None:
+    calls = Calls()
+    world.downstream.app.consumer("stock").handles("orders.placed", retry=QUICK)(calls.one)
+    calls.trouble["b"] = raises(ValueError("never"))
+    world.write(*"abc")
+    drain(world.consumer())
+    assert sorted(state(world)) == [
+        ("a", "PROCESSED", 1),
+        ("b", "MAX_RECONSUMED", QUICK.max_attempts),
+        ("c", "PROCESSED", 1),
+    ]
+    # It began a transaction of its own before its first attempt was counted as failed.
+    assert calls.keys.count("b") == QUICK.max_attempts + 1

@@ -1,0 +1,463 @@
+"""The consumer adapter on a real PostgreSQL: dedupe, attempts, retries, order, rollbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Refused, RetryPolicy
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.event_processor import Verdict
+from shieldtx.ports import Record
+from shieldtx.relay.relay import Relay
+from tests.support.service import QUICK, Service, Wire, drain, effect, make_topics
+
+Make = Callable[..., Service]
+SLOW = RetryPolicy(max_attempts=5, first=timedelta(hours=1), longest=timedelta(hours=1), jitter=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """An upstream that writes, a downstream that handles."""
+
+    upstream: Service
+    downstream: Service
+    relay: Relay
+    wire: Wire
+
+    def consumer(self, group: str = "stock") -> Consumer:
+        return self.downstream.app.consumer_worker(group)
+
+    def write(self, *keys: str | None, **more: Any) -> list[Event]:
+        events = [
+            Event(type="orders.placed", key=key, payload={"n": n}, **more)
+            for n, key in enumerate(keys)
+        ]
+        with self.upstream.transaction() as session:
+            self.upstream.app.outbox.add_all(session, events)
+        drain(self.relay)
+        return events
+
+    def publish_again(self) -> None:
+        """Deliver every record once more, as after a crash between publishing and settling."""
+        self.wire.publisher().publish(list(self.wire.published), timeout=5)
+
+
+@pytest.fixture
+def world(make_service: Make, wire: Wire) -> World:
+    upstream, downstream = make_service("orders"), make_service("stock")
+    upstream.app.declare("orders.placed")
+    make_topics(upstream)
+    return World(upstream=upstream, downstream=downstream, relay=upstream.relay(), wire=wire)
+
+
+def handle(world: World, retry: RetryPolicy = QUICK) -> dict[str, Exception | None]:
+    """Declare a handler that leaves an effect and fails as the returned mapping says, by key."""
+    trouble: dict[str, Exception | None] = {}
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=retry)
+    def reserve(session: Session, event: Event) -> None:
+        effect("reserved")(session, event)
+        error = trouble.get(event.key or "")
+        if error is not None:
+            raise error
+
+    return trouble
+
+
+def test_an_event_has_its_effect_and_its_status_in_one_transaction(world: World) -> None:
+    handle(world)
+    world.write("a", "b")
+    drain(world.consumer())
+    assert sorted(world.downstream.effects()) == ["a", "b"]
+    assert world.downstream.inbox() == {"PROCESSED": 2}
+
+
+def test_a_record_that_comes_again_has_no_second_effect(world: World) -> None:
+    handle(world)
+    world.write("a", "b")
+    consumer = world.consumer()
+    drain(consumer)
+    world.publish_again()
+    done = consumer.run_once()
+    assert (done.records, done.duplicates, done.fresh) == (2, 2, 0)
+    assert len(world.downstream.effects()) == 2
+
+
+def test_the_same_event_twice_in_one_batch_has_one_effect(world: World) -> None:
+    handle(world)
+    world.write("a")
+    world.publish_again()
+    done = world.consumer().run_once()
+    assert (done.records, done.fresh, done.duplicates) == (2, 1, 1)
+    assert world.downstream.effects() == ["a"]
+
+
+def test_each_group_has_the_effect_once(world: World) -> None:
+    handle(world)
+    world.downstream.app.consumer("billing").handles("orders.placed")(effect("billed"))
+    world.write("a")
+    drain(world.consumer("stock"), world.consumer("billing"))
+    assert world.downstream.effects("reserved") == ["a"]
+    assert world.downstream.effects("billed") == ["a"]
+
+
+def test_a_failed_attempt_leaves_no_trace_of_the_handler(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("no stock")
+    world.write("a")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.RETRIED: 1}
+    assert world.downstream.effects() == []
+    rows = world.downstream.rows("SELECT status, attempts, last_error FROM shield_inbox")
+    assert rows == [("PROCESSING", 1, "ValueError: no stock")]
+
+
+def test_an_attempt_is_counted_before_the_handler_runs(world: World) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed")
+    def look(session: Session, event: Event) -> None:
+        seen.extend(world.downstream.rows("SELECT status, attempts FROM shield_inbox"))
+
+    world.write("a")
+    drain(world.consumer())
+    assert seen == [("PROCESSING", 1)]
+
+
+def test_a_waiting_retry_holds_back_its_key_and_no_other(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("not yet")
+    world.write("a", "b", "a", "c")
+    consumer = world.consumer()
+    drain(consumer)
+    assert sorted(world.downstream.effects()) == ["b", "c"]
+    waiting = world.downstream.rows(
+        "SELECT attempts FROM shield_inbox WHERE status = 'PROCESSING' ORDER BY seq"
+    )
+    assert waiting == [(1,), (0,)]
+    assert world.downstream.inbox() == {"PROCESSING": 2, "PROCESSED": 2}
+    trouble.clear()
+    world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
+    drain(consumer)
+    numbers = world.downstream.rows(
+        "SELECT payload FROM shield_inbox i JOIN effects e ON e.event_id = i.event_id::text "
+        "WHERE i.key = 'a' ORDER BY e.ctid"
+    )
+    assert numbers == [('{"n":0}',), ('{"n":2}',)]
+
+
+def test_the_partition_goes_on_while_an_event_waits(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("not yet")
+    world.write("a")
+    first = world.consumer()
+    first.run_once()
+    first.close()
+    # Another worker of the group begins behind it: the offset is committed, the row is in the
+    # inbox.
+    second = world.consumer()
+    assert second.run_once().records == 0
+
+
+def test_after_the_last_attempt_the_rollback_event_is_written_with_the_status(
+    world: World,
+) -> None:
+    trouble = handle(world)
+    trouble["a"] = ValueError("no stock")
+    [event] = world.write("a")
+    drain(world.consumer())
+    assert world.downstream.inbox() == {"MAX_RECONSUMED": 1}
+    [row] = world.downstream.rows(
+        "SELECT event_type, topic, tx_kind, key, causation_id, causation_source, payload, status "
+        "FROM shield_outbox"
+    )
+    assert row[:6] == ("orders.placed", "orders.placed", "ROLLBACK", "a", event.id, "orders")
+    assert "no stock" in row[6]
+    assert row[7] == "INIT"
+    assert world.downstream.effects() == []
+
+
+def test_giving_up_fails_as_a_whole_when_the_rollback_event_cannot_be_written(
+    world: World,
+) -> None:
+    trouble = handle(world)
+    trouble["a"] = ValueError("no stock")
+    world.write("a")
+    world.downstream.execute("ALTER TABLE shield_outbox RENAME TO away")
+    consumer = world.consumer()
+    with pytest.raises(Exception, match="shield_outbox"):
+        drain(consumer)
+    assert world.downstream.inbox() == {"PROCESSING": 1}
+    world.downstream.execute("ALTER TABLE away RENAME TO shield_outbox")
+    world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
+    drain(consumer)
+    assert world.downstream.inbox() == {"MAX_RECONSUMED": 1}
+    assert world.downstream.outbox() == {"INIT": 1}
+    [(attempts,)] = world.downstream.rows("SELECT attempts FROM shield_inbox")
+    assert attempts == QUICK.max_attempts
+
+
+def test_a_refusal_is_given_up_at_once(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = Refused("not sold any more")
+    world.write("a")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.REFUSED: 1}
+
+
+def test_a_payload_of_another_shape_is_given_up_at_once(world: World) -> None:
+    @dataclass
+    class Placed:
+        customer: str
+
+    world.downstream.app.consumer("stock").handles("orders.placed", payload=Placed, retry=SLOW)(
+        effect("reserved")
+    )
+    world.write("a")
+    done = world.consumer().run_once()
+    assert done.verdicts == {Verdict.REFUSED: 1}
+    [(reason,)] = world.downstream.rows("SELECT last_error FROM shield_inbox")
+    assert "payload.customer" in reason
+
+
+def test_the_attempt_of_a_dead_process_counts_and_another_worker_takes_over(world: World) -> None:
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=QUICK)
+    def die(session: Session, event: Event) -> None:
+        raise SystemExit  # as kill -9 would: nothing of shieldtx runs after it
+
+    world.write("a")
+    # The first attempt is one of a batch: nobody knows who killed it, so it has one run more.
+    for attempt in (1, *range(1, QUICK.max_attempts + 1)):
+        with pytest.raises(SystemExit):
+            world.consumer().run_once()
+        rows = world.downstream.rows("SELECT status, attempts FROM shield_inbox")
+        assert rows == [("PROCESSING", attempt)]
+        assert world.consumer().run_once().verdicts == {}  # the lease is on
+        world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
+    drain(world.consumer())
+    assert world.downstream.inbox() == {"MAX_RECONSUMED": 1}
+
+
+def test_a_zombie_handler_has_no_effect_after_a_takeover(world: World) -> None:
+    consumers: list[Consumer] = []
+    runs: list[int] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW, alone=True)
+    def reserve(session: Session, event: Event) -> None:
+        effect("reserved")(session, event)
+
+    store = world.consumer()._store
+    begin = store.start_attempt
+
+    def stall(*args: Any, **more: Any) -> Any:
+        attempt = begin(*args, **more)
+        runs.append(1)
+        if len(runs) == 1:
+            world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
+            consumers.append(world.consumer())
+            drain(consumers[0])
+        return attempt
+
+    zombie = world.consumer()
+    zombie._store.start_attempt = stall  # type: ignore[method-assign]
+    zombie._inbox._store.start_attempt = stall  # type: ignore[method-assign]
+    world.write("a")
+    done = zombie.run_once()
+    assert done.verdicts == {Verdict.LOST: 1}
+    assert world.downstream.effects() == ["a"]
+
+
+def test_a_batch_that_cannot_be_stored_is_delivered_again(world: World) -> None:
+    handle(world)
+    world.write("a", "b")
+    consumer = world.consumer()
+    world.downstream.execute("ALTER TABLE shield_inbox RENAME TO away")
+    with pytest.raises(Exception, match="shield_inbox"):
+        consumer.run_once()
+    world.downstream.execute("ALTER TABLE away RENAME TO shield_inbox")
+    drain(consumer)
+    assert sorted(world.downstream.effects()) == ["a", "b"]
+
+
+def test_an_undecodable_record_is_parked_with_its_bytes_and_the_partition_goes_on(
+    world: World,
+) -> None:
+    handle(world)
+    bad = Record(
+        topic="orders.placed.commit", key=b"a", value=b"\xff\x00", headers=(("x", b"\xfe"),)
+    )
+    world.wire.publisher().publish([bad], timeout=5)
+    world.write("a")
+    done = world.consumer().run_once()
+    assert (done.parked, done.fresh) == (1, 1)
+    assert world.downstream.effects() == ["a"]
+    [(value, headers, reason)] = world.downstream.rows(
+        "SELECT record_value, record_headers, reason FROM shield_parked"
+    )
+    assert bytes(value) == b"\xff\x00"
+    assert headers == '[["x", "/g=="]]'
+    assert reason
+
+
+def test_another_event_with_a_business_key_seen_before_is_parked_not_dropped(world: World) -> None:
+    handle(world)
+    world.write("a", biz_key="order-1")
+    consumer = world.consumer()
+    drain(consumer)
+    world.upstream.execute("DELETE FROM shield_outbox")  # purged: the upstream no longer knows it
+    world.write("a", biz_key="order-1")
+    done = consumer.run_once()
+    assert (done.fresh, done.duplicates, done.parked) == (0, 0, 1)
+    [(reason,)] = world.downstream.rows("SELECT reason FROM shield_parked")
+    assert "order-1" in reason
+
+
+def test_events_of_types_without_a_handler_are_passed_over(world: World) -> None:
+    world.upstream.app.declare("orders.noted", topic="orders.placed")
+    handle(world)
+    with world.upstream.transaction() as session:
+        world.upstream.app.outbox.add(session, Event(type="orders.noted", key="a"))
+    drain(world.relay)
+    done = world.consumer().run_once()
+    assert (done.ignored, done.fresh) == (1, 0)
+
+
+def test_interceptors_wrap_the_handler_in_the_order_they_were_added(world: World) -> None:
+    calls: list[str] = []
+    group = world.downstream.app.consumer("stock")
+
+    @group.intercepts
+    def outer(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        calls.append("outer in")
+        proceed()
+        calls.append("outer out")
+
+    @group.intercepts
+    def inner(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        calls.append("inner in")
+        proceed()
+        calls.append("inner out")
+
+    @group.handles("orders.placed")
+    def reserve(session: Session, event: Event) -> None:
+        calls.append("handler")
+
+    world.write("a")
+    drain(world.consumer())
+    assert calls == ["outer in", "inner in", "handler", "inner out", "outer out"]
+
+
+def test_an_event_written_in_a_handler_is_in_its_transaction_and_names_its_cause(
+    world: World,
+) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved")
+    fail = [True]
+
+    @app.consumer("stock").handles("orders.placed", retry=QUICK)
+    def reserve(session: Session, event: Event) -> None:
+        app.outbox.add(session, Event(type="stock.reserved", key=event.key))
+        if fail.pop() if fail else False:
+            raise ValueError("after the event was added")
+
+    [event] = world.write(
+        "a", traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    )
+    drain(world.consumer())
+    rows = world.downstream.rows(
+        "SELECT event_type, causation_id, causation_source, traceparent FROM shield_outbox"
+    )
+    assert rows == [("stock.reserved", event.id, "orders", event.traceparent)]
+
+
+def test_two_workers_of_a_group_share_the_work_without_double_effects(
+    world: World, eventually: Callable[..., None]
+) -> None:
+    handle(world)
+    world.write(*(f"key-{n % 7}" for n in range(50)))
+    one, two = world.consumer(), world.consumer()
+    drain(one, two)
+    assert len(world.downstream.effects()) == 50
+    assert world.downstream.inbox() == {"PROCESSED": 50}
+
+
+def test_the_database_clock_decides_when_a_retry_is_due(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("not yet")
+    world.write("a")
+    drain(world.consumer())
+    [(seconds,)] = world.downstream.rows(
+        "SELECT extract(epoch FROM due_at - now())::float FROM shield_inbox"
+    )
+    assert 3590 < seconds <= 3600
+
+
+def test_a_stopped_worker_leaves_the_rest_in_the_inbox(world: World) -> None:
+    handle(world)
+    world.write("a", "b", "c")
+    stopped = world.downstream.app.consumer_worker(
+        "stock", stopping=lambda: sum(world.downstream.inbox().values()) > 0
+    )
+    stopped.run_once()
+    rows = world.downstream.rows("SELECT status, attempts, lease_token FROM shield_inbox")
+    assert rows == [("PROCESSING", 0, None)] * 3
+    drain(world.consumer())
+    assert len(world.downstream.effects()) == 3
+
+
+def test_full_batches_keep_nobody_from_looking_at_what_is_due(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("not yet")
+    world.write("a")
+    now = [0.0]
+    consumer = world.consumer()
+    consumer._clock = lambda: now[0]
+    consumer._settings = ConsumerSettings(batch_size=2)
+    drain(consumer)
+    trouble.clear()
+    world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
+    world.write(*"bcdefghijk")
+    # The first look is due, and the next one when as much time has gone by as without records.
+    consumer.run_once()
+    assert "a" in world.downstream.effects()
+    looks: list[float] = []
+    look = consumer._store.due
+
+    def note(*args: Any, **more: Any) -> Any:
+        looks.append(now[0])
+        return look(*args, **more)
+
+    consumer._store.due = note  # type: ignore[method-assign]
+    for seconds in (0.0, 0.1, 0.1, 0.1):
+        now[0] += seconds
+        assert consumer.run_once().records == 2
+    drain(consumer)
+    assert looks[:2] == [0.0, pytest.approx(0.2)]
+    assert len(world.downstream.effects()) == 11
+
+
+def test_a_handler_that_is_gone_leaves_its_events_waiting(world: World) -> None:
+    trouble = handle(world, SLOW)
+    trouble["a"] = ValueError("not yet")
+    world.write("a")
+    drain(world.consumer())
+    del world.downstream.app.groups["stock"]
+    world.downstream.app.consumer("stock").handles("orders.cancelled")(effect("cancelled"))
+    world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
+    make_topics(world.downstream)
+    assert not world.consumer().run_once().verdicts
+    assert world.downstream.rows("SELECT attempts FROM shield_inbox") == [(1,)]
+
+
+def test_the_sequence_of_arrival_is_the_order_of_the_batch(world: World) -> None:
+    handle(world)
+    world.write(*("same" for _ in range(30)))
+    drain(world.consumer())
+    rows = world.downstream.rows("SELECT payload FROM shield_inbox ORDER BY seq")
+    assert [row[0] for row in rows] == [f'{{"n":{n}}}' for n in range(30)]

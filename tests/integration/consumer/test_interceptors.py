@@ -1,0 +1,98 @@
+"""What an interceptor writes around `proceed()` belongs to the event like the effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from shieldtx import Event, RetryPolicy
+from shieldtx.consumer.event_processor import Verdict
+from tests.support.service import Service, drain, make_topics
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+class Base(DeclarativeBase):
+    """The tables of this module."""
+
+
+class Note(Base):
+    """What was written for an event, and how many events were counted."""
+
+    __tablename__ = "note"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    counted: Mapped[int] = mapped_column(default=0)
+
+
+@pytest.fixture
+def stock(make_service: Callable[..., Service]) -> Service:
+    orders, stock = make_service("orders"), make_service("stock")
+    orders.app.declare("orders.placed")
+    make_topics(orders)
+    Base.metadata.create_all(stock.engine)
+    stock.execute("INSERT INTO note VALUES ('all', 0)")
+    with orders.transaction() as session:
+        for key in "abc":
+            orders.app.outbox.add(session, Event(type="orders.placed", key=key))
+    drain(orders.relay())
+    return stock
+
+
+def notes(stock: Service) -> list[str]:
+    return [name for (name,) in stock.rows("SELECT name FROM note WHERE name <> 'all' ORDER BY 1")]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+def test_what_is_written_behind_the_handler_is_committed(stock: Service, alone: bool) -> None:
+    group, kept = stock.app.consumer("stock"), []
+
+    @group.intercepts
+    def audit(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        everything = session.get(Note, "all")
+        proceed()
+        session.add(Note(name=f"audited {event.key}"))
+        assert everything is not None
+        everything.counted += 1
+
+    @group.handles("orders.placed", alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        # Kept, so that the session knows an object of each event when its turn ends.
+        kept.append(Note(name=f"reserved {event.key}"))
+        session.add(kept[-1])
+
+    drain(stock.app.consumer_worker("stock"))
+    audited, reserved = ([f"{what} {key}" for key in "abc"] for what in ("audited", "reserved"))
+    assert notes(stock) == audited + reserved
+    assert stock.rows("SELECT counted FROM note WHERE name = 'all'") == [(3,)]
+
+
+def test_an_event_written_behind_the_handler_is_published(stock: Service) -> None:
+    stock.app.declare("stock.audited")
+    group = stock.app.consumer("stock")
+
+    @group.intercepts
+    def audit(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        proceed()
+        stock.app.outbox.add(session, Event(type="stock.audited", key=event.key))
+
+    group.handles("orders.placed")(lambda session, event: None)
+    drain(stock.app.consumer_worker("stock"))
+    written = stock.rows("SELECT key, causation_id IS NOT NULL FROM shield_outbox ORDER BY seq")
+    assert written == [("a", True), ("b", True), ("c", True)]
+
+
+def test_what_fails_behind_the_handler_is_the_fault_of_its_event_alone(stock: Service) -> None:
+    group = stock.app.consumer("stock")
+
+    @group.intercepts
+    def audit(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        proceed()
+        # The name of the first one is taken.
+        session.add(Note(name="all" if event.key == "a" else f"audited {event.key}"))
+
+    group.handles("orders.placed", retry=ONCE)(lambda session, event: None)
+    verdicts = stock.app.consumer_worker("stock").run_once().verdicts
+    assert verdicts == {Verdict.REFUSED: 1, Verdict.APPLIED: 2}
+    assert notes(stock) == ["audited b", "audited c"]

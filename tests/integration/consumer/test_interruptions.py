@@ -1,0 +1,134 @@
+"""Errors that no `except Exception` stops, in the middle of a pass: they end the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.orm import Session
+
+from shieldtx import Event
+from shieldtx.app.workers import consumer_worker, relay_worker
+from shieldtx.hooks.hooks import SendContext
+from shieldtx.ports import Outcome, Record
+from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
+
+BATCH = 4
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    service = make_service("orders", relay_batch_size=BATCH)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    return service
+
+
+def write(service: Service, *payloads: int) -> None:
+    with service.transaction() as session:
+        for number in payloads:
+            service.app.outbox.add(session, Event(type="things.happened", key="k", payload=number))
+
+
+def payloads(wire: Wire) -> list[int]:
+    """What was sent, without what was sent again."""
+    return list(dict.fromkeys(int(record.value or b"") for record in wire.published))
+
+
+class Once:
+    """Raises an error at its first call."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+        self.calls = 0
+
+    def __call__(self, _context: SendContext) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=str)
+@pytest.mark.parametrize("backlog", [3, 3 * BATCH], ids=["alone", "beside"])
+def test_an_interrupted_batch_goes_before_what_is_written_later(
+    service: Service, wire: Wire, error: type[BaseException], backlog: int
+) -> None:
+    service.app.hooks.before_send(Once(error))
+    write(service, *range(backlog))
+    relay = service.relay()
+    with pytest.raises(error):
+        relay.run_once()
+    write(service, backlog)
+    drain(relay)
+    assert payloads(wire) == list(range(backlog + 1))
+    assert service.outbox() == {"PROCESSED": backlog + 1}
+
+
+def test_what_was_sent_before_an_interruption_counts_as_perhaps_delivered(
+    service: Service, wire: Wire
+) -> None:
+    service.app.hooks.after_send(Once(SystemExit))
+    write(service, 1)
+    relay = service.relay()
+    with pytest.raises(SystemExit):
+        relay.run_once()
+    relay.close()
+    assert service.rows("SELECT status, attempts, unconfirmed FROM shield_outbox") == [
+        ("INIT", 0, True)
+    ]
+
+
+def test_an_interrupted_local_rollback_comes_before_later_events(
+    service: Service, wire: Wire
+) -> None:
+    runs = []
+
+    @service.app.local_rollback("things.happened")
+    def undo(session: Session, event: Event) -> None:
+        runs.append(event.id)
+        if len(runs) == 1:
+            raise SystemExit
+
+    def reject_the_first(record: Record) -> object:
+        return answer(Outcome.REJECTED) if record.value == b"0" else None
+
+    wire.fate = reject_the_first
+    write(service, 0, 1)
+    relay = service.relay()
+    with pytest.raises(SystemExit):
+        relay.run_once()
+    drain(relay)
+    assert len(runs) == 2
+    assert service.outbox() == {"FAILED": 1, "PROCESSED": 1}
+
+
+def test_a_hook_that_exits_ends_the_relay_with_its_status(service: Service, wire: Wire) -> None:
+    @service.app.hooks.before_send
+    def exit_(context: SendContext) -> None:
+        raise SystemExit(3)
+
+    write(service, 1, 2)
+    assert relay_worker(service.app).run() == 3
+    assert service.outbox() == {"INIT": 2}
+    assert service.rows("SELECT count(*) FROM shield_shard WHERE owner IS NOT NULL") == [(0,)]
+    assert not wire.published
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["in a batch", "alone"])
+def test_a_handler_that_exits_ends_the_consumer_and_leaves_its_reason(
+    make_service: Callable[..., Service], service: Service, *, alone: bool
+) -> None:
+    downstream = make_service("stock")
+
+    @downstream.app.consumer("stock").handles("things.happened", retry=QUICK, alone=alone)
+    def exit_(session: Session, event: Event) -> None:
+        raise SystemExit(4)
+
+    write(service, 1)
+    drain(service.relay())
+    assert consumer_worker(downstream.app, "stock").run() == 4
+    [(status, attempts, reason)] = downstream.rows(
+        "SELECT status, attempts, last_error FROM shield_inbox"
+    )
+    assert (status, attempts) == ("PROCESSING", 1)
+    assert "SystemExit: 4" in reason

@@ -1,0 +1,306 @@
+"""Rollbacks and the purge: what a compensation needs stays, and what is gone is not silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from shieldtx import Event, RetryPolicy, TxKind
+from shieldtx.brokers import cloudevents
+from shieldtx.consumer.event_processor import Verdict
+from shieldtx.domain.events import Envelope, age_of, new_event_id
+from shieldtx.ports import Arrival, ReceivedRecord
+from tests.support.service import Service, as_received, effect, make_topics
+
+Make = Callable[..., Service]
+GROUP, TYPE = "shipping", "orders.placed"
+MONTH = timedelta(days=30)
+
+
+def old_id(ago: timedelta = MONTH) -> UUID:
+    return UUID(int=new_event_id().int - (int(ago.total_seconds() * 1000) << 80))
+
+
+def _next_id(event: Envelope) -> UUID:
+    """An id of the same millisecond."""
+    return UUID(int=event.id.int ^ 1)
+
+
+class Undoing:
+    """A service whose group handles and compensates, a month after everything happened."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.trouble: list[Exception] = []
+        service.app.declare(TYPE)
+        self.group = service.app.consumer(GROUP)
+        self.group.compensates(TYPE, retry=RetryPolicy(max_attempts=1))(self._undo)
+        make_topics(service)
+
+    def _undo(self, session: Any, event: Event) -> None:
+        if self.trouble:
+            raise self.trouble[0]
+        effect("undone")(session, event)
+
+    def write(self, **more: Any) -> Envelope:
+        """Write an event of the service's own, sent long ago."""
+        event = _envelope(GROUP, **more)
+        with self.service.transaction() as session:
+            self.service.app.outbox.add_envelope(session, event)
+        self.service.execute("UPDATE shield_outbox SET status = 'PROCESSED'")
+        self._age("shield_outbox")
+        return event
+
+    def work(self, envelope: Envelope) -> Verdict:
+        """Receive an event and give it its turn."""
+        worker = self.service.app.consumer_worker(GROUP)
+        received = as_received(cloudevents.encode(envelope, ""))
+        worker._store.receive(GROUP, [Arrival(envelope=envelope, record=received)], [])
+        verdict = worker._inbox.work(envelope)
+        self._age("shield_inbox")
+        return verdict
+
+    def replay(self, rollback: Envelope) -> Verdict:
+        """Replay a DEAD rollback, as an operator does."""
+        self.service.execute(
+            "UPDATE shield_inbox SET status = 'PROCESSING', attempts = 0, settled_at = NULL"
+            " WHERE status = 'DEAD'"
+        )
+        return self.service.app.consumer_worker(GROUP)._inbox.work(rollback)
+
+    def purge(self) -> None:
+        housekeeping = self.service.app.housekeeping()
+        while housekeeping.run_once().removed:
+            pass
+
+    def rows(self, table: str) -> list[tuple[str, str]]:
+        return self.service.rows(f"SELECT tx_kind, status FROM {table} ORDER BY 1, 2")
+
+    def reason(self) -> str:
+        [(reason,)] = self.service.rows("SELECT last_error FROM shield_inbox WHERE status = 'DEAD'")
+        return str(reason)
+
+    def _age(self, table: str) -> None:
+        self.service.execute(
+            f"UPDATE {table} SET settled_at = '2020-01-01 00:00:00.000000' "
+            "WHERE status NOT IN ('INIT', 'PROCESSING')"
+        )
+
+
+def _envelope(by: str, kind: TxKind = TxKind.COMMIT, **more: Any) -> Envelope:
+    return Envelope(
+        **{
+            "id": old_id(),
+            "type": TYPE,
+            "source": by,
+            "topic": TYPE,
+            "payload": "null",
+            "time": datetime.now(UTC),
+            "kind": kind,
+            "key": "a",
+        }
+        | more
+    )
+
+
+def rollback_of(event: Envelope, **more: Any) -> Envelope:
+    cause = {"causation_id": event.id, "causation_source": event.source}
+    return _envelope("stock", TxKind.ROLLBACK, **cause | more)
+
+
+@pytest.fixture
+def undoing(make_service: Make) -> Undoing:
+    return Undoing(make_service(GROUP))
+
+
+def test_an_id_tells_its_age_where_it_is_a_uuid7() -> None:
+    now = datetime.now(UTC).timestamp()
+    age = age_of(old_id(), now)
+    assert age is not None
+    assert abs(age - MONTH) < timedelta(minutes=1)
+    assert age_of(UUID(int=old_id().int & ~(0xF << 76)), now) is None
+
+
+def test_the_event_of_a_dead_compensation_survives_its_retention(undoing: Undoing) -> None:
+    undoing.trouble.append(RuntimeError("bank away"))
+    event = undoing.write()
+    rollback = rollback_of(event)
+    assert undoing.work(rollback) is Verdict.DEAD
+    undoing.purge()
+    assert undoing.rows("shield_outbox") == [("COMMIT", "PROCESSED")]
+    undoing.trouble.clear()
+    assert undoing.replay(rollback) is Verdict.COMPENSATED
+    undoing._age("shield_inbox")
+    undoing.purge()
+    undoing.purge()
+    assert undoing.rows("shield_outbox") == undoing.rows("shield_inbox") == []
+
+
+def test_the_event_of_a_rollback_that_waits_survives_its_retention(undoing: Undoing) -> None:
+    event = undoing.write()
+    undoing.group.handles(TYPE)(effect("shipped"))
+    foreign = _envelope("orders")
+    assert undoing.work(foreign) is Verdict.APPLIED
+    for taken_back in (event, foreign):
+        worker = undoing.service.app.consumer_worker(GROUP)
+        rollback = rollback_of(taken_back)
+        record = ReceivedRecord(topic="t", partition=0, offset=0, key=None, value=b"")
+        worker._store.receive(GROUP, [Arrival(envelope=rollback, record=record)], [])
+    undoing.purge()
+    assert undoing.rows("shield_outbox") == [("COMMIT", "PROCESSED")]
+    assert ("COMMIT", "PROCESSED") in undoing.rows("shield_inbox")
+
+
+def test_a_received_event_is_kept_for_its_own_groups_rollback_only(undoing: Undoing) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    undoing.trouble.append(RuntimeError("carrier away"))
+    event, other = _envelope("orders"), _envelope("orders")
+    assert [undoing.work(event), undoing.work(other)] == [Verdict.APPLIED] * 2
+    rollback = rollback_of(event)
+    assert undoing.work(rollback) is Verdict.DEAD
+    undoing.purge()
+    assert undoing.rows("shield_inbox") == [("COMMIT", "PROCESSED"), ("ROLLBACK", "DEAD")]
+    undoing.trouble.clear()
+    assert undoing.replay(rollback) is Verdict.COMPENSATED
+    assert undoing.service.effects("undone") == ["a"]
+
+
+def test_a_note_of_a_compensation_stays_while_another_rollback_may_follow(
+    undoing: Undoing,
+) -> None:
+    undoing.trouble.append(RuntimeError("bank away"))
+    event = undoing.write()
+    first = rollback_of(event)
+    assert undoing.work(first) is Verdict.DEAD
+    undoing.trouble.clear()
+    assert undoing.work(rollback_of(event, source="billing")) is Verdict.COMPENSATED
+    undoing.purge()
+    assert undoing.replay(first) is Verdict.MOOT
+    assert undoing.service.effects("undone") == ["a"]
+
+
+def test_a_rollback_of_a_purged_event_is_dead_with_its_reason(undoing: Undoing) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("orders")
+    assert undoing.work(event) is Verdict.APPLIED
+    undoing.purge()
+    assert undoing.rows("shield_inbox") == []
+    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert f"comes too late: event {event.id} of orders is 30 days old" in undoing.reason()
+
+
+def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
+    undoing: Undoing,
+) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("orders")
+    rollback = rollback_of(event)
+    assert undoing.work(rollback) is Verdict.DEAD
+    assert undoing.work(event) is Verdict.HELD
+    undoing.purge()
+    assert undoing.rows("shield_inbox") == [("COMMIT", "FENCED"), ("ROLLBACK", "DEAD")]
+    assert undoing.replay(rollback) is Verdict.DEAD
+    assert "comes too late" in undoing.reason()
+    assert undoing.service.effects() == []
+
+
+def test_a_rollback_of_a_young_event_that_has_not_come_is_moot(undoing: Undoing) -> None:
+    event = _envelope("orders", id=old_id(timedelta(days=10)))
+    assert undoing.work(rollback_of(event)) is Verdict.MOOT
+
+
+def test_an_event_is_its_services_own_whatever_the_service_is_called_now(
+    make_service: Make,
+) -> None:
+    undoing = Undoing(make_service(GROUP))
+    event = undoing.write(source="the-old-name")
+    assert undoing.work(rollback_of(event, causation_source="somebody-else")) is Verdict.DEAD
+    assert undoing.work(rollback_of(event)) is Verdict.COMPENSATED
+
+
+def test_the_cause_of_an_event_in_the_outbox_survives_its_retention(undoing: Undoing) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    cause = _envelope("orders")
+    assert undoing.work(cause) is Verdict.APPLIED
+    event = undoing.write(causation_id=cause.id, causation_source="orders")
+    undoing.service.execute("UPDATE shield_outbox SET status = 'INIT', settled_at = NULL")
+    undoing.purge()
+    assert undoing.rows("shield_inbox") == [("COMMIT", "PROCESSED")]
+    assert undoing.work(rollback_of(event)) is Verdict.COMPENSATED
+    passed_on = undoing.service.rows(
+        "SELECT causation_source FROM shield_outbox WHERE tx_kind = 'ROLLBACK'"
+    )
+    assert passed_on == [("orders",)]
+
+
+def test_a_chain_whose_cause_is_gone_is_not_cut_in_silence(undoing: Undoing) -> None:
+    event = undoing.write(causation_id=old_id(), causation_source="orders")
+    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert "which is 30 days old and was perhaps purged here" in undoing.reason()
+    assert undoing.service.effects("undone") == []
+
+
+def test_a_cause_that_was_never_received_ends_its_chain(undoing: Undoing) -> None:
+    event = undoing.write(causation_id=old_id(timedelta(days=1)), causation_source="orders")
+    assert undoing.work(rollback_of(event)) is Verdict.COMPENSATED
+
+
+def test_an_event_that_a_compensation_wrote_can_be_taken_back_however_old_it_is(
+    undoing: Undoing,
+) -> None:
+    first = undoing.write()
+    rollback = rollback_of(first)
+    assert undoing.work(rollback) is Verdict.COMPENSATED
+    second = undoing.write(id=_next_id(first), causation_id=rollback.id, causation_source="stock")
+    assert undoing.work(rollback_of(second, id=_next_id(rollback))) is Verdict.COMPENSATED
+    # The chain ends there: nothing takes a rollback back.
+    assert undoing.service.effects("undone") == ["a", "a"]
+    assert undoing.service.rows("SELECT 1 FROM shield_outbox WHERE tx_kind = 'ROLLBACK'") == []
+
+
+def test_the_rollback_that_caused_an_event_is_kept_as_long_as_that_event(
+    undoing: Undoing,
+) -> None:
+    first = undoing.write()
+    rollback = rollback_of(first)
+    assert undoing.work(rollback) is Verdict.COMPENSATED
+    second = undoing.write(id=_next_id(first), causation_id=rollback.id, causation_source="stock")
+    undoing.service.execute(
+        "UPDATE shield_outbox SET status = 'INIT', settled_at = NULL WHERE event_id = :id",
+        id=second.id,
+    )
+    undoing.purge()
+    undoing.purge()
+    assert undoing.rows("shield_outbox") == [("COMMIT", "INIT")]
+    assert undoing.rows("shield_inbox") == [("ROLLBACK", "PROCESSED")]
+    undoing.service.execute("UPDATE shield_outbox SET status = 'PROCESSED'")
+    undoing._age("shield_outbox")
+    undoing.purge()
+    undoing.purge()
+    assert undoing.rows("shield_outbox") == undoing.rows("shield_inbox") == []
+
+
+def test_the_rollback_of_an_applied_event_whose_id_tells_no_age_waits_for_an_operator(
+    undoing: Undoing,
+) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("a producer in Java", id=uuid4())
+    assert undoing.work(event) is Verdict.APPLIED
+    undoing.purge()
+    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert "no UUIDv7" in undoing.reason()
+    assert undoing.service.effects() == ["a"]
+
+
+def test_an_event_whose_rollback_came_first_has_no_effect_whatever_its_id(
+    undoing: Undoing,
+) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("a producer in Java", id=uuid4())
+    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    undoing.work(event)
+    assert undoing.service.effects() == []

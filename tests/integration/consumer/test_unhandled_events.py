@@ -1,0 +1,90 @@
+"""Received events that no handler is for any more: counted, logged, and in the way of no other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from shieldtx import Event, RetryPolicy
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.unhandled import LOOK_EVERY, UnhandledEvents
+from tests.support.service import Service, drain, effect, make_topics
+
+Make = Callable[..., Service]
+BATCH = 5
+PATIENT = RetryPolicy(max_attempts=50, first=timedelta(0), longest=timedelta(0), jitter=0)
+
+
+class FirstTry:
+    """A handler whose first attempt at each event fails."""
+
+    def __init__(self) -> None:
+        self.tried: set[str] = set()
+        self.may_succeed = False
+
+    def __call__(self, session: object, event: Event) -> None:
+        if not self.may_succeed or event.key not in self.tried:
+            self.tried.add(event.key)
+            raise RuntimeError("not yet")
+        effect("applied")(session, event)
+
+
+def _consumer(service: Service, *event_types: str, handler: FirstTry) -> Consumer:
+    service.app.groups.clear()
+    group = service.app.consumer("stock")
+    for event_type in event_types:
+        group.handles(event_type, retry=PATIENT)(handler)
+    return service.app.consumer_worker("stock")
+
+
+def test_a_removed_handlers_events_starve_no_retry(
+    make_service: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = make_service("orders", consumer_batch_size=BATCH)
+    service.app.declare("old")
+    service.app.declare("new")
+    handler = FirstTry()
+    before = _consumer(service, "old", "new", handler=handler)
+    make_topics(service)
+    with service.transaction() as session:
+        events = [Event(type="old", key=f"o{n}") for n in range(3 * BATCH)]
+        service.app.outbox.add_all(session, events)
+    relay = service.relay()
+    drain(relay)
+    while len(service.rows("SELECT 1 FROM shield_inbox WHERE attempts > 0")) < 3 * BATCH:
+        before.run_once()
+    before.close()
+
+    now = _consumer(service, "new", handler=handler)
+    handler.may_succeed = True
+    with service.transaction() as session:
+        service.app.outbox.add_all(session, [Event(type="new", key=f"n{n}") for n in range(3)])
+    drain(relay)
+    with caplog.at_level(logging.WARNING):
+        drain(now)
+    assert sorted(service.effects("applied")) == ["n0", "n1", "n2"]
+    [line] = {r.getMessage() for r in caplog.records if r.name == "shieldtx.consumer.unhandled"}
+    assert line.startswith("no handler for COMMIT of old in group stock: 15 received events wait")
+
+
+def test_they_are_logged_once_a_minute(
+    make_service: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Store:
+        looks = 0
+
+        def unhandled(self, *_: object, **__: object) -> dict[tuple[str, str], int]:
+            self.looks += 1
+            return {("old", "COMMIT"): 3}
+
+    service, store, now = make_service("orders"), Store(), [0.0]
+    group = service.app.consumer("stock")
+    events = UnhandledEvents(group=group, store=store, clock=lambda: now[0])
+    for moment in (0.0, 0.1, LOOK_EVERY - 1, LOOK_EVERY, LOOK_EVERY + 1):
+        now[0] = moment
+        events.look()
+    assert store.looks == 2
+    assert len([r for r in caplog.records if r.name == "shieldtx.consumer.unhandled"]) == 2

@@ -1,0 +1,191 @@
+"""Half messages among the claims: found when they are committed, in the order of their commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, Update, create_engine, text, update
+
+from shieldtx import LocalOutcome, OutboxStatus
+from shieldtx.ports import Settlement
+from shieldtx.ports.half_messages import CheckPlan, Preparation
+from shieldtx.store.dialects import PostgresDialect
+from shieldtx.store.half_ends import HalfEnds
+from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.statements import half_messages as sql
+from tests.conftest import Eventually
+from tests.integration.relay.test_low_water_mark import SHARDS, Line, Play, _envelope
+
+
+@pytest.fixture
+def line(migrated_url: str) -> Iterator[Line]:
+    engine = create_engine(migrated_url, pool_size=20)
+    yield Line(engine)
+    engine.dispose()
+
+
+def halves(line: Line) -> SqlHalfStore:
+    return SqlHalfStore(line.engine, line.tables, shards=SHARDS, plan=CheckPlan())
+
+
+def prepare(line: Line, key: str) -> UUID:
+    envelope = _envelope(key)
+    halves(line).prepare([Preparation(envelope=envelope)])
+    return envelope.id
+
+
+def begin_commit(line: Line, half: UUID) -> Connection:
+    """Commit a half message in a transaction that stays open."""
+    connection = line.engine.connect()
+    ends = HalfEnds(line.tables, PostgresDialect())
+    ends.locked(connection, [half])
+    ends.end(connection, [half], OutboxStatus.HALF, LocalOutcome.COMMIT)
+    return connection
+
+
+def number_of(line: Line, event_id: UUID) -> int:
+    query = text("SELECT seq FROM shield_outbox WHERE event_id = :id")
+    with line.engine.connect() as connection:
+        return int(connection.execute(query, {"id": event_id}).scalar_one())
+
+
+def test_a_late_commit_is_found_at_once_though_the_mark_has_passed_its_prepare(line: Line) -> None:
+    half = prepare(line, "k")
+    mark = line.let_the_mark_follow()
+    assert mark > number_of(line, half)
+    halves(line).resolve([half], LocalOutcome.COMMIT)
+    assert line.mark > 0, "the next claim does not look from the beginning"
+    assert number_of(line, half) > mark
+    assert line.take() == [half]
+
+
+def test_half_messages_do_not_hold_the_mark(line: Line) -> None:
+    prepare(line, "k")
+    assert line.let_the_mark_follow() > 0
+
+
+def test_a_commit_in_flight_holds_the_mark_so_that_nothing_overtakes_it(line: Line) -> None:
+    half = prepare(line, "k")
+    slow = begin_commit(line, half)
+    line.let_the_mark_follow()
+    slow.commit()
+    slow.close()
+    [second] = line.write("k")
+    assert line.take() == [half, second]
+
+
+def test_a_commit_that_waited_for_another_has_its_number_from_after_the_wait(line: Line) -> None:
+    half = prepare(line, "k")
+    first = begin_commit(line, half)
+    first.rollback()
+    first.close()
+    [written] = line.write("k")
+    halves(line).resolve([half], LocalOutcome.COMMIT)
+    assert line.take() == [written, half]
+
+
+def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
+    line: Line, eventually: Eventually
+) -> None:
+    half = prepare(line, "k")
+    with line.engine.connect() as other, ThreadPoolExecutor(1) as thread:
+        HalfEnds(line.tables, PostgresDialect()).locked(other, [half])
+        word = thread.submit(halves(line).resolve, [half], LocalOutcome.COMMIT)
+        eventually(lambda: waits_for_a_lock(line), "the word waits")
+        [written] = line.write("k")
+        other.rollback()
+        assert word.result(30) == {half: OutboxStatus.HALF}
+    assert line.take() == [written, half]
+
+
+def waits_for_a_lock(line: Line) -> bool:
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    with line.engine.connect() as connection:
+        return connection.scalar(text(query)) == 1
+
+
+def test_one_that_is_given_back_after_its_commit_goes_before_what_is_behind_it(line: Line) -> None:
+    half = prepare(line, "k")
+    halves(line).resolve([half], LocalOutcome.COMMIT)
+    [second] = line.write("k")
+    claim = line.claim(limit=1)
+    assert [c.envelope.id for c in claim.events] == [half]
+    line.store.settle(claim.token, Settlement(unsent=[half]))
+    assert line.take() == [half, second]
+
+
+def test_claims_beside_half_messages_write_no_index_entry(
+    line: Line, eventually: Eventually
+) -> None:
+    for key in "abc":
+        prepare(line, key)
+    line.write(*"abcdefgh")
+    assert len(line.claim().events) == 8
+    # Closed connections have told what they counted.
+    line.engine.dispose()
+    query = text(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'shield_outbox'"
+    )
+
+    def updates() -> tuple[int, int]:
+        with line.engine.connect() as connection:
+            updated, hot = connection.execute(query).one()
+            return updated, hot
+
+    eventually(lambda: updates()[0] == 8, "the claim is counted")
+    assert updates() == (8, 8)
+
+
+class HalfPlay(Play):
+    """Prepares half messages too, and commits them in transactions that take their time."""
+
+    def __init__(self, line: Line, seed: int) -> None:
+        super().__init__(line, seed)
+        self._halves: list[tuple[str, UUID]] = []
+        self.committed: list[UUID] = []
+
+    def begin(self) -> None:
+        way = self._draw.random()
+        if way < 0.3:
+            key = self._draw.choice("abcd")
+            self._halves.append((key, prepare(self._line, key)))
+        elif way < 0.65:
+            self._begin_commit()
+        else:
+            super().begin()
+
+    def _begin_commit(self) -> None:
+        busy = {key for _, keys, _ in self._open for key in keys}
+        free = [half for half in self._halves if half[0] not in busy]
+        if free and len(self._open) < 3:
+            half = self._draw.choice(free)
+            self._halves.remove(half)
+            key, event_id = half
+            self.committed.append(event_id)
+            self._open.append((begin_commit(self._line, event_id), [key], [event_id]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_order_of_things_lets_an_event_overtake_a_half_message_or_the_other_way_round(
+    line: Line, seed: int
+) -> None:
+    play = HalfPlay(line, seed)
+    assert play.overtaken() == []
+    assert any(half in sent for half in play.committed for sent in play._sent.values())
+
+
+def test_a_commit_that_keeps_the_number_of_its_prepare_is_found_out(line: Line) -> None:
+    right = sql.commit
+
+    def careless(*arguments: Any, **more: Any) -> Update:
+        statement = right(*arguments, **more)
+        others = {c: v for c, v in statement._values.items() if getattr(c, "name", c) != "seq"}
+        return update(statement.table).where(statement.whereclause).values(others)
+
+    with patch.object(sql, "commit", careless):
+        assert any(HalfPlay(line, seed).overtaken() for seed in range(8))

@@ -1,0 +1,212 @@
+"""What a connection to Kafka that fails leaves behind: no socket, no thread."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+
+from shieldtx.brokers.kafka import confluent_producer, connection, kafka_python_producer
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.consumer_patches import Consumer
+from shieldtx.brokers.kafka.network_patches import Network
+from shieldtx.brokers.kafka.producer_client import Connect, ProducerSettings
+from shieldtx.brokers.kafka.publisher import KafkaPublisher
+from shieldtx.brokers.kafka.subscriber import KafkaSubscriber
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
+from shieldtx.embedded import EmbeddedKafka
+from shieldtx.errors import BrokerError, BrokerUnavailable
+from shieldtx.ports import Outcome, Record
+from tests.conftest import KAFKA_THREADS, Eventually, threads_named
+from tests.support.kafka_clients import CLIENTS
+from tests.support.paused_process import frozen
+
+Open = Callable[[KafkaConnection], object]
+
+CONNECTING: dict[str, Open] = {
+    "producer": lambda to: kafka_python_producer.connect(to, ProducerSettings(), within=0.3),
+    "confluent producer": lambda to: confluent_producer.connect(to, ProducerSettings(), within=0.3),
+    "consumer": lambda to: to.open(Consumer, within=0.3, group_id="g", metrics_enabled=False),
+    "admin": lambda to: to.open(KafkaAdminClient, within=0.3),
+}
+
+
+@contextmanager
+def hanging_up(answer: bytes) -> Iterator[int]:
+    """Answer each connection with this and hang up; yield the port."""
+
+    def serve() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                peer, _ = server.accept()
+                with peer, suppress(OSError):
+                    peer.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.fixture(params=["refuses", "is silent", "speaks no TLS"])
+def unusable(request: pytest.FixtureRequest) -> Iterator[KafkaConnection]:
+    """An address at which there is no Kafka that could be used."""
+    if request.param == "speaks no TLS":
+        with hanging_up(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+            yield KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}", security_protocol="SSL")
+        return
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = KafkaConnection(bootstrap_servers=f"127.0.0.1:{server.getsockname()[1]}")
+        if request.param == "is silent":
+            yield connection
+    if request.param == "refuses":
+        yield connection
+
+
+@pytest.fixture
+def rare_collector() -> Iterator[None]:
+    """Without runs of the garbage collector but those that are asked for, almost as in a worker."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def without_collector(rare_collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any run: what has to be closed is closed, and does not wait for one."""
+    monkeypatch.setattr(connection, "_free_failed_clients", lambda: None)
+
+
+def descriptors() -> int:
+    """Count what this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@contextmanager
+def all_taken() -> Iterator[None]:
+    """Let this process have no descriptor left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 1, hard))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in taken:
+            os.close(number)
+
+
+@pytest.mark.parametrize("kind", CONNECTING)
+@pytest.mark.usefixtures("without_collector")
+def test_a_failed_connection_leaves_no_descriptor_and_no_thread(
+    kind: str, unusable: KafkaConnection, eventually: Eventually
+) -> None:
+    def attempt() -> None:
+        with pytest.raises(BrokerError):
+            CONNECTING[kind](unusable)
+
+    attempt()  # what a first attempt loads stays
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(4):
+        attempt()
+    eventually(lambda: descriptors() <= before, f"at most {before} descriptors")
+    eventually(lambda: threading.active_count() <= threads, f"at most {threads} threads")
+
+
+@pytest.mark.parametrize("unusable", ["refuses"], indirect=True)
+@pytest.mark.parametrize("kind", [k for k in CONNECTING if k != "confluent producer"])
+@pytest.mark.usefixtures("rare_collector")
+def test_attempts_that_fail_do_not_pile_up_in_memory(
+    kind: str, unusable: KafkaConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "kafka")  # what pytest captures refers to the clients
+    for _ in range(4):
+        with pytest.raises(BrokerError):
+            CONNECTING[kind](unusable)
+    # The last attempt's is freed by the next.
+    assert sum(isinstance(found, Network) for found in gc.get_objects()) <= 1
+
+
+@pytest.mark.parametrize("unusable", ["refuses"], indirect=True)
+@pytest.mark.parametrize("kind", CONNECTING)
+def test_a_process_without_descriptors_is_told_so(kind: str, unusable: KafkaConnection) -> None:
+    with suppress(BrokerError):
+        CONNECTING[kind](unusable)  # what a first attempt loads from files is there
+    with all_taken(), pytest.raises(BrokerUnavailable, match=r"Too many open files.*ulimit -n"):
+        CONNECTING[kind](unusable)
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[EmbeddedKafka]:
+    """A broker to be frozen."""
+    with EmbeddedKafka() as server:
+        yield server
+
+
+@pytest.fixture
+def topic(fragile: EmbeddedKafka) -> str:
+    topics = KafkaTopics(KafkaConnection(bootstrap_servers=fragile.bootstrap))
+    name = f"t{uuid.uuid4().hex[:8]}"
+    topics.create([name], partitions=4, replication=1)
+    topics.close()
+    return name
+
+
+@pytest.mark.parametrize("connect", CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.usefixtures("without_collector")
+def test_a_client_that_a_frozen_broker_keeps_waiting_leaves_no_descriptor(
+    connect: Connect, fragile: EmbeddedKafka, topic: str, eventually: Eventually
+) -> None:
+    connection = KafkaConnection(bootstrap_servers=fragile.bootstrap)
+    publisher = KafkaPublisher(connection, connect=connect)
+    small, large = (Record(topic, None, b"v" * size, ()) for size in (1, 900_000))
+    publisher.publish([small], timeout=10)
+    publisher.close()
+    eventually(lambda: not threads_named(KAFKA_THREADS), "the client is closed")
+    before = descriptors()
+    for _ in range(3):
+        assert publisher.publish([small], timeout=10)[0].outcome is Outcome.ACKNOWLEDGED
+        with frozen(fragile.pid):
+            # More than the sockets' buffers take: the rest waits in the client.
+            ended = publisher.publish([large] * 20, timeout=0.5)
+        assert ended[0].outcome is Outcome.UNCONFIRMED
+    eventually(lambda: descriptors() <= before, f"at most {before} descriptors")
+
+
+def test_a_member_of_a_group_rests_while_its_heartbeats_are_not_answered(
+    fragile: EmbeddedKafka, topic: str, eventually: Eventually
+) -> None:
+    connection = KafkaConnection(bootstrap_servers=fragile.bootstrap)
+    subscriber = KafkaSubscriber(connection, group=topic, topics=[topic], session_timeout=6)
+
+    def poll() -> bool:
+        subscriber.poll(timeout=0.1, limit=100)
+        return subscriber.has_caught_up()
+
+    try:
+        eventually(poll, "the member has joined")
+        with frozen(fragile.pid):
+            end, used = time.monotonic() + 5, time.process_time()
+            while time.monotonic() < end:
+                subscriber.poll(timeout=0.1, limit=100)
+            used = time.process_time() - used
+    finally:
+        subscriber.close()
+    assert used < 0.6, f"{used:.2f} s of processor time in 5 s without an answer"

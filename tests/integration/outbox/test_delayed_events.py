@@ -1,0 +1,450 @@
+"""Delayed events in the transactions of a service, and beside relays that are after them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from shieldtx import BizKey, Event, EventRefused, Verdict
+from shieldtx.app.workers import relay_worker
+from shieldtx.errors import TransactionRefused
+from shieldtx.ports import Outcome, Record
+from shieldtx.scheduling.worker import Worker
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import claim as claim_sql
+from shieldtx.store.statements import delayed_events as delayed_sql
+from tests.conftest import Eventually
+from tests.support.service import QUICK, Service, Wire, answer, assert_in_time, drain, make_topics
+
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    service = make_service("orders")
+    service.app.declare("orders.unpaid", retry=QUICK)
+    make_topics(service)
+    return service
+
+
+def write(service: Service, key: str = "k", *, biz_key: str | None = None, **due: Any) -> UUID:
+    with service.transaction() as session:
+        event = Event(type="orders.unpaid", key=key, biz_key=biz_key)
+        return service.app.outbox.add(session, event, **due)
+
+
+def sent(wire: Wire) -> list[UUID]:
+    return [UUID(dict(record.headers)["ce_id"].decode()) for record in wire.published]
+
+
+def status(service: Service, event_id: UUID) -> str:
+    [(found,)] = service.rows("SELECT status FROM shield_outbox WHERE event_id = :i", i=event_id)
+    return str(found)
+
+
+def let_all_be_due(service: Service) -> None:
+    """Shift all due times into the past; their order stays."""
+    service.execute("UPDATE shield_outbox SET due_at = due_at - interval '1 year'")
+
+
+# --- in the caller's transaction ------------------------------------------------------------------
+
+
+def test_a_cancel_is_part_of_the_callers_transaction(service: Service) -> None:
+    event_id = write(service, delay=HOUR)
+    with Session(service.engine) as session:
+        session.execute(text("INSERT INTO effects VALUES ('', 'paid', '')"))
+        assert service.app.delayed.cancel(session, event_id)
+        session.rollback()
+    assert (status(service, event_id), service.effects()) == ("INIT", [])
+    assert service.rows("SELECT * FROM shield_audit") == []
+
+    with service.transaction() as session:
+        session.execute(text("INSERT INTO effects VALUES ('', 'paid', '')"))
+        assert service.app.delayed.cancel(session, event_id).verdict is Verdict.DONE
+    assert (status(service, event_id), service.effects()) == ("DISCARDED", ["paid"])
+    assert service.rows("SELECT who, action FROM shield_audit") == [("orders", "cancel")]
+
+
+def test_the_short_form_of_cancelling_is_audited_too(service: Service) -> None:
+    event_id = write(service, delay=HOUR)
+    with service.transaction() as session:
+        assert service.app.outbox.cancel(session, event_id) is True
+        assert service.app.outbox.cancel(session, event_id) is False
+    assert service.rows("SELECT who, action FROM shield_audit") == [("orders", "cancel")]
+
+
+def test_an_event_of_the_same_transaction_can_be_moved_and_called_back(service: Service) -> None:
+    with service.transaction() as session:
+        event = Event(type="orders.unpaid", biz_key="7")
+        service.app.outbox.add(session, event, level=18)
+        name = BizKey("orders.unpaid", "7")
+        assert service.app.delayed.reschedule(session, name, delay=3 * HOUR, who="ann")
+        [waits] = service.app.delayed.waiting(session)
+        assert 2 * HOUR < waits.left <= 3 * HOUR
+        assert service.app.delayed.cancel(session, name)
+        assert service.app.delayed.waiting(session) == []
+    assert service.rows("SELECT who, action FROM shield_audit ORDER BY id") == [
+        ("ann", "reschedule"),
+        ("orders", "cancel"),
+    ]
+
+
+def test_a_connection_will_do(service: Service) -> None:
+    event_id = write(service, delay=HOUR)
+    with service.engine.begin() as connection:
+        at = datetime(2199, 1, 1, tzinfo=UTC)
+        assert service.app.delayed.reschedule(connection, event_id, at=at).due_at == at
+
+
+def test_an_asynchronous_session_goes_through_run_sync(service: Service) -> None:
+    event_id = write(service, delay=HOUR)
+    delayed = service.app.delayed
+
+    async def work() -> None:
+        engine = create_async_engine(service.engine.url)
+        async with AsyncSession(engine) as session, session.begin():
+            for refused in (
+                lambda: delayed.cancel(session, event_id),
+                lambda: delayed.reschedule(session, event_id, delay=HOUR),
+                lambda: delayed.waiting(session),
+            ):
+                with pytest.raises(TransactionRefused, match=r"session.run_sync\(shield.delayed"):
+                    refused()
+            [waits] = await session.run_sync(delayed.waiting)
+            assert waits.event_id == event_id
+            assert await session.run_sync(delayed.reschedule, event_id, delay=2 * HOUR)
+            assert await session.run_sync(delayed.cancel, event_id)
+        await engine.dispose()
+
+    asyncio.run(work())
+    assert status(service, event_id) == "DISCARDED"
+
+
+@pytest.mark.parametrize(
+    ("when", "field"),
+    [({}, "delay"), ({"delay": HOUR, "level": 3}, "delay"), ({"level": 19}, "level")],
+)
+def test_a_new_time_is_one_of_three_that_can_be(service: Service, when: Any, field: str) -> None:
+    event_id = write(service, delay=HOUR)
+    with service.transaction() as session, pytest.raises(EventRefused) as caught:
+        service.app.delayed.reschedule(session, event_id, **when)
+    assert caught.value.field == field
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_a_delayed_event_holds_nobody_back(service: Service, wire: Wire) -> None:
+    write(service, delay=HOUR)
+    at_once = [write(service), write(service)]
+    drain(service.relay())
+    assert sent(wire) == at_once
+
+
+def test_events_of_a_key_go_out_by_due_time_through_several_relays(
+    service: Service, wire: Wire
+) -> None:
+    written = [
+        (n, key, write(service, key, delay=HOUR + (97 * n % 31) * SECOND))
+        for n in range(30)
+        for key in ("a", "b", "c", "d")
+    ]
+    let_all_be_due(service)
+    relays = [service.app.relay(name) for name in ("one", "two", "three")]
+    for _ in range(2):
+        for relay in relays:
+            relay.renew()
+    assert all(relay.shards for relay in relays)
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(drain, relays))
+    order = sent(wire)
+    assert sorted(order) == sorted(event_id for _, _, event_id in written)
+    for key in ("a", "b", "c", "d"):
+        by_due = sorted((97 * n % 31, event_id) for n, of, event_id in written if of == key)
+        mine = {event_id for _, event_id in by_due}
+        assert [e for e in order if e in mine] == [event_id for _, event_id in by_due]
+
+
+def test_the_order_by_due_time_outlives_a_small_batch_and_a_takeover(
+    make_service: Callable[..., Service], wire: Wire
+) -> None:
+    service = make_service("orders", relay_batch_size=8)
+    service.app.declare("orders.unpaid")
+    make_topics(service)
+    ids = [write(service, delay=HOUR - n * SECOND) for n in range(20)]
+    let_all_be_due(service)
+    first = service.relay("first")
+    wire.fate = lambda _: answer(Outcome.UNCONFIRMED) if len(wire.published) > 6 else None
+    while len(wire.published) <= 6:
+        first.run_once()
+    first.close()
+    wire.fate = lambda _: None
+    drain(service.relay("second"))
+    assert list(dict.fromkeys(sent(wire))) == ids[::-1]
+
+
+def test_a_refused_delayed_event_lets_the_next_due_of_its_key_go(
+    service: Service, wire: Wire
+) -> None:
+    refused, following = (write(service, delay=HOUR + n * SECOND) for n in range(2))
+    let_all_be_due(service)
+    wire.fate = lambda record: _refuse(record, refused)
+    relay = service.relay()
+    relay.run_once()
+    wire.fate = lambda _: None
+    drain(relay)
+    assert sent(wire) == [following, refused]
+
+
+def _refuse(record: Record, event_id: UUID) -> Any:
+    is_it = dict(record.headers)["ce_id"] == str(event_id).encode()
+    return answer(Outcome.REFUSED) if is_it else None
+
+
+# --- a change against a claim ---------------------------------------------------------------------
+
+
+def test_what_is_being_cancelled_when_it_becomes_due_is_passed_over(
+    service: Service, wire: Wire, eventually: Eventually
+) -> None:
+    event_id = write(service, delay=2 * SECOND)
+    other = write(service)
+    relay = service.relay()
+    with service.transaction() as session:
+        assert service.app.delayed.cancel(session, event_id)
+        eventually(lambda: is_due(service, event_id), "it would be due")
+        drain(relay)
+    drain(relay)
+    assert sent(wire) == [other]
+    assert status(service, event_id) == "DISCARDED"
+
+
+def test_a_cancel_that_is_rolled_back_lets_the_event_go(
+    service: Service, wire: Wire, eventually: Eventually
+) -> None:
+    event_id = write(service, delay=2 * SECOND)
+    relay = service.relay()
+    with Session(service.engine) as session:
+        assert service.app.delayed.cancel(session, event_id)
+        eventually(lambda: is_due(service, event_id), "it would be due")
+        drain(relay)
+        assert sent(wire) == []
+    drain(relay)
+    assert sent(wire) == [event_id]
+
+
+def is_due(service: Service, event_id: UUID) -> bool:
+    due = "SELECT due_at <= now() FROM shield_outbox WHERE event_id = :i"
+    return service.rows(due, i=event_id) == [(True,)]
+
+
+def test_of_a_cancel_and_a_claim_exactly_one_wins(
+    service: Service, wire: Wire, eventually: Eventually
+) -> None:
+    relay = service.relay()
+    told: dict[UUID, Verdict] = {}
+    stop = threading.Event()
+
+    def keep_relaying() -> None:
+        while not stop.is_set():
+            # On a slow machine the race lasts longer than a lease.
+            relay.renew()
+            relay.run_once()
+
+    def race() -> bool:
+        """Cancel an event at about the moment at which it is due."""
+        moment = timedelta(milliseconds=30)
+        event_id = write(service, f"k{len(told) % 5}", delay=moment)
+        time.sleep(random.uniform(0.5, 1.5) * moment.total_seconds())
+        with service.transaction() as session:
+            told[event_id] = service.app.delayed.cancel(session, event_id).verdict
+        lost = sum(verdict is not Verdict.DONE for verdict in told.values())
+        return min(lost, len(told) - lost) >= 20
+
+    with ThreadPoolExecutor() as threads:
+        relaying = threads.submit(keep_relaying)
+        try:
+            eventually(race, "each has won twenty times", within=60)
+        finally:
+            stop.set()
+            relaying.result()
+    drain(relay)
+    cancelled = {event_id for event_id, verdict in told.items() if verdict is Verdict.DONE}
+    assert sorted(sent(wire)) == sorted(told.keys() - cancelled)
+    assert set(told.values()) <= {
+        *(Verdict.DONE, Verdict.DUE, Verdict.CLAIMED, Verdict.PUBLISHED),
+    }
+    assert {status(service, event_id) for event_id in cancelled} == {"DISCARDED"}
+
+
+def test_of_two_cancels_one_waits_and_learns_what_the_other_did(
+    service: Service, eventually: Eventually
+) -> None:
+    event_id = write(service, delay=HOUR)
+
+    def cancel() -> Verdict:
+        with service.transaction() as session:
+            return service.app.delayed.cancel(session, event_id).verdict
+
+    with ThreadPoolExecutor() as threads:
+        with service.transaction() as session:
+            assert service.app.delayed.cancel(session, event_id)
+            second = threads.submit(cancel)
+            eventually(lambda: _waits_for_a_lock(service), "the second waits for the first")
+        assert second.result() is Verdict.CANCELLED
+
+
+def _waits_for_a_lock(service: Service) -> bool:
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+    return bool(service.rows(waiting + "AND wait_event_type = 'Lock'"))
+
+
+# --- beside many others ---------------------------------------------------------------------------
+
+MANY = 30_000
+_FILL = """
+INSERT INTO shield_outbox (event_id, shard, source, topic, event_type, tx_kind, operation, key,
+    payload, status, attempts, waiting, holds_key, due_at, unconfirmed, created_at)
+SELECT gen_random_uuid(), i % 64, 'orders', 'orders.unpaid', 'orders.unpaid', 'COMMIT', 'INSERT',
+    'k' || i, '{}', 'INIT', 0, true, false, now() + interval '1 hour' + i * interval '1 s', false,
+    now()
+FROM generate_series(1, :rows) AS i
+"""
+_ASKED: dict[str, Callable[[Service], tuple[Any, dict[str, Any]]]] = {
+    "the next due time": lambda service: (
+        delayed_sql.until_due(service.app.tables, dialect_of(service.engine.dialect)),
+        delayed_sql.until_due_parameters(relay="r", since=1.0, within=1.0),
+    ),
+    "a claim": lambda service: (
+        claim_sql.claim(service.app.tables, dialect_of(service.engine.dialect)),
+        claim_sql.parameters(
+            relay="r", token=uuid4(), limit=1000, limit_bytes=10**9, start=0, known=0
+        ),
+    ),
+    "the list": lambda service: (
+        delayed_sql.waiting(
+            service.app.tables,
+            dialect_of(service.engine.dialect),
+            limit=2,
+            event_type=None,
+            topic=None,
+            key=None,
+        ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "half"),
+    [*((asked, False) for asked in _ASKED), ("the next due time", True), ("a claim", True)],
+)
+def test_nothing_walks_over_all_that_waits(
+    make_service: Callable[..., Service], asked: str, *, half: bool, analyzed: bool
+) -> None:
+    """Read at most a twentieth of what a look at each waiting row would read."""
+    service = make_service("orders", shards=64)
+    service.execute("ALTER TABLE shield_outbox SET (autovacuum_enabled = off)")
+    service.execute(_FILL.replace("'INIT'", "'HALF'") if half else _FILL, rows=MANY)
+    if analyzed:
+        service.execute("ANALYZE shield_outbox")
+    service.relay("r")
+    statement, parameters = _ASKED[asked](service)
+    compiled = statement.compile(dialect=service.engine.dialect)
+    expanded = compiled.construct_expanded_state(parameters)
+    with service.engine.begin() as connection:
+        [[[plan]]] = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {expanded.statement}", expanded.parameters
+        ).all()
+    read = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+    assert 64 <= read < MANY / 20
+
+
+# --- at its time ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def working(make_service: Callable[..., Service], eventually: Eventually) -> Iterator[Service]:
+    """A service beside whose relay worker nothing but hints and due times wakes."""
+    service = make_service("orders", relay_wakeup=True, relay_poll_interval=HOUR)
+    service.app.declare("orders.unpaid", retry=QUICK)
+    make_topics(service)
+    worker = relay_worker(service.app)
+    ready = threading.Event()
+    thread = threading.Thread(target=_run_unsignalled, args=(worker, ready), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    shards = "SELECT count(*) FROM shield_shard WHERE lease_until > now()"
+    eventually(lambda: service.rows(shards) == [(8,)], "the relay holds its shards")
+    yield service
+    worker.stop()
+    thread.join(20)
+    service.app.close()
+
+
+def _run_unsignalled(worker: Worker, ready: threading.Event) -> None:
+    """Run a worker outside of the main thread, where no signals can be handled."""
+    worker._start()
+    ready.set()
+    worker._await_end()
+    worker._end()
+
+
+def lateness(service: Service) -> list[float]:
+    """How many seconds after its time each event was acknowledged, by the database's clock."""
+    late = "SELECT extract(epoch FROM settled_at - due_at)::float8 FROM shield_outbox"
+    return [
+        seconds for (seconds,) in service.rows(f"{late} WHERE status = 'PROCESSED' ORDER BY seq")
+    ]
+
+
+def test_due_events_are_published_within_a_second_and_wait_for_no_poll(
+    working: Service, eventually: Eventually
+) -> None:
+    for milliseconds in (1000, 1300, 2500, 1900):
+        write(working, delay=timedelta(milliseconds=milliseconds))
+    eventually(lambda: len(lateness(working)) == 4, "all are published")
+    assert_in_time(lateness(working))
+
+
+def test_an_event_that_is_rescheduled_to_an_earlier_time_is_published_then(
+    working: Service, eventually: Eventually
+) -> None:
+    event_id = write(working, delay=HOUR)
+    with working.transaction() as session:
+        assert working.app.delayed.reschedule(session, event_id, delay=timedelta(seconds=1))
+    eventually(lambda: len(lateness(working)) == 1, "it is published")
+    assert_in_time(lateness(working))
+
+
+def test_a_relay_that_waits_for_a_time_claims_no_more_often_than_it_needs(
+    working: Service, eventually: Eventually
+) -> None:
+    claims: list[str] = []
+
+    def count(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "MATERIALIZED" in statement:
+            claims.append(statement)
+
+    sqlalchemy_event.listen(working.engine, "before_cursor_execute", count)
+    write(working, delay=3 * SECOND)
+    eventually(lambda: len(lateness(working)) == 1, "it is published")
+    assert_in_time(lateness(working))
+    # When it was written, when it was due, and a little more for passes that come close together.
+    assert 2 <= len(claims) <= 6

@@ -1,0 +1,221 @@
+"""Events follow the savepoints of their session: a rolled back one takes its own, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from shieldtx import Event
+from shieldtx.errors import TransactionRefused
+from tests.support.write_side_shop import Order, Shop
+
+
+@contextmanager
+def undone(session: Session) -> Iterator[None]:
+    savepoint = session.begin_nested()
+    yield
+    savepoint.rollback()
+
+
+@pytest.fixture(params=["flushed", "unflushed"])
+def place(request: pytest.FixtureRequest, shop: Shop) -> Callable[[Session, int], None]:
+    """Write an order and its event, which bear the same number."""
+
+    def write(session: Session, number: int) -> None:
+        shop.outbox.add(session, Event(type="order.placed", key=str(number)))
+        session.add(Order(id=number))
+        if request.param == "flushed":
+            session.flush()
+
+    return write
+
+
+def agreed(shop: Shop) -> list[int]:
+    """The committed orders, which must be those of the committed events, in their order."""
+    assert shop.events() == [str(number) for number in shop.orders()]
+    return shop.orders()
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_events_and_no_others(shop: Shop, place):
+    with shop.session() as session, session.begin():
+        place(session, 1)
+        with undone(session):
+            place(session, 2)
+        place(session, 3)
+    assert agreed(shop) == [1, 3]
+
+
+def test_a_savepoint_that_is_released_keeps_its_events(shop: Shop, place):
+    with shop.session() as session, session.begin():
+        place(session, 1)
+        with session.begin_nested():
+            place(session, 2)
+        place(session, 3)
+    assert agreed(shop) == [1, 2, 3]
+
+
+def test_a_savepoint_released_inside_one_that_is_rolled_back_goes_with_it(shop: Shop, place):
+    with shop.session() as session, session.begin():
+        place(session, 1)
+        with undone(session):
+            place(session, 2)
+            with session.begin_nested():
+                place(session, 3)
+            place(session, 4)
+        place(session, 5)
+    assert agreed(shop) == [1, 5]
+
+
+def test_a_savepoint_rolled_back_inside_one_that_is_released_goes_alone(shop: Shop, place):
+    with shop.session() as session, session.begin(), session.begin_nested():
+        place(session, 1)
+        with undone(session):
+            place(session, 2)
+        place(session, 3)
+    assert agreed(shop) == [1, 3]
+
+
+def test_a_transaction_that_is_rolled_back_takes_released_savepoints_with_it(shop: Shop, place):
+    with shop.session() as session:
+        with session.begin_nested():
+            place(session, 1)
+        session.rollback()
+        place(session, 2)
+        session.commit()
+    assert agreed(shop) == [2]
+
+
+def test_an_outer_savepoint_rolled_back_under_an_open_inner_one_takes_both(shop: Shop, place):
+    with shop.session() as session, session.begin():
+        place(session, 1)
+        outer = session.begin_nested()
+        place(session, 2)
+        session.begin_nested()
+        place(session, 3)
+        outer.rollback()
+        place(session, 4)
+    assert agreed(shop) == [1, 4]
+
+
+@pytest.mark.parametrize("ending", ["session", "transaction", "block"])
+def test_a_savepoint_left_open_is_released_by_the_commit_with_its_events(shop, place, ending):
+    with shop.session() as session:
+        transaction = session.begin()
+        place(session, 1)
+        session.begin_nested()
+        place(session, 2)
+        session.begin_nested()
+        place(session, 3)
+        if ending == "session":
+            session.commit()
+        elif ending == "transaction":
+            transaction.commit()
+        else:
+            with transaction:
+                place(session, 4)
+    assert agreed(shop) == ([1, 2, 3, 4] if ending == "block" else [1, 2, 3])
+
+
+def test_an_event_survives_the_savepoint_in_which_it_was_flushed(shop: Shop):
+    with shop.session() as session, session.begin():
+        # Nothing to flush here: the event waits, and meets the flush inside the savepoint.
+        shop.outbox.add(session, Event(type="order.placed", key="before"))
+        with undone(session):
+            session.add(Order(id=1))
+            session.flush()
+    assert shop.events() == ["before"]
+
+
+def test_an_event_survives_the_savepoint_in_which_another_one_was_cancelled(shop: Shop):
+    with shop.session() as session, session.begin():
+        shop.outbox.add(session, Event(type="order.placed", key="before"))
+        later = shop.outbox.add(
+            session, Event(type="order.placed", key="later"), delay=timedelta(hours=1)
+        )
+        with undone(session):
+            assert shop.outbox.cancel(session, later)
+            shop.outbox.add(session, Event(type="order.placed", key="gone"))
+        shop.outbox.add(session, Event(type="order.placed", key="after"))
+    assert [(r["key"], r["status"]) for r in shop.rows()] == [
+        ("before", "INIT"),
+        ("later", "INIT"),
+        ("after", "INIT"),
+    ]
+
+
+def test_a_flush_that_fails_in_a_savepoint_takes_the_savepoints_events_alone(shop: Shop):
+    def write_the_same_again(session: Session) -> None:
+        with session.begin_nested():
+            shop.outbox.add(session, Event(type="order.placed", key="inside"))
+            session.add(Order(id=2, note="same"))
+            session.flush()
+
+    with shop.session() as session, session.begin():
+        session.add(Order(id=1, note="same"))
+        shop.outbox.add(session, Event(type="order.placed", key="before"))
+        with pytest.raises(IntegrityError):
+            write_the_same_again(session)
+        shop.outbox.add(session, Event(type="order.placed", key="after"))
+    assert (shop.orders(), shop.events()) == ([1], ["before", "after"])
+
+
+def test_on_a_connection_savepoints_are_the_databases_own_affair(shop: Shop):
+    with shop.engine.begin() as connection:
+        shop.outbox.add(connection, Event(type="order.placed", key="1"))
+        connection.execute(insert(Order).values(id=1))
+        savepoint = connection.begin_nested()
+        shop.outbox.add(connection, Event(type="order.placed", key="2"))
+        connection.execute(insert(Order).values(id=2))
+        savepoint.rollback()
+    assert agreed(shop) == [1]
+
+
+def test_a_savepoint_behind_the_back_of_the_session_is_refused(shop: Shop):
+    with shop.session() as session, session.begin():
+        savepoint = session.connection().begin_nested()
+        with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
+            shop.outbox.add(session, Event(type="order.placed", key="inside"))
+        savepoint.rollback()
+        shop.outbox.add(session, Event(type="order.placed", key="after"))
+    assert shop.events() == ["after"]
+
+
+STEPS = st.lists(
+    st.sampled_from(["begin", "event", "place", "flush", "release", "undo"]),
+    min_size=4,
+    max_size=20,
+)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS, st.sampled_from(["commit", "rollback", "close"]))
+def test_data_and_events_agree_after_any_series_of_steps(postgres_shop: Shop, steps, ending):
+    shop = postgres_shop
+    shop.clear()
+    with shop.session() as session:
+        for number, step in enumerate(steps):
+            nested = session.get_nested_transaction()
+            if step == "begin":
+                session.begin_nested()
+            elif step == "event":
+                # Its row is written by the connection: the session has nothing to flush.
+                shop.outbox.add(session, Event(type="order.placed", key=str(number)))
+                session.connection().execute(insert(Order).values(id=number))
+            elif step in {"place", "flush"}:
+                session.add(Order(id=number))
+                shop.outbox.add(session, Event(type="order.placed", key=str(number)))
+                if step == "flush":
+                    session.flush()
+            elif nested is not None:
+                nested.commit() if step == "release" else nested.rollback()
+        getattr(session, ending)()
+    agreed(shop)
+    assert ending == "commit" or shop.orders() == []

@@ -1,0 +1,449 @@
+"""A repair mends what a run has found: once, on the record, and nothing that has moved since."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, event
+
+from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.repair import Policy
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.repair import owed_rollback_id
+from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, rows
+from tests.support.service import Service
+
+MISSING = (Verdict.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN)
+OWED = (Verdict.NEITHER_EFFECT_NOR_COMPENSATION, RepairAction.RAISE_ROLLBACK)
+IN_THE_OUTBOX = (Verdict.STUCK, RepairAction.RELEASE_EVENT)
+IN_THE_INBOX = (Verdict.STUCK, RepairAction.RELEASE_ATTEMPT)
+FAILED = (Verdict.PARKED, RepairAction.REPLAY_EVENT)
+DEAD = (Verdict.PARKED, RepairAction.REPLAY_COMPENSATION)
+
+
+@pytest.fixture
+def pair(make_service: Callable[..., Service]) -> Pair:
+    return Pair(make_service)
+
+
+# --- published again ------------------------------------------------------------------------------
+
+
+def test_a_missing_event_is_published_again_and_has_its_effect_once(pair: Pair):
+    pair.write(5)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+
+    report = pair.repair(pair.missing("stock"))
+
+    assert report.repaired == {MISSING: Repaired(done=5)}
+    assert pair.orders.rows(
+        "SELECT DISTINCT status, attempts, waiting, holds_key, unconfirmed, settled_at, "
+        "lease_token, due_at <= now() FROM shield_outbox"
+    ) == [("INIT", 0, False, False, True, None, None, True)]
+    pair.work()
+    assert pair.orders.outbox() == {"PROCESSED": 5}
+    assert len(pair.stock.effects("stock")) == 5
+    assert len(pair.stock.effects("mail")) == 5, "who had it before knows it by its id"
+
+
+def test_a_second_repair_changes_nothing(pair: Pair):
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    found = pair.missing("stock")
+    pair.repair(found)
+    before = rows(pair.orders, "SELECT * FROM shield_outbox ORDER BY seq")
+
+    again = pair.repair(found)
+
+    assert again.repaired == {MISSING: Repaired(needless=3)}
+    assert rows(pair.orders, "SELECT * FROM shield_outbox ORDER BY seq") == before
+    assert len(pair.audits(pair.orders)) == 1
+
+
+def test_an_event_that_several_groups_miss_is_published_once(pair: Pair):
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock", "mail")
+    sent = pair.sent()
+    absent = [listed(Verdict.ABSENT_FROM_TOPIC, sent=row, group="orders.placed") for row in sent]
+
+    report = pair.repair([*pair.missing("stock", "mail"), *absent])
+
+    assert report.repaired[MISSING] == Repaired(done=3, needless=3)
+    assert report.repaired[Verdict.ABSENT_FROM_TOPIC, RepairAction.PUBLISH_AGAIN] == Repaired(
+        needless=3
+    )
+    pair.work()
+    assert Counter(pair.stock.effects()) == Counter({"k0": 2, "k1": 2, "k2": 2})
+
+
+def test_what_is_published_again_by_then_has_changed(pair: Pair):
+    pair.write(2)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    found = pair.missing("stock")
+    pair.repair(found)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+
+    report = pair.repair(found)
+
+    assert report.repaired == {MISSING: Repaired(changed=2)}
+    assert pair.orders.outbox() == {"PROCESSED": 2}
+
+
+def test_what_came_late_is_not_missing(pair: Pair):
+    pair.write(2)
+    pair.work()
+    found = pair.missing("stock")
+
+    report = pair.repair(found)
+
+    assert report.repaired == {MISSING: Repaired(needless=2)}
+    assert pair.orders.outbox() == {"PROCESSED": 2}
+    assert pair.audits(pair.orders) == []
+
+
+def test_an_event_in_line_again_holds_back_nobody(pair: Pair):
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    pair.repair(pair.missing("stock"))
+    pair.write(3)
+
+    pair.work()
+
+    assert pair.orders.outbox() == {"PROCESSED": 6}
+    assert sorted(pair.stock.effects("stock")) == ["k0", "k0", "k1", "k1", "k2", "k2"]
+
+
+def test_an_event_that_is_gone_from_the_outbox_has_changed(pair: Pair):
+    pair.write(2)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    found = pair.missing("stock")
+    pair.orders.execute("DELETE FROM shield_outbox")
+
+    assert pair.repair(found).repaired == {MISSING: Repaired(changed=2)}
+
+
+def test_what_may_have_been_purged_elsewhere_is_left_to_a_person(pair: Pair):
+    pair.write(2)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    policy = Policy(services=BOTH, young_since=datetime.now(UTC) + timedelta(hours=1))
+
+    report = pair.repair(pair.missing("stock"), policy=policy)
+
+    assert not report.repaired
+    assert list(report.refused.values()) == [2]
+    assert pair.orders.outbox() == {"PROCESSED": 2}
+
+
+# --- rollbacks that are owed ----------------------------------------------------------------------
+
+
+def test_an_owed_rollback_is_raised_as_the_consumer_would_and_compensates(pair: Pair):
+    pair.refuse = True
+    pair.write(1)
+    pair.work()
+    (as_usual,) = rows(
+        pair.stock, "SELECT * FROM shield_outbox WHERE causation_id IS NOT NULL LIMIT 1"
+    )
+    found = owed(pair, 0, "stock")
+
+    report = pair.repair(found)
+
+    assert report.repaired == {OWED: Repaired(done=1)}
+    (raised,) = rows(pair.stock, "SELECT * FROM shield_outbox")
+    own = {"event_id", "seq", "created_at", "due_at", "settled_at", "status", "attempts"}
+    assert raised.keys() == as_usual.keys()
+    assert {k: v for k, v in raised.items() if k not in own} == {
+        k: v for k, v in as_usual.items() if k not in own
+    }
+    assert (raised["status"], raised["settled_at"]) == ("INIT", None)
+    pair.work()
+    assert pair.orders.effects("compensated") == ["k0"]
+    assert pair.orders.inbox() == {"PROCESSED": 1}
+
+
+def test_two_repairs_never_raise_two_rollbacks_not_even_after_a_purge(pair: Pair):
+    found = owed(pair, 2, "stock")
+    pair.repair(found)
+    first = pair.stock.rows("SELECT event_id FROM shield_outbox ORDER BY 1")
+
+    assert pair.repair(found).repaired == {OWED: Repaired(needless=2)}
+    assert pair.stock.rows("SELECT event_id FROM shield_outbox ORDER BY 1") == first
+
+    pair.stock.execute("DELETE FROM shield_outbox")
+    pair.repair(found)
+    assert pair.stock.rows("SELECT event_id FROM shield_outbox ORDER BY 1") == first
+    pair.work()
+    assert len(pair.orders.effects("compensated")) == 2
+
+
+def test_one_rollback_speaks_for_all_groups_of_a_service(pair: Pair):
+    found = owed(pair, 2, "stock", "mail")
+
+    report = pair.repair(found)
+
+    assert report.repaired == {OWED: Repaired(done=2, needless=2)}
+    assert pair.stock.outbox() == {"INIT": 2}
+
+
+def test_a_rollback_that_is_there_is_not_raised(pair: Pair):
+    pair.refuse = True
+    pair.write(2)
+    pair.work()
+    found = [
+        listed(Verdict.NEITHER_EFFECT_NOR_COMPENSATION, received=received)
+        for received in pair.received("stock")
+    ]
+    before = pair.stock.rows("SELECT event_id, status FROM shield_outbox ORDER BY 1")
+
+    assert pair.repair(found).repaired == {OWED: Repaired(needless=2)}
+    assert pair.stock.rows("SELECT event_id, status FROM shield_outbox ORDER BY 1") == before
+
+
+def test_the_id_of_an_owed_rollback_is_a_uuid7_of_its_events_time(pair: Pair):
+    pair.write(1)
+    (sent,) = pair.sent()
+
+    one = owed_rollback_id(sent["event_id"], "orders", "stock")
+    other = owed_rollback_id(sent["event_id"], "orders", "mail")
+
+    assert one == owed_rollback_id(sent["event_id"], "orders", "stock") != other
+    assert (one.version, one.variant) == (7, "specified in RFC 4122")
+    assert one.int >> 80 == sent["event_id"].int >> 80
+
+
+# --- released -------------------------------------------------------------------------------------
+
+
+def strand(pair: Pair, table: str, lease_until: str) -> None:
+    """Leave rows as a process does that died at work."""
+    service = pair.orders if table == "shield_outbox" else pair.stock
+    service.execute(
+        f"UPDATE {table} SET status = 'PROCESSING', settled_at = NULL, attempts = 1, "
+        f"lease_token = gen_random_uuid(), lease_until = {lease_until}"
+    )
+
+
+@pytest.mark.parametrize("lease_until", ["now() - interval '1 hour'", "NULL"])
+def test_an_event_that_a_dead_relay_left_is_released_in_its_place(pair: Pair, lease_until: str):
+    pair.write(3)
+    strand(pair, "shield_outbox", lease_until)
+    pair.orders.execute("UPDATE shield_outbox SET waiting = true, holds_key = true WHERE key='k1'")
+    found = [listed(Verdict.STUCK, sent=sent) for sent in pair.sent()]
+
+    report = pair.repair(found)
+
+    assert report.repaired == {IN_THE_OUTBOX: Repaired(done=3)}
+    assert pair.orders.rows(
+        "SELECT status, attempts, unconfirmed, lease_token, lease_until, waiting, holds_key "
+        "FROM shield_outbox ORDER BY seq"
+    ) == [
+        ("INIT", 1, True, None, None, False, False),
+        ("INIT", 1, True, None, None, True, True),
+        ("INIT", 1, True, None, None, False, False),
+    ]
+    assert pair.repair(found).repaired == {IN_THE_OUTBOX: Repaired(needless=3)}
+    pair.work()
+    assert pair.orders.outbox() == {"PROCESSED": 3}
+
+
+def test_an_attempt_that_a_dead_worker_left_is_due_at_once(pair: Pair):
+    pair.write(2)
+    pair.work()
+    strand(pair, "shield_inbox", "now() - interval '1 hour'")
+    pair.stock.execute("UPDATE shield_inbox SET due_at = now() + interval '1 day'")
+    found = [
+        listed(Verdict.STUCK, sent=sent, received=received)
+        for sent, received in zip(pair.sent(), pair.received("stock"), strict=True)
+    ]
+
+    report = pair.repair(found)
+
+    assert report.repaired == {IN_THE_INBOX: Repaired(done=2)}
+    assert (
+        pair.stock.rows(
+            "SELECT consumer_group, due_at <= now(), lease_token IS NULL FROM shield_inbox "
+            "ORDER BY consumer_group, seq"
+        )
+        == [("mail", False, False)] * 2 + [("stock", True, True)] * 2
+    )
+    assert pair.repair(found).repaired == {IN_THE_INBOX: Repaired(needless=2)}
+
+
+def test_whoever_is_at_work_keeps_its_rows(pair: Pair):
+    pair.write(2)
+    pair.work()
+    for table in ("shield_outbox", "shield_inbox"):
+        strand(pair, table, "now() + interval '1 hour'")
+    sent, received = pair.sent(), pair.received("stock")
+
+    report = pair.repair(
+        [
+            *(listed(Verdict.STUCK, sent=row) for row in sent),
+            listed(Verdict.STUCK, sent=None, received=received[0]),
+        ]
+    )
+
+    assert report.repaired == {
+        IN_THE_OUTBOX: Repaired(changed=2),
+        IN_THE_INBOX: Repaired(changed=1),
+    }
+    assert pair.sent() == sent
+    assert pair.received("stock") == received
+
+
+# --- replayed -------------------------------------------------------------------------------------
+
+
+def test_what_failed_and_what_is_dead_is_replayed(pair: Pair):
+    pair.write(1)
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x'"
+    )
+    (failed,) = pair.sent()
+    found = [listed(Verdict.PARKED, sent=failed)]
+
+    assert pair.repair(found).repaired == {FAILED: Repaired(done=1)}
+    pair.work()
+
+    assert pair.orders.outbox() == {"PROCESSED": 1}
+    assert pair.stock.effects("stock") == ["k0"]
+    assert pair.repair(found).repaired == {FAILED: Repaired(changed=1)}
+
+
+def test_a_dead_compensation_runs_again(pair: Pair):
+    pair.refuse = True
+    pair.write(1)
+    pair.work()
+    pair.orders.execute("DELETE FROM effects")
+    pair.orders.execute(
+        "UPDATE shield_inbox SET status = 'DEAD', last_error = 'x', compensated_id = NULL"
+    )
+    parked = rows(pair.orders, "SELECT * FROM shield_inbox ORDER BY seq")
+    found = [listed(Verdict.PARKED, received=row, group="orders") for row in parked]
+
+    assert pair.repair(found).repaired == {DEAD: Repaired(done=len(parked))}
+    pair.work()
+
+    assert pair.orders.effects("compensated") == ["k0"]
+
+
+# --- two at once, and the record ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [3, 500])
+def test_of_two_repairs_at_once_each_row_is_done_by_one(pair: Pair, batch: int):
+    pair.write(20)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    missing = pair.missing("stock")
+    both, reports = threading.Barrier(2), []
+
+    def repair(who: str) -> None:
+        both.wait(timeout=10)
+        reports.append(pair.repair(missing, who=who, batch=batch))
+
+    people = [threading.Thread(target=repair, args=[who]) for who in ("ann", "bob")]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join(timeout=30)
+
+    assert len(reports) == 2
+    assert sum(report.repaired[MISSING].done for report in reports) == 20
+    assert Counter(audited(pair.orders)) == Counter(str(row.event_id) for row in missing)
+    pair.work()
+    assert len(pair.stock.effects("stock")) == 20
+
+
+def test_of_two_repairs_at_once_one_raises_the_rollback(pair: Pair):
+    stock, mail = owed(pair, 1, "stock"), owed(pair, 0, "mail")
+    looked, reports = threading.Barrier(2), []
+
+    def wait_for_the_other(connection, cursor, statement, *rest) -> None:
+        # Both have looked, and found none.
+        if statement.startswith("INSERT INTO shield_outbox"):
+            looked.wait(timeout=10)
+
+    def repair(found) -> None:
+        reports.append(pair.repair(found).repaired[OWED])
+
+    event.listen(Engine, "before_cursor_execute", wait_for_the_other)
+    people = [threading.Thread(target=repair, args=[found]) for found in (stock, mail)]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join(timeout=30)
+    event.remove(Engine, "before_cursor_execute", wait_for_the_other)
+
+    assert sorted((report.done, report.needless) for report in reports) == [(0, 1), (1, 0)]
+    assert pair.stock.outbox() == {"INIT": 1}
+    assert len(pair.audits(pair.stock)) == 1
+
+
+def test_a_row_that_somebody_is_moving_is_not_waited_for(pair: Pair):
+    pair.write(2)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    with pair.orders.engine.begin() as busy:
+        busy.exec_driver_sql("SELECT * FROM shield_outbox ORDER BY seq LIMIT 1 FOR UPDATE")
+
+        report = pair.repair(pair.missing("stock"))
+
+    assert report.repaired == {MISSING: Repaired(done=1, changed=1)}
+
+
+def test_a_repair_is_on_the_record_of_the_service_whose_rows_it_moved(pair: Pair):
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    missing = pair.missing("stock")
+
+    pair.repair(missing, batch=2)
+
+    first, second = pair.audits(pair.orders)
+    assert first[:3] == ("ann@desk", "repair", "reconciliation run r1")
+    assert json.loads(first[3]) == {
+        "verdict": "MISSING_DOWNSTREAM",
+        "action": "publish again",
+        "events": {"outbox": [str(row.event_id) for row in missing[:2]]},
+    }
+    assert json.loads(second[3])["events"] == {"outbox": [str(missing[2].event_id)]}
+    assert pair.audits(pair.stock) == []
+
+
+def test_the_record_names_groups_and_holds_no_payload_and_no_error(pair: Pair):
+    found = owed(pair, 1, "stock")
+    pair.repair(found)
+
+    ((*_, detail),) = pair.audits(pair.stock)
+
+    assert json.loads(detail)["events"] == {"stock": [str(found[0].event_id)]}
+    assert "hunter2" not in detail
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(pair: Pair):
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    missing = pair.missing("stock")
+    pair.orders.execute("UPDATE shield_outbox SET attempts = 9 WHERE key = 'k1'")
+    before = pair.sent()
+
+    report = pair.repair(missing, dry_run=True)
+
+    assert report.repaired[MISSING] == Repaired(done=2, changed=1)
+    assert pair.sent() == before
+    assert pair.audits(pair.orders) == []

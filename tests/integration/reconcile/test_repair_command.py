@@ -1,0 +1,267 @@
+"""`shieldtx reconcile repair` and `shieldtx reconcile runs`, on real databases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shieldtx.cli.program import program
+from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.reconciliation_runs import SqlReconcileRuns
+from tests.support.repair_scenarios import Pair, listed, write_parquet
+from tests.support.revisions import HEAD
+from tests.support.service import Service
+
+HOUR = timedelta(hours=1)
+
+
+class Desk:
+    """A person with a configuration of both services, and with runs to look at."""
+
+    def __init__(self, pair: Pair, folder: Path) -> None:
+        self.pair = pair
+        self.folder = folder
+        self.config = folder / "nightly.toml"
+        self.variables = {"ORDERS_URL": url(pair.orders), "STOCK_URL": url(pair.stock)}
+        self.configure()
+        self.runs = SqlReconcileRuns(pair.orders.engine, pair.orders.app.tables, scope="nightly")
+
+    def configure(self, *, retention: str = "for-ever") -> None:
+        self.config.write_text(
+            "[services.orders]\n"
+            'url = "ORDERS_URL"\n'
+            f'retention = "{retention}"\n'
+            "[services.stock]\n"
+            'url = "STOCK_URL"\n'
+            'retention = "for-ever"\n'
+        )
+
+    def ran(self, run_id: str, rows: list[ListedRow], *, outcome: str = "MISMATCHES") -> Path:
+        """Leave behind what a run does that has found these rows."""
+        folder = OutputFolder(path=self.folder / run_id)
+        self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_parquet(folder.rows, rows)
+        findings = Findings(
+            run_id=run_id,
+            started_at=datetime.now(UTC),
+            seconds=1,
+            margin=timedelta(0),
+            bounds=(),
+            counts=(),
+            first_rows=(),
+        )
+        folder.findings.write_bytes(to_json(findings))
+        self.runs.finish(run_id, outcome=outcome, totals={"MISSING_DOWNSTREAM": len(rows)})
+        return folder.path
+
+    def says(self, *arguments: str, answer: str = "") -> Result:
+        command = ["reconcile", *arguments, "--config", str(self.config)]
+        return CliRunner().invoke(program, command, input=answer, env=self.variables)
+
+    def answers(self, *arguments: str) -> Any:
+        result = self.says(*arguments, "--json")
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+
+def url(service: Service) -> str:
+    return service.engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def desk(make_service: Callable[..., Service], tmp_path: Path) -> Desk:
+    return Desk(Pair(make_service), tmp_path)
+
+
+@pytest.fixture
+def missing(desk: Desk) -> list[ListedRow]:
+    """Three events that the group stock has not received."""
+    desk.pair.write(3)
+    desk.pair.work()
+    desk.pair.lose_inbox_rows("stock")
+    return desk.pair.missing("stock")
+
+
+def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
+    desk: Desk, missing: list[ListedRow]
+):
+    desk.ran("r1", missing)
+
+    assert desk.answers("repair", "r1", "--yes") == {
+        "run": "r1",
+        "dry_run": False,
+        "repaired": [
+            {
+                "verdict": "MISSING_DOWNSTREAM",
+                "action": "publish again",
+                "done": 3,
+                "needless": 0,
+                "changed_since": 0,
+            }
+        ],
+        "not_repairable": [],
+    }
+    (again,) = desk.answers("repair", "last", "--yes")["repaired"]
+    assert (again["done"], again["needless"]) == (0, 3)
+    desk.pair.work()
+    assert len(desk.pair.stock.effects("stock")) == 3
+
+
+def test_a_person_is_shown_what_would_be_tried_and_asked(desk: Desk, missing: list[ListedRow]):
+    desk.ran("r1", missing)
+
+    no = desk.says("repair", "last", answer="n\n")
+    assert no.exit_code == 3
+    assert "publish again: 3 rows, MISSING_DOWNSTREAM" in no.stderr
+    assert "nothing was repaired" in no.stderr
+    assert desk.pair.orders.outbox() == {"PROCESSED": 3}
+
+    yes = desk.says("repair", "last", "--who", "ann, ticket 7", answer="y\n")
+    assert yes.exit_code == 0, yes.stderr
+    assert "publish again" in yes.stdout
+    ((who, *_),) = desk.pair.audits(desk.pair.orders)
+    assert who == "ann, ticket 7"
+
+
+def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk, missing: list[ListedRow]):
+    desk.ran("r1", missing)
+
+    result = desk.says("repair", "last", "--dry-run")
+
+    assert result.exit_code == 0, result.stderr
+    assert "would be done" in result.stdout
+    assert desk.pair.orders.outbox() == {"PROCESSED": 3}
+
+
+def test_what_cannot_be_repaired_is_shown_with_its_number_and_why(
+    desk: Desk, missing: list[ListedRow]
+):
+    differing = [listed(Verdict.PAYLOAD_DIFFERS, sent=sent) for sent in desk.pair.sent()]
+    desk.ran("r1", [*missing, *differing])
+
+    data = desk.answers("repair", "last", "--yes")
+
+    assert data["not_repairable"] == [
+        {"verdict": "PAYLOAD_DIFFERS", "rows": 3, "reason": Verdict.PAYLOAD_DIFFERS.advice}
+    ]
+    table = desk.says("repair", "last", "--yes").stdout
+    assert "not repaired: 3 PAYLOAD_DIFFERS" in table
+
+
+def test_only_the_verdicts_that_are_named_are_repaired(desk: Desk, missing: list[ListedRow]):
+    desk.pair.write(1)
+    desk.pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x' "
+        "WHERE status = 'INIT'"
+    )
+    *_, failed = desk.pair.sent()
+    desk.ran("r1", [*missing, listed(Verdict.PARKED, sent=failed)])
+    assert "--verdict PARKED" in desk.says("repair", "last", "--yes", "--dry-run").stdout
+
+    (done,) = desk.answers("repair", "last", "--yes", "--verdict", "PARKED")["repaired"]
+
+    assert (done["action"], done["done"]) == ("replay event", 1)
+    assert desk.pair.orders.outbox() == {"PROCESSED": 3, "INIT": 1}
+
+
+def test_rows_that_are_in_flight_are_no_ones_to_repair(desk: Desk, missing: list[ListedRow]):
+    in_flight = [replace(row, verdict=Verdict.IN_FLIGHT) for row in missing]
+    desk.ran("r1", in_flight)
+
+    assert desk.answers("repair", "last") == {
+        "run": "r1",
+        "dry_run": False,
+        "repaired": [],
+        "not_repairable": [],
+    }
+
+
+def test_what_another_service_may_have_purged_by_now_is_left_to_a_person(
+    desk: Desk, missing: list[ListedRow]
+):
+    desk.ran("r1", missing)
+    desk.configure(retention="PT10H")
+    (fresh,) = desk.answers("repair", "last", "--dry-run")["repaired"]
+    assert fresh["done"] == 3
+
+    long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in missing]
+    write_parquet(desk.folder / "r1" / "rows", long_ago)
+
+    (left,) = desk.answers("repair", "last", "--yes")["not_repairable"]
+    assert left["rows"] == 3
+    assert "purged" in left["reason"]
+
+
+def test_a_run_that_left_nothing_to_repair_by_says_so(desk: Desk, missing: list[ListedRow]):
+    assert "no run 'last'" in desk.says("repair", "last").stderr
+    desk.runs.begin("r0", mode="full", who="night@host")
+    assert "r0 is still at work" in desk.says("repair", "r0").stderr
+    desk.runs.finish("r0", outcome="ERROR", problem="no Java")
+
+    result = desk.says("repair", "last")
+
+    assert result.exit_code == 3
+    assert "run r0 broke off (ERROR)" in result.stderr
+
+
+def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(
+    desk: Desk, missing: list[ListedRow], tmp_path: Path
+):
+    first, second = desk.ran("r1", missing), desk.ran("r2", missing)
+    copy = tmp_path / "copy"
+    first.rename(copy)
+    second.rename(first)
+
+    result = desk.says("repair", "r1", "--yes")
+    assert result.exit_code == 3
+    assert "holds the findings of run r2 by now" in result.stderr
+    gone = desk.says("repair", "r2", "--yes")
+    assert "repair on the machine of night@host" in gone.stderr
+
+    assert desk.answers("repair", "r1", "--yes", "--folder", str(copy))["run"] == "r1"
+
+
+@pytest.mark.parametrize("command", [["repair", "last", "--yes"], ["runs"]])
+def test_a_database_that_cannot_be_used_is_named_without_its_password(desk: Desk, command):
+    wrong = desk.pair.orders.engine.url.set(password="hunter2", port=1)
+    desk.variables["ORDERS_URL"] = wrong.render_as_string(hide_password=False)
+
+    result = desk.says(*command)
+
+    assert result.exit_code == 3
+    assert "the database cannot be used" in result.stderr
+    assert "hunter2" not in result.output
+
+
+def test_tables_of_an_older_release_are_told_to_upgrade(desk: Desk):
+    desk.pair.stock.app.schema.downgrade("0002")
+
+    result = desk.says("repair", "last")
+
+    assert result.exit_code == 3
+    told = f"service stock: the tables are at revision 0002, this shieldtx needs {HEAD}"
+    assert told in result.stderr
+
+
+def test_runs_are_listed_the_latest_first(desk: Desk, missing: list[ListedRow]):
+    desk.ran("r1", missing)
+    desk.runs.begin("r2", mode="incremental", who="night@host", folder="/runs/r2")
+
+    second, first = desk.answers("runs")
+
+    assert (second["run"], second["outcome"], second["mode"]) == ("r2", "RUNNING", "incremental")
+    assert (first["run"], first["outcome"], first["mismatches"]) == ("r1", "MISMATCHES", 3)
+    assert first["totals"] == {"MISSING_DOWNSTREAM": 3}
+    table = desk.says("runs", "--limit", "1").stdout
+    assert "r2" in table
+    assert "r1" not in table

@@ -1,0 +1,93 @@
+"""A repair that is killed anywhere, and run again, ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.listed_rows import listed_rows
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support import child_process
+from tests.support.repair_process import BATCH, PLACES
+from tests.support.repair_scenarios import Pair, audited, owed, write_parquet
+from tests.support.service import Service
+
+ROOT = Path(__file__).parents[2]
+ROWS = 2 * BATCH + 2
+
+
+@pytest.fixture
+def pair(make_service: Callable[..., Service]) -> Pair:
+    return Pair(make_service)
+
+
+def repair_and_die(pair: Pair, folder: Path, place: str, nth: int) -> None:
+    urls = [
+        service.engine.url.render_as_string(hide_password=False)
+        for service in (pair.orders, pair.stock)
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.repair_process",
+        *urls,
+        str(folder),
+        place,
+        str(nth),
+    ]
+    killed = child_process.start(command, cwd=ROOT)
+    assert killed.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_missing_events_are_published_again_once(pair: Pair, tmp_path: Path, place: str):
+    pair.write(ROWS)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    missing = pair.missing("stock")
+    write_parquet(tmp_path, missing)
+
+    repair_and_die(pair, tmp_path, place, 2)
+
+    done = 2 * BATCH if place == "between two batches" else BATCH
+    assert pair.orders.outbox() == {"INIT": done, "PROCESSED": ROWS - done}
+    assert len(audited(pair.orders)) == done
+
+    again = pair.repair(list(listed_rows(tmp_path, list(Verdict))), batch=BATCH)
+
+    assert again.repaired == {
+        (Verdict.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(
+            done=ROWS - done, needless=done
+        )
+    }
+    assert pair.orders.outbox() == {"INIT": ROWS}
+    assert Counter(audited(pair.orders)) == Counter(str(row.event_id) for row in missing)
+    pair.work()
+    assert len(pair.stock.effects("stock")) == ROWS
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_owed_rollbacks_are_raised_once(pair: Pair, tmp_path: Path, place: str):
+    found = owed(pair, ROWS, "stock")
+    write_parquet(tmp_path, found)
+    # Of these, each row is a statement of its own.
+    nth = BATCH + 2 if place == "before the write" else 2
+
+    repair_and_die(pair, tmp_path, place, nth)
+
+    done = 2 * BATCH if place == "between two batches" else BATCH
+    assert pair.stock.outbox() == {"INIT": done}
+    assert len(audited(pair.stock)) == done
+
+    pair.repair(list(listed_rows(tmp_path, list(Verdict))), batch=BATCH)
+
+    assert pair.stock.outbox() == {"INIT": ROWS}
+    assert Counter(audited(pair.stock)) == Counter(str(row.event_id) for row in found)
+    pair.work()
+    assert len(pair.orders.effects("compensated")) == ROWS

@@ -1,0 +1,212 @@
+"""A relay with a backlog claims ahead, and sends ahead of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from shieldtx import Event
+from shieldtx.ports import Outcome, Record
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.result import RelayPass
+from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
+
+BATCH = 4
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    service = make_service("orders", relay_batch_size=BATCH)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    return service
+
+
+def write(service: Service, count: int, *, key: str = "k") -> list[str]:
+    with service.transaction() as session:
+        events = [Event(type="things.happened", key=key, payload=n) for n in range(count)]
+        return [str(event_id) for event_id in service.app.outbox.add_all(session, events)]
+
+
+def sent(wire: Wire) -> list[str]:
+    """The ids of what was sent, without what was sent again."""
+    return list(dict.fromkeys(_id(record) for record in wire.published))
+
+
+def _id(record: Record) -> str:
+    return dict(record.headers)["ce_id"].decode()
+
+
+def test_the_next_batch_is_claimed_while_one_is_published(service: Service, wire: Wire) -> None:
+    ids = write(service, 3 * BATCH)
+    relay = service.relay()
+    first = relay.run_once()
+    assert (first.claimed, first.ahead, first.more) == (0, BATCH, True)
+    assert service.outbox() == {"PROCESSING": 2 * BATCH, "INIT": BATCH}
+    second = relay.run_once()
+    assert (second.claimed, second.published, second.ahead) == (BATCH, BATCH, BATCH)
+    drain(relay)
+    assert service.outbox() == {"PROCESSED": 3 * BATCH}
+    assert sent(wire) == ids
+
+
+def pass_that_publishes(relay: Relay, eventually: Callable[..., None], when: str) -> RelayPass:
+    """Make passes until one publishes something, and return that one."""
+    passes: list[RelayPass] = []
+
+    def it_does() -> bool:
+        passes.append(relay.run_once())
+        return passes[-1].published > 0
+
+    eventually(it_does, when)
+    return passes[-1]
+
+
+def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
+    make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
+) -> None:
+    service = make_service("orders", relay_batch_size=100)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    relay = service.relay()
+    first = write(service, 1)
+    wire.fate = lambda _: answer(Outcome.REFUSED)
+    done = relay.run_once()
+    assert (done.retried, done.backlog) == (1, False)
+    held_back = write(service, 2)
+    wire.fate = lambda _: None
+    done = pass_that_publishes(relay, eventually, "the retry is due")
+    assert sent(wire)[-1:] == first
+    assert done.backlog
+    done = relay.run_once()
+    assert (done.published, done.backlog) == (2, False)
+    assert sent(wire) == first + held_back
+
+
+def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
+    make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
+) -> None:
+    service = make_service("orders", relay_batch_size=100)
+    service.app.declare("things.happened", retry=QUICK)
+    make_topics(service)
+    relay = service.relay()
+    ids = write(service, 3)
+    wire.fate = lambda _: answer(Outcome.UNSENT)
+    assert relay.run_once().released == 3
+    wire.fate = lambda _: None
+    done = pass_that_publishes(relay, eventually, "the pause is over")
+    assert (done.published, done.backlog) == (1, True)
+    done = relay.run_once()
+    assert (done.published, done.backlog) == (2, False)
+    assert sent(wire) == ids
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.REFUSED])
+def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
+    service: Service, wire: Wire, outcome: Outcome, eventually: Callable[..., None]
+) -> None:
+    ids = write(service, 3 * BATCH)
+    relay = service.relay()
+    wire.fate = lambda record: answer(outcome) if _id(record) in ids[1:BATCH] else None
+    relay.run_once()
+    # Of the second batch nothing was sent, and its attempts do not count.
+    assert sent(wire) == ids[:1]
+    assert service.rows("SELECT sum(attempts) FROM shield_outbox WHERE event_id = ANY(:ids)",
+                        ids=ids[BATCH:]) == [(0,)]  # fmt: skip
+    wire.fate = lambda _: None
+
+    def everything_is_sent() -> bool:
+        relay.run_once()
+        return service.outbox() == {"PROCESSED": 3 * BATCH}
+
+    eventually(everything_is_sent, "the backlog is empty")
+    assert sent(wire) == ids
+
+
+def test_a_rejected_event_stops_nobody_and_nothing_overtakes_it_before_it_has_failed(
+    service: Service, wire: Wire
+) -> None:
+    ids = write(service, 3 * BATCH)
+    relay = service.relay()
+    wire.fate = lambda record: answer(Outcome.REJECTED) if _id(record) == ids[2] else None
+    drain(relay)
+    assert service.outbox() == {"PROCESSED": 3 * BATCH - 1, "FAILED": 1}
+    assert sent(wire) == [*ids[:2], *ids[3:]]
+
+
+def test_a_relay_that_stops_gives_back_what_it_had_claimed_ahead(
+    service: Service, wire: Wire
+) -> None:
+    ids = write(service, 3 * BATCH)
+    relay = service.relay("one")
+    relay.run_once()
+    relay.close()
+    assert service.outbox() == {"PROCESSED": BATCH, "INIT": 2 * BATCH}
+    drain(service.relay("two"))
+    assert sent(wire) == ids
+    assert len(wire.published) == len(ids)
+
+
+def test_shards_for_another_relay_are_given_back_with_nothing_in_flight(
+    service: Service, wire: Wire
+) -> None:
+    for number in range(3 * BATCH):
+        write(service, 1, key=f"k{number}")
+    relay, other = service.relay("one"), service.app.relay("two")
+    relay.run_once()
+    other.renew()
+    relay.renew()
+    assert service.outbox() == {"PROCESSED": BATCH, "INIT": 2 * BATCH}
+    assert len(other.renew().shards) == 4
+    drain(relay, other)
+    assert len(sent(wire)) == len(wire.published) == 3 * BATCH
+    # What was settled at the renewal is counted all the same.
+    assert service.outbox() == {"PROCESSED": 3 * BATCH}
+
+
+def test_what_was_sent_while_the_database_failed_is_settled_later_and_sent_once(
+    service: Service, wire: Wire
+) -> None:
+    ids = write(service, 3 * BATCH)
+    relay = service.relay()
+    relay.run_once()
+
+    def take_the_table_away() -> None:
+        wire.before_publish = lambda: None
+        service.execute("ALTER TABLE shield_outbox RENAME TO away")
+
+    wire.before_publish = take_the_table_away
+    with pytest.raises(ProgrammingError, match="shield_outbox"):
+        drain(relay)
+    service.execute("ALTER TABLE away RENAME TO shield_outbox")
+    drain(relay)
+    assert service.outbox() == {"PROCESSED": 3 * BATCH}
+    assert sent(wire) == ids
+
+
+def test_a_publisher_that_breaks_leaves_its_batch_in_doubt_and_in_order(
+    service: Service, wire: Wire, eventually: Callable[..., None]
+) -> None:
+    ids = write(service, 3 * BATCH)
+    relay = service.relay()
+
+    def break_down() -> None:
+        raise OperationalError("publish", {}, RuntimeError("unforeseen"))
+
+    wire.before_publish = break_down
+    assert "unforeseen" in relay.run_once().outage
+    assert service.rows("SELECT DISTINCT status, unconfirmed, count(*) FROM shield_outbox "
+                        "GROUP BY 1, 2 ORDER BY 2") == [
+        ("INIT", False, 2 * BATCH),
+        ("INIT", True, BATCH),
+    ]  # fmt: skip
+    wire.before_publish = lambda: None
+
+    def everything_is_sent() -> bool:
+        relay.run_once()
+        return service.outbox() == {"PROCESSED": 3 * BATCH}
+
+    eventually(everything_is_sent, "the backlog is empty")
+    assert sent(wire) == ids

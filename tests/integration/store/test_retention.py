@@ -1,0 +1,277 @@
+"""The purge: what is at rest and old goes, in small steps; everything else stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import insert, select, text
+
+from shieldtx import InboxStatus, OutboxStatus, new_event_id
+from shieldtx.domain.states import INBOX, OUTBOX
+from shieldtx.retention import REST, Housekeeping, Purged, Retention
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.statements import retention as sql
+from shieldtx.store.trace import SqlTraceStore
+from shieldtx.tracing.recorder import Entry
+from tests.support.write_side_shop import Shop
+
+DAY = timedelta(days=1)
+"""The retention of these tests."""
+YOUNG, OLD = timedelta(hours=23), timedelta(hours=25)
+LONG_AGO = timedelta(days=3)
+
+
+def id_made(ago: timedelta) -> UUID:
+    return UUID(int=new_event_id().int - (int(ago.total_seconds() * 1000) << 80))
+
+
+def row(event_id: UUID, status: str, settled: timedelta | None) -> dict[str, Any]:
+    """The columns that outbox and inbox share."""
+    now = datetime.now(UTC)
+    return {
+        "event_id": event_id,
+        "source": "shop",
+        "topic": "orders",
+        "event_type": "order.placed",
+        "tx_kind": "COMMIT",
+        "operation": "INSERT",
+        "payload": "{}",
+        "status": str(status),
+        "seq": event_id.int % 2**40,
+        "due_at": now,
+        "settled_at": None if settled is None else now - settled,
+    }
+
+
+def fill_outbox(shop: Shop, *rows: dict[str, Any]) -> list[UUID]:
+    own = {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
+    own["created_at"] = datetime.now(UTC)
+    given = [r | own for r in rows]
+    if shop.on_postgres:  # which counts by itself
+        given = [{k: v for k, v in r.items() if k != "seq"} for r in given]
+    with shop.engine.begin() as connection:
+        connection.execute(insert(shop.tables.outbox), given)
+    return [r["event_id"] for r in rows]
+
+
+def fill_inbox(shop: Shop, *rows: dict[str, Any], group: str = "stock") -> list[UUID]:
+    now = datetime.now(UTC)
+    own = {"consumer_group": group, "event_time": now, "received_at": now}
+    given = [r | own for r in rows]
+    if shop.on_postgres:
+        given = [{k: v for k, v in r.items() if k != "seq"} for r in given]
+    with shop.engine.begin() as connection:
+        connection.execute(insert(shop.tables.inbox), given)
+    return [r["event_id"] for r in rows]
+
+
+def left(shop: Shop, table: str) -> set[UUID]:
+    with shop.engine.connect() as connection:
+        return set(connection.scalars(select(getattr(shop.tables, table).c.event_id)))
+
+
+def housekeeping(shop: Shop, **options: Any) -> Housekeeping:
+    store = SqlPurgeStore(shop.engine, shop.tables)
+    return Housekeeping(store=store, retention=Retention(outbox=DAY, inbox=DAY, **options))
+
+
+@pytest.mark.parametrize(
+    ("fill", "table", "lifecycle", "statuses"),
+    [
+        (fill_outbox, "outbox", OUTBOX, OutboxStatus),
+        (fill_inbox, "inbox", INBOX, InboxStatus),
+    ],
+    ids=["outbox", "inbox"],
+)
+def test_what_goes_is_in_a_final_state_and_older_than_its_retention(
+    shop: Shop, fill, table, lifecycle, statuses
+):
+    kept, gone = set(), set()
+    for status in statuses:
+        settled = status in lifecycle.settled
+        for age in (YOUNG, OLD):
+            ids = fill(shop, row(id_made(LONG_AGO), status, age if settled else None))
+            (gone if status in lifecycle.purgeable and age is OLD else kept).update(ids)
+    done = housekeeping(shop).run_once()
+    assert (left(shop, table), done.removed, done.more) == (kept, len(gone), False)
+
+
+def test_what_waits_for_a_person_stays_for_ever(shop: Shop):
+    years = timedelta(days=3000)
+    waiting = fill_outbox(
+        shop, *(row(id_made(years), s, years) for s in ("FAILED", "UNRESOLVED"))
+    ) + fill_inbox(shop, row(id_made(years), "DEAD", years))
+    assert housekeeping(shop).run_once().removed == 0
+    assert left(shop, "outbox") | left(shop, "inbox") == set(waiting)
+
+
+def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    store = SqlPurgeStore(shop.engine, shop.tables)
+    keeping = Housekeeping(store=store, retention=Retention(outbox=DAY, inbox=2 * DAY))
+    assert keeping.run_once().removed == 1
+    assert (len(left(shop, "outbox")), len(left(shop, "inbox"))) == (0, 1)
+
+
+def test_the_trace_has_a_retention_and_a_size_of_its_own(shop: Shop):
+    store = SqlTraceStore(shop.engine, shop.tables)
+
+    def trace(hours: int, entries: int) -> list[UUID]:
+        ids = [new_event_id() for _ in range(entries)]
+        ended = time.monotonic() - hours * 3600
+        made = [Entry(event_id=i, group=None, attempt=1, outcome="X", ended=ended) for i in ids]
+        store.write(made, clock=time.monotonic)
+        return ids
+
+    trace(hours=48, entries=10)
+    young = trace(hours=1, entries=10)
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    assert housekeeping(shop).run_once().removed == 1, "without a retention it stays"
+    assert housekeeping(shop, trace=DAY).run_once().removed == 10
+    assert left(shop, "trace") == set(young)
+    done = housekeeping(shop, trace=DAY, trace_rows=4, batch_size=3).run_once()
+    assert (done.removed, done.more) == (6, False)
+    assert left(shop, "trace") == set(young[6:])
+
+
+def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):
+    fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(25)))
+    keeper = housekeeping(shop, batch_size=5, batches_per_pass=2)
+    passes = [keeper.run_once() for _ in range(3)]
+    assert [(p.removed, p.more) for p in passes[:2]] == [(10, True), (10, True)]
+    assert (passes[2].removed, left(shop, "outbox")) == (5, set())
+    assert keeper.run_once().more is False
+
+
+def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop):
+    fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(12)))
+    store = SqlPurgeStore(shop.engine, shop.tables)
+    now, rests = [0.0], []
+
+    def one_that_takes_its_time(**limits: Any) -> Purged:
+        done = SqlPurgeStore.purge_outbox(store, **limits)
+        now[0] += done.removed
+        return done
+
+    store.purge_outbox = one_that_takes_its_time
+    keeper = Housekeeping(
+        store=store,
+        retention=Retention(outbox=DAY, inbox=DAY, batch_size=5),
+        clock=lambda: now[0],
+        rest=rests.append,
+    )
+    assert keeper.run_once().removed == 12
+    assert rests[:3] == [5 * REST, 5 * REST, 2 * REST]
+
+
+def test_a_batch_looks_at_no_more_rows_than_its_limit(shop: Shop):
+    kept = fill_outbox(shop, *(row(id_made(2 * LONG_AGO), "FAILED", OLD) for _ in range(30)))
+    fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(10)))
+    store = SqlPurgeStore(shop.engine, shop.tables)
+    batches = [store.purge_outbox(older_than=DAY, limit=10) for _ in range(4)]
+    # It passes over what has to stay, step by step, and remembers how far it was.
+    assert [(b.removed, b.more) for b in batches] == [(0, True)] * 3 + [(10, True)]
+    assert left(shop, "outbox") == set(kept)
+
+
+def test_the_walk_starts_again_when_it_has_come_to_the_end(shop: Shop):
+    keeper = housekeeping(shop)
+    assert keeper.run_once().removed == 0
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    assert keeper.run_once().removed == 1
+
+
+def test_a_pass_over_nothing_but_kept_rows_does_not_ask_for_another_at_once(shop: Shop):
+    fill_outbox(shop, *(row(id_made(LONG_AGO), "FAILED", OLD) for _ in range(20)))
+    assert housekeeping(shop, batch_size=5, batches_per_pass=2).run_once().more is False
+
+
+def test_ids_of_other_producers_say_nothing_of_their_age_and_are_purged_too(shop: Shop):
+    foreign = [UUID(int=uuid4().int | (0xF << 124)), UUID("ffffffff-ffff-4fff-bfff-ffffffffffff")]
+    old = [row(event_id, "PROCESSED", OLD) for event_id in foreign]
+    kept = fill_inbox(shop, row(UUID(int=uuid4().int | (0xF << 124)), "PROCESSED", YOUNG))
+    fill_inbox(shop, *old)
+    assert housekeeping(shop).run_once().removed == 2
+    assert left(shop, "inbox") == set(kept)
+
+
+def test_every_group_forgets_its_own_row(shop: Shop):
+    received = row(id_made(LONG_AGO), "PROCESSED", OLD)
+    fill_inbox(shop, received, group="stock")
+    fill_inbox(shop, received | {"settled_at": datetime.now(UTC)}, group="mail")
+    assert housekeeping(shop).run_once().removed == 1
+    with shop.engine.connect() as connection:
+        groups = connection.scalars(select(shop.tables.inbox.c.consumer_group))
+        assert list(groups) == ["mail"]
+
+
+def test_a_row_in_somebodys_hands_is_passed_over_and_goes_later(postgres_shop: Shop):
+    shop = postgres_shop
+    held, _ = fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(2)))
+    o = shop.tables.outbox
+    keeper = housekeeping(shop)
+    with shop.engine.begin() as connection:
+        connection.execute(select(o).where(o.c.event_id == held).with_for_update())
+        assert keeper.run_once().removed == 1
+        assert left(shop, "outbox") == {held}
+    assert keeper.run_once().removed == 1
+
+
+def test_two_relays_purge_at_the_same_time_without_waiting_or_error(postgres_shop: Shop):
+    shop = postgres_shop
+    rows = [row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(400)]
+    fill_outbox(shop, *rows)
+    removed: list[int] = []
+
+    def work() -> None:
+        removed.append(housekeeping(shop, batch_size=20).run_once().removed)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(removed) == 2
+    assert sum(removed) + housekeeping(shop).run_once().removed == len(rows)
+    assert left(shop, "outbox") == set()
+
+
+MULTIPLY = """
+    INSERT INTO shield_{table} ({columns})
+    SELECT ('018f0000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, {rest}
+    FROM shield_{table}, generate_series(1, 30000) n
+"""
+
+
+@pytest.mark.parametrize("table", ["outbox", "inbox"])
+def test_the_purge_walks_along_the_primary_key(postgres_shop: Shop, table: str):
+    shop = postgres_shop
+    (fill_outbox if table == "outbox" else fill_inbox)(
+        shop, row(id_made(LONG_AGO), "PROCESSED", OLD)
+    )
+    described, dialect = getattr(shop.tables, table), dialect_of(shop.engine.dialect)
+    span = {"after": UUID(int=0), "upto": id_made(DAY), "limit": 100}
+    is_needed = sql.is_needed_in_outbox if table == "outbox" else sql.is_needed_in_inbox
+    needed = is_needed(shop.tables)
+    statements = [
+        sql.end_of_batch(described, **span),
+        sql.purge(described, dialect, status=("PROCESSED",), older_than=DAY, needed=needed, **span),
+    ]
+    rest = ", ".join(c.name for c in described.columns if c.name not in {"event_id", "seq"})
+    with shop.engine.begin() as connection:
+        multiply = MULTIPLY.format(table=table, columns=f"event_id, {rest}", rest=rest)
+        connection.execute(text(multiply))
+        connection.execute(text(f"ANALYZE {described.name}"))
+        for statement in statements:
+            compiled = statement.compile(connection, compile_kwargs={"literal_binds": True})
+            plan = "\n".join(connection.scalars(text(f"EXPLAIN {compiled}")))
+            assert f"using {described.name}_pkey" in plan
+            assert f"Seq Scan on {described.name}" not in plan
+        connection.rollback()

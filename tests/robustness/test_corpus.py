@@ -1,0 +1,149 @@
+"""The corpus of bad records: none stops its partition, none hides, none takes a good one along."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from shieldtx.brokers import cloudevents
+from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
+from shieldtx.embedded import EmbeddedKafka
+from shieldtx.errors import UndecodableRecord
+from shieldtx.ports import ReceivedRecord
+from tests.robustness.cases import Case, cases, event_of, record_of
+from tests.robustness.conftest import Make
+from tests.support.service import effect, make_topics
+
+CASES = cases()
+TOPIC = "orders.placed.commit"
+LONGEST_S = 2.0
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_record_of_the_corpus_is_taken_or_refused_with_a_telling_reason(case: Case) -> None:
+    record = ReceivedRecord(
+        topic=TOPIC, partition=0, offset=0, key=case.key, value=case.value, headers=case.headers
+    )
+    began = time.thread_time()
+    if case.expect == "parked":
+        assert case.reason, "what is parked says why"
+        with pytest.raises(UndecodableRecord, match=case.reason):
+            cloudevents.decode(record, "")
+    else:
+        assert cloudevents.decode(record, "").payload.encode() == case.value
+    assert time.thread_time() - began < LONGEST_S
+
+
+def test_the_corpus_has_all_kinds_of_records() -> None:
+    by_expectation = {case.expect for case in CASES}
+    assert by_expectation == {"parked", "taken", "ignored"}
+    assert len(CASES) > 100
+    assert len({case.id for case in CASES if case.expect == "taken"}) == len(
+        [case for case in CASES if case.expect == "taken"]
+    )
+
+
+class Stranger:
+    """Somebody else's producer, in one partition, which sends whatever it is given.
+
+    Two clients: one sends nothing without key, value or a header's value, the other no name that is
+    no UTF-8.
+    """
+
+    def __init__(self, bootstrap: str, place: TopicPartition) -> None:
+        self._place = place
+        self._python = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=20)
+        self._librdkafka = Producer({"bootstrap.servers": bootstrap})
+
+    def send(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        topic, partition = self._place
+        if (key or value) and all(content is not None for _, content in headers):
+            self._python.send(topic, value, key, list(headers), partition)
+            return
+        self._python.flush(20)
+        self._librdkafka.produce(topic, value, key, partition, headers=list(headers))
+        assert self._librdkafka.flush(20) == 0
+
+    def close(self) -> None:
+        self._python.flush(20)
+        self._python.close()
+
+
+def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partition_its_end(
+    kafka: EmbeddedKafka,
+    make_service: Make,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prefix = f"{uuid.uuid4().hex[:12]}."
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap)
+    service = make_service("stock", KafkaBroker(connection), topic_prefix=prefix)
+    group = f"stock-{prefix}x"
+    service.app.consumer(group).handles("orders.placed")(effect("reserved"))
+    make_topics(service, partitions=1)
+    place = TopicPartition(f"{prefix}{TOPIC}", 0)
+    stranger = Stranger(kafka.bootstrap, place)
+    expected: list[str] = []
+    sent: dict[int, Case] = {}
+    for number, case in enumerate([*CASES, None]):
+        good = event_of(f"good {number}")
+        record = record_of(good, prefix)
+        expected.append(str(good.id))
+        stranger.send(record.key, record.value, record.headers)
+        if case is not None:
+            stranger.send(case.key, case.value, case.headers)
+            sent[2 * number + 1] = case
+            if case.expect == "taken":
+                expected.append(str(case.id))
+    stranger.close()
+
+    consumer = service.app.consumer_worker(group)
+    with caplog.at_level(logging.INFO):
+        # A pass may find nothing because the group is not formed yet.
+        while consumer.run_once().more or not consumer.has_caught_up():
+            continue
+    consumer.close()
+
+    assert [event_id for (event_id,) in service.rows("SELECT event_id FROM effects")] == expected
+    assert service.inbox() == {"PROCESSED": len(expected)}
+    letters = service.app.dead_letters().parked(limit=1000, group=group)
+    parked = {letter.record.offset: letter for letter in letters}
+    assert set(parked) == {at for at, case in sent.items() if case.expect == "parked"}
+    for at, letter in parked.items():
+        record = letter.record
+        assert (record.key, record.value, record.headers) == _content(sent[at])
+        assert re.search(sent[at].reason, letter.reason)
+    assert committed(kafka, group, place) == (2 * len(CASES) + 1,) * 2
+    assert_lines(caplog.messages, at_least=len(parked))
+
+
+def _content(case: Case) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
+    return case.key, case.value, case.headers
+
+
+def committed(kafka: EmbeddedKafka, group: str, place: TopicPartition) -> tuple[int | None, int]:
+    """How far a group has come, and the partition's end."""
+    reader = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group)
+    try:
+        return reader.committed(place), reader.end_offsets([place])[place]
+    finally:
+        reader.close()
+
+
+def assert_lines(messages: Sequence[str], *, at_least: int) -> None:
+    """Each is one line that a terminal shows as it is, and not a long one."""
+    assert len(messages) >= at_least
+    for message in messages:
+        assert message.isprintable(), message
+        assert len(message) < 1000, message

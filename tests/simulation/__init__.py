@@ -1,6 +1,0 @@
-"""The real services on a simulated database and broker: deterministic, from a seed."""
-
-from tests.simulation.campaign import Finding, SimulationResult, replay, run
-from tests.simulation.mutants import MUTANTS
-
-__all__ = ["MUTANTS", "Finding", "SimulationResult", "replay", "run"]

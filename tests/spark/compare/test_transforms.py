@@ -1,0 +1,529 @@
+"""What Spark does with rows, on tiny frames."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.expectations import Route, Stream
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.rules import PAIRS, VOCABULARY
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.reconcile.window import Window
+from spark.compare import transforms
+from spark.compare.verdict_expression import verdict_of
+from spark.sources.driver_frames import routes_frame, windows_frame
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+FORTH = Stream(kind=TxKind.COMMIT, upstream="orders", downstream="stock")
+BACK = Stream(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders")
+WINDOW = Window(watermark=NOON)
+
+OUTBOX = (
+    "event_id string, seq bigint, upstream string, kind string, causation_source string, "
+    "causation_id string, topic string, event_type string, upstream_status string, "
+    "upstream_attempts int, created_at timestamp, published_at timestamp, upstream_digest bigint, "
+    "bucket bigint, upstream_odd boolean, upstream_moved_at timestamp"
+)
+INBOX = (
+    "event_id string, seq bigint, upstream string, kind string, causation_source string, "
+    "causation_id string, topic string, event_type string, consumer_group string, "
+    "downstream string, downstream_status string, attempts int, event_time timestamp, "
+    "received_at timestamp, settled_at timestamp, downstream_digest bigint, bucket bigint, "
+    "downstream_odd boolean, downstream_moved_at timestamp"
+)
+ROLLBACKS = (
+    "upstream string, downstream string, event_id string, answered_at timestamp, entitled boolean"
+)
+COMPENSATIONS = (
+    "downstream string, consumer_group string, causation_id string, answered_at timestamp"
+)
+
+
+def before(minutes):
+    return NOON - timedelta(minutes=minutes)
+
+
+def sent(spark, *rows, stream=FORTH):
+    defaults = {
+        "seq": 1,
+        "upstream": stream.upstream,
+        "kind": stream.kind.value,
+        "causation_source": stream.downstream,
+        "causation_id": None,
+        "topic": "t",
+        "event_type": "t",
+        "upstream_status": "PROCESSED",
+        "upstream_attempts": 1,
+        "created_at": before(30),
+        "published_at": before(29),
+        "upstream_digest": 7,
+        "bucket": 0,
+        "upstream_odd": False,
+        "upstream_moved_at": before(29),
+    }
+    return frame(spark, OUTBOX, defaults, rows)
+
+
+def received(spark, *rows, stream=FORTH):
+    defaults = {
+        "seq": 1,
+        "upstream": stream.upstream,
+        "kind": stream.kind.value,
+        "causation_source": stream.downstream,
+        "causation_id": None,
+        "topic": "t",
+        "event_type": "t",
+        "consumer_group": "reserve",
+        "downstream": stream.downstream,
+        "downstream_status": "PROCESSED",
+        "attempts": 1,
+        "event_time": before(30),
+        "received_at": before(28),
+        "settled_at": before(27),
+        "downstream_digest": 7,
+        "bucket": 0,
+        "downstream_odd": False,
+        "downstream_moved_at": before(27),
+    }
+    return frame(spark, INBOX, defaults, rows)
+
+
+def rollbacks(spark, *rows):
+    """Return rollbacks that stock has written of events of orders."""
+    defaults = {
+        "upstream": "orders",
+        "downstream": "stock",
+        "answered_at": before(26),
+        "entitled": True,
+    }
+    return frame(spark, ROLLBACKS, defaults, rows)
+
+
+def compensations(spark, *rows):
+    """Return compensations in orders."""
+    defaults = {"downstream": "orders", "consumer_group": "reserve", "answered_at": before(26)}
+    return frame(spark, COMPENSATIONS, defaults, rows)
+
+
+def frame(spark, schema, defaults, rows):
+    columns = [field.split()[0] for field in schema.split(", ")]
+    filled = [{**defaults, **row} for row in rows]
+    assert {name for row in filled for name in row} <= set(columns)
+    return spark.createDataFrame([tuple(row[c] for c in columns) for row in filled], schema)
+
+
+def route(group="reserve", *, stream=FORTH, expected=True, limit=None, **names):
+    fields = {"topic": "t", "event_type": "t", **names}
+    return Route(stream=stream, group=group, expected=expected, max_attempts=limit, **fields)
+
+
+def rows_of(spark, outbox, inbox, *, routes=(), answers=None, window=WINDOW, stream=FORTH):
+    pairs = transforms.paired(outbox, inbox, routes_frame(spark, routes or [route(stream=stream)]))
+    if answers is None:
+        answers = (rollbacks(spark), compensations(spark))
+    return transforms.judged(
+        transforms.with_answers(pairs, *answers), windows_frame(spark, {stream: window})
+    )
+
+
+def compare(spark, outbox, inbox, **given):
+    """Return the verdict by event and group."""
+    rows = rows_of(spark, outbox, inbox, **given).collect()
+    found = {(row.event_id, row.consumer_group): row.verdict for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
+    schema = StructType(
+        [
+            StructField(fact, BooleanType() if set(VOCABULARY[fact]) == {True, False} else TEXT)
+            for fact in PAIRS.facts
+        ]
+    )
+    every = list(product(*(VOCABULARY[fact] for fact in PAIRS.facts)))
+    facts = spark.createDataFrame([tuple(map(plain, values)) for values in every], schema)
+    judged = facts.select("*", verdict_of(PAIRS).alias("v")).collect()
+    by_spark = {tuple(row[: len(PAIRS.facts)]): row.v for row in judged}
+    by_python = {
+        tuple(map(plain, values)): PAIRS.judge(dict(zip(PAIRS.facts, values, strict=True))).value
+        for values in every
+    }
+    assert len(by_python) == 2 * 8 * 8 * 2**7
+    assert by_spark == by_python
+
+
+TEXT = StringType()
+
+
+def plain(value):
+    return value.value if isinstance(value, TxKind | OutboxStatus | InboxStatus) else value
+
+
+def test_each_event_is_paired_with_the_row_of_its_group(spark):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "both"}, {"event_id": "lost"}),
+        received(spark, {"event_id": "both"}, {"event_id": "ghost"}),
+    )
+    assert found == {
+        ("both", "reserve"): "MATCHED",
+        ("lost", "reserve"): "MISSING_DOWNSTREAM",
+        ("ghost", "reserve"): "UNKNOWN_UPSTREAM",
+    }
+
+
+def test_every_expected_group_is_judged_on_its_own(spark):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}),
+        received(spark, {"event_id": "e", "consumer_group": "mail"}),
+        routes=[route("reserve"), route("mail")],
+    )
+    assert found == {("e", "mail"): "MATCHED", ("e", "reserve"): "MISSING_DOWNSTREAM"}
+
+
+def test_a_group_is_only_missed_at_topics_and_types_that_it_should_receive(spark):
+    found = compare(
+        spark,
+        sent(
+            spark,
+            {"event_id": "placed", "event_type": "placed"},
+            {"event_id": "paid", "event_type": "paid"},
+            {"event_id": "elsewhere", "event_type": "placed", "topic": "other"},
+        ),
+        received(spark),
+        routes=[route(event_type="placed"), route(event_type="changed")],
+    )
+    assert found == {("placed", "reserve"): "MISSING_DOWNSTREAM"}
+
+
+def test_what_a_group_received_without_being_expected_to_still_finds_its_event(spark):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}, {"event_id": "unwanted"}),
+        received(spark, {"event_id": "e"}),
+        routes=[route(expected=False)],
+    )
+    assert found == {("e", "reserve"): "MATCHED"}
+
+
+def test_without_any_group_nothing_is_compared(spark):
+    elsewhere = [route(topic="other")]
+    assert compare(spark, sent(spark, {"event_id": "e"}), received(spark), routes=elsewhere) == {}
+
+
+@pytest.mark.parametrize(
+    ("moved", "verdict"),
+    [
+        (NOON - timedelta(microseconds=1), "MISSING_DOWNSTREAM"),
+        (NOON, "IN_FLIGHT"),
+        (NOON + timedelta(microseconds=1), "IN_FLIGHT"),
+    ],
+)
+def test_the_watermark_is_exact_to_the_microsecond(spark, moved, verdict):
+    found = compare(
+        spark, sent(spark, {"event_id": "e", "upstream_moved_at": moved}), received(spark)
+    )
+    assert found == {("e", "reserve"): verdict}
+
+
+def test_a_young_row_on_either_side_is_in_flight(spark):
+    found = compare(
+        spark,
+        sent(
+            spark,
+            {"event_id": "up", "upstream_status": "INIT", "upstream_moved_at": before(-1)},
+            {"event_id": "down", "upstream_status": "INIT"},
+        ),
+        received(
+            spark,
+            {"event_id": "up"},
+            {
+                "event_id": "down",
+                "downstream_status": "INIT",
+                "downstream_moved_at": before(-1),
+            },
+            {"event_id": "ghost", "downstream_moved_at": before(-1)},
+        ),
+    )
+    assert set(found.values()) == {"IN_FLIGHT"}
+    assert len(found) == 3
+
+
+def test_without_a_watermark_only_final_ends_are_judged(spark):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "both"}, {"event_id": "lost"}),
+        received(spark, {"event_id": "both"}),
+        window=Window(obstacle="blind"),
+    )
+    assert found == {("both", "reserve"): "MATCHED", ("lost", "reserve"): "IN_FLIGHT"}
+
+
+def test_a_row_that_may_have_been_purged_is_not_missed(spark):
+    found = compare(
+        spark,
+        sent(
+            spark,
+            {"event_id": "old", "published_at": before(90)},
+            {"event_id": "young", "published_at": before(50)},
+            {"event_id": "delayed", "created_at": before(90), "published_at": before(50)},
+        ),
+        received(
+            spark,
+            {"event_id": "old-ghost", "event_time": before(90), "received_at": before(50)},
+            {"event_id": "late-ghost", "event_time": before(50), "received_at": before(90)},
+            {"event_id": "ghost", "event_time": before(51), "received_at": before(50)},
+        ),
+        window=Window(horizon=before(60), watermark=NOON),
+    )
+    assert {event: verdict for (event, _), verdict in found.items()} == {
+        "old": "TOO_OLD",
+        "young": "MISSING_DOWNSTREAM",
+        "delayed": "MISSING_DOWNSTREAM",
+        "old-ghost": "TOO_OLD",
+        "late-ghost": "TOO_OLD",
+        "ghost": "UNKNOWN_UPSTREAM",
+    }
+
+
+def test_what_was_given_up_is_answered_by_a_rollback_of_that_event(spark):
+    gave_up = {"downstream_status": "MAX_RECONSUMED"}
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "answered"}, {"event_id": "open"}),
+        received(spark, {"event_id": "answered"} | gave_up, {"event_id": "open"} | gave_up),
+        answers=(
+            rollbacks(spark, {"event_id": "answered"}, {"event_id": "something else"}),
+            compensations(spark),
+        ),
+    )
+    assert found == {
+        ("answered", "reserve"): "REFUSED",
+        ("open", "reserve"): "NEITHER_EFFECT_NOR_COMPENSATION",
+    }
+
+
+def test_a_rollback_that_nothing_called_for_takes_back_an_effect_that_stays(spark):
+    young = {"answered_at": before(-1)}
+    found = compare(
+        spark,
+        sent(spark, *({"event_id": e} for e in ("despite", "entitled", "young", "other"))),
+        received(spark, *({"event_id": e} for e in ("despite", "entitled", "young", "other"))),
+        answers=(
+            rollbacks(
+                spark,
+                {"event_id": "despite", "entitled": False},
+                {"event_id": "entitled"},
+                {"event_id": "young", "entitled": False} | young,
+                {"event_id": "other", "entitled": False, "downstream": "mail"},
+            ),
+            compensations(spark),
+        ),
+    )
+    assert {event: verdict for (event, _), verdict in found.items()} == {
+        "despite": "EFFECT_DESPITE_ROLLBACK",
+        "entitled": "MATCHED",
+        "young": "MATCHED",
+        "other": "MATCHED",
+    }
+
+
+def test_payloads_are_compared_by_their_digests(spark):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "same"}, {"event_id": "differs"}, {"event_id": "fenced"}),
+        received(
+            spark,
+            {"event_id": "same"},
+            {"event_id": "differs", "downstream_digest": 8},
+            {"event_id": "fenced", "downstream_status": "FENCED", "downstream_digest": None},
+        ),
+    )
+    assert {event: verdict for (event, _), verdict in found.items()} == {
+        "same": "MATCHED",
+        "differs": "PAYLOAD_DIFFERS",
+        "fenced": "REFUSED",
+    }
+
+
+@pytest.mark.parametrize(
+    ("attempts", "limit", "verdict"),
+    [(3, 3, "REFUSED"), (1, 3, "REFUSED"), (4, 3, "ATTEMPTS_DIFFER"), (99, None, "REFUSED")],
+)
+def test_attempts_are_held_against_the_limit_of_the_group(spark, attempts, limit, verdict):
+    row = {"event_id": "e", "downstream_status": "MAX_RECONSUMED", "attempts": attempts}
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}),
+        received(spark, row),
+        answers=(rollbacks(spark, {"event_id": "e"}), compensations(spark)),
+        routes=[route(limit=limit)],
+    )
+    assert found == {("e", "reserve"): verdict}
+
+
+@pytest.mark.parametrize(
+    ("compensated", "verdict"),
+    [
+        ({"causation_id": "e", "answered_at": before(24)}, "EFFECT_DESPITE_ROLLBACK"),
+        ({"causation_id": "e", "answered_at": before(22)}, "MATCHED"),
+        ({"causation_id": "e", "answered_at": before(24), "consumer_group": "mail"}, "MATCHED"),
+        ({"causation_id": "f", "answered_at": before(24)}, "MATCHED"),
+    ],
+)
+def test_an_effect_after_its_groups_own_compensation_is_a_mismatch(spark, compensated, verdict):
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}),
+        received(spark, {"event_id": "e", "settled_at": before(23)}),
+        answers=(rollbacks(spark), compensations(spark, {"downstream": "stock"} | compensated)),
+    )
+    assert found == {("e", "reserve"): verdict}
+
+
+def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
+    inbox = received(
+        spark,
+        {"event_id": "first", "causation_id": "e"},
+        {"event_id": "second", "causation_id": "e"},
+        {"event_id": "second", "causation_id": "e", "consumer_group": "mail"},
+        {"event_id": "alone", "causation_id": "f"},
+        stream=BACK,
+    )
+    outbox = sent(
+        spark,
+        {"event_id": "first", "causation_id": "e"},
+        {"event_id": "second", "causation_id": "e"},
+        {"event_id": "alone", "causation_id": "f"},
+        stream=BACK,
+    )
+    found = compare(
+        spark,
+        outbox,
+        inbox,
+        answers=(rollbacks(spark), compensations(spark, {"causation_id": "e"})),
+        stream=BACK,
+        routes=[route(stream=BACK), route("mail", stream=BACK, expected=False)],
+    )
+    assert found == {
+        ("first", "reserve"): "MATCHED",
+        ("second", "reserve"): "MATCHED",
+        ("second", "mail"): "ROLLBACK_NOT_COMPENSATED",
+        ("alone", "reserve"): "ROLLBACK_NOT_COMPENSATED",
+    }
+
+
+def test_a_rollback_is_nobodys_but_the_service_whose_event_it_takes_back(spark):
+    elsewhere = {"event_id": "r", "causation_id": "e", "causation_source": "elsewhere"}
+    assert not compare(
+        spark,
+        sent(spark, elsewhere, stream=BACK),
+        received(spark, elsewhere, stream=BACK),
+        stream=BACK,
+    )
+
+
+def test_a_compared_row_tells_both_sides(spark):
+    (row,) = rows_of(
+        spark,
+        sent(spark, {"event_id": "e", "topic": "orders", "event_type": "placed"}),
+        received(spark, {"event_id": "e"}),
+        routes=[route(topic="orders", event_type="placed")],
+    ).collect()
+    told = row.asDict()
+    assert tuple(told) == transforms.ROW
+    times = {name: told.pop(name) for name in list(told) if name.endswith("_at")}
+    assert told == {
+        "kind": "COMMIT",
+        "upstream": "orders",
+        "downstream": "stock",
+        "consumer_group": "reserve",
+        "event_id": "e",
+        "topic": "orders",
+        "event_type": "placed",
+        "causation_id": None,
+        "verdict": "MATCHED",
+        "upstream_status": "PROCESSED",
+        "downstream_status": "PROCESSED",
+        "upstream_attempts": 1,
+        "attempts": 1,
+        "record": None,
+    }
+    assert {name: when.astimezone(UTC) for name, when in times.items()} == {
+        "created_at": before(30),
+        "published_at": before(29),
+        "received_at": before(28),
+        "settled_at": before(27),
+        "upstream_moved_at": before(29),
+        "downstream_moved_at": before(27),
+    }
+
+
+def test_an_event_that_lacks_a_row_is_looked_up_on_that_side(spark):
+    pairs = transforms.paired(
+        sent(spark, {"event_id": "both"}, {"event_id": "sent"}),
+        received(spark, {"event_id": "both"}, {"event_id": "received"}),
+        routes_frame(spark, [route()]),
+    )
+    assert {tuple(row) for row in transforms.alone(pairs).collect()} == {
+        ("upstream", "orders", "received"),
+        ("downstream", "stock", "sent"),
+    }
+
+
+def test_a_window_is_of_the_times_of_writing(spark):
+    ages = {f"{minutes}": before(minutes) for minutes in (60, 30, 10)}
+    pairs = transforms.paired(
+        sent(spark, *({"event_id": name, "created_at": when} for name, when in ages.items())),
+        received(spark, {"event_id": "ghost", "event_time": before(45)}),
+        routes_frame(spark, [route()]),
+    )
+    selection = Selection(written_since=before(60), written_until=before(10))
+    found = {row.event_id for row in transforms.within(pairs, selection).collect()}
+    assert found == {"60", "30", "ghost"}
+
+
+def judged(spark, *verdicts):
+    """Make compared rows: the earlier in the list, the older."""
+    rows = [
+        ("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None, verdict.value)
+        for n, verdict in enumerate(verdicts)
+    ]
+    return spark.createDataFrame(
+        rows,
+        "kind string, upstream string, downstream string, consumer_group string, "
+        "event_id string, created_at timestamp, received_at timestamp, verdict string",
+    )
+
+
+def test_rows_are_counted_by_pair_and_verdict(spark):
+    rows = judged(spark, Verdict.MATCHED, Verdict.STUCK, Verdict.MATCHED)
+    counts = {
+        (row.consumer_group, row.verdict): row.rows for row in transforms.counted(rows).collect()
+    }
+    assert counts == {("reserve", "MATCHED"): 2, ("reserve", "STUCK"): 1}
+
+
+def test_clean_rows_are_not_listed(spark):
+    listed = transforms.listed(judged(spark, *Verdict)).collect()
+    assert {row.verdict for row in listed} == {v.value for v in Verdict if v.is_listed}
+
+
+def test_the_earliest_rows_of_each_mismatch_are_shown(spark):
+    rows = judged(
+        spark,
+        *[Verdict.STUCK, Verdict.IN_FLIGHT, Verdict.UNKNOWN_UPSTREAM],
+        *[Verdict.STUCK, Verdict.STUCK, Verdict.MATCHED],
+    )
+    shown = {
+        (row.verdict, row.number): row.event_id for row in transforms.first_rows(rows, 2).collect()
+    }
+    assert shown == {("STUCK", 1): "000", ("STUCK", 2): "003", ("UNKNOWN_UPSTREAM", 1): "002"}
+    assert transforms.first_rows(rows, 0).collect() == []

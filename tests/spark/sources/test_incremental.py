@@ -1,0 +1,76 @@
+"""Which rows a run reads that does not look at all of them, and how the server finds them."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.request import Selection
+from spark.sources.incremental import read_of_inbox, read_of_outbox
+
+WITH_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
+
+
+def read_of(service, table):
+    moved = Selection(moved_since={service.name: service.now() - timedelta(hours=1)})
+    read, row = (read_of_outbox, "o") if table == "outbox" else (read_of_inbox, "i")
+    return f"FROM shield_{table} {row} WHERE {read(moved, service.name).condition}"
+
+
+def ids_in(service, table):
+    with service.engine.connect() as connection:
+        return set(connection.scalars(text(f"SELECT event_id {read_of(service, table)}")))
+
+
+def scans(plan):
+    """The name of each scan in a plan, with that of its index."""
+    yield plan["Node Type"], plan.get("Index Name")
+    for part in plan.get("Plans", ()):
+        yield from scans(part)
+
+
+@pytest.mark.parametrize("table", ["outbox", "inbox"])
+def test_what_has_moved_is_found_by_indexes(orders, table):
+    with orders.engine.connect() as connection:
+        # A few rows are read fastest one after the other: only where there is no other way, here.
+        connection.execute(text("SET enable_seqscan = off"))
+        (found,) = connection.scalars(
+            text(f"EXPLAIN (FORMAT json) SELECT * {read_of(orders, table)}")
+        )
+    nodes, indexes = (set(each) for each in zip(*scans(found[0]["Plan"]), strict=True))
+    assert "Seq Scan" not in nodes, json.dumps(found, indent=1)
+    assert f"shield_{table}_settled_idx" in indexes
+    # A few rows are found by that of all rollbacks as well.
+    assert indexes & {
+        "shield_outbox_error_idx",
+        "shield_inbox_dead_idx",
+        "shield_inbox_rollback_idx",
+    }
+
+
+@pytest.mark.parametrize("status", OutboxStatus)
+def test_of_an_outbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(orders, status):
+    error = "no such topic" if status in WITH_A_PERSON else None
+    old = [
+        orders.write(status, age=300, last_error=error, waiting=waiting)
+        for waiting in ((False,) if status in OUTBOX.settled else (False, True))
+    ]
+    new = orders.write(status, age=300, settled_age=30, last_error=error)
+    is_left_out = status in OUTBOX.settled and status not in WITH_A_PERSON
+    assert ids_in(orders, "outbox") == ({new} if is_left_out else {new, *old})
+
+
+@pytest.mark.parametrize("status", InboxStatus)
+def test_of_an_inbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(orders, status):
+    error = None if status in {InboxStatus.INIT, InboxStatus.PROCESSED} else "out of stock"
+    kind = TxKind.ROLLBACK if status is InboxStatus.DEAD else TxKind.COMMIT
+    there = {"group": "reserve", "source": "orders", "last_error": error, "kind": kind}
+    old = orders.receive(new_event_id(), status, age=300, **there)
+    new = orders.receive(new_event_id(), status, age=300, settled_age=30, **there)
+    is_left_out = status in INBOX.settled and status not in WITH_A_PERSON
+    assert ids_in(orders, "inbox") == ({new} if is_left_out else {new, old})

@@ -1,0 +1,78 @@
+"""What is asked of real databases before there is a Spark."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from shieldtx.reconcile.request import ReconcileRequest, Selection
+from spark.prefetch import inquiry
+from spark.sources.server_checks import Servers
+from tests.conftest import wait
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND state = 'active'"
+)
+
+
+def request_of(*services, **changes):
+    databases = tuple(service.database() for service in services)
+    return ReconcileRequest(services=databases, folder=Path("unused"), **changes)
+
+
+def waiting(service):
+    with service.engine.connect() as connection:
+        return connection.scalar(text(WAITING))
+
+
+def test_no_digest_is_asked_for_before_the_clocks_have_answered(orders, stock, monkeypatch):
+    answered = threading.Event()
+    clocks_of = Servers.clocks
+
+    def clocks(servers):
+        assert answered.wait(60)
+        return clocks_of(servers)
+
+    monkeypatch.setattr(Servers, "clocks", clocks)
+    orders.write()
+    with inquiry(request_of(orders, stock)) as asked:
+        assert not asked.digests.running()
+        answered.set()
+        assert asked.digests.result().groups
+        assert asked.clocks.done()
+    assert asked.clocks.result().keys() == {"orders", "stock"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"push_down": False}, {"selection": Selection(moved_since={"orders": LONG_AGO})}],
+)
+def test_only_a_run_that_compares_digests_asks_for_them(orders, stock, changes):
+    with inquiry(request_of(orders, stock, **changes)) as asked:
+        assert asked.digests is None
+        asked.clocks.result()
+
+
+def test_what_a_database_cannot_answer_is_raised_where_it_is_waited_for(orders, stock):
+    with orders.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE shield_outbox DROP COLUMN payload"))
+    with inquiry(request_of(orders, stock)) as asked:
+        assert asked.clocks.result()
+        with pytest.raises(Exception, match="payload") as raised:
+            asked.digests.result()
+    assert raised.value.__notes__ == ["in the database of service orders"]
+
+
+def test_what_is_still_being_asked_at_the_end_is_given_up(orders, stock):
+    request = request_of(orders, stock, statement_timeout=timedelta(hours=1))
+    with orders.engine.begin() as other:
+        other.execute(text("LOCK TABLE shield_outbox"))
+        with inquiry(request) as asked:
+            wait(lambda: waiting(orders) > 0, "the digests wait for the lock")
+        assert asked.digests.exception() is not None
+        assert waiting(orders) == 0

@@ -1,0 +1,178 @@
+"""Two services with something wrong between them, and the rows that a run would have listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sqlalchemy import create_engine, text
+
+from shieldtx import Event, Refused
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair import Policy, Repair, RepairReport
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.tables import tables
+from tests.support.service import QUICK, Service, drain, effect, make_topics
+
+BOTH = frozenset({"orders", "stock"})
+
+
+class Pair:
+    """Orders writes events that the group `stock` of stock receives, and `mail` of it too."""
+
+    def __init__(self, make_service: Callable[..., Service]) -> None:
+        self.orders, self.stock = make_service("orders"), make_service("stock")
+        self.orders.app.declare("orders.placed")
+        self.refuse = False
+        compensating = self.orders.app.consumer("orders")
+        compensating.compensates("orders.placed", retry=QUICK)(effect("compensated"))
+
+        for group in ("stock", "mail"):
+            handler = partial(self._handle, effect(group))
+            self.stock.app.consumer(group).handles("orders.placed", retry=QUICK)(handler)
+        make_topics(self.orders, self.stock)
+
+    def _handle(self, act: Callable[[Any, Any], None], session: Any, event: Any) -> None:
+        if self.refuse:
+            raise Refused("no stock for hunter2")
+        act(session, event)
+
+    def write(self, number: int) -> None:
+        with self.orders.transaction() as session:
+            for n in range(number):
+                placed = Event(type="orders.placed", key=f"k{n % 3}", payload={"pin": "hunter2"})
+                self.orders.app.outbox.add(session, placed)
+
+    def work(self) -> None:
+        """Let relays and consumers do all that there is to do."""
+        relays = [service.relay() for service in (self.orders, self.stock)]
+        workers = [
+            self.orders.app.consumer_worker("orders"),
+            *(self.stock.app.consumer_worker(group) for group in ("stock", "mail")),
+        ]
+        drain(*relays, *workers)
+        for worker in (*relays, *workers):
+            worker.close()
+
+    def lose_inbox_rows(self, *groups: str) -> None:
+        """As if the records had vanished before the groups read them."""
+        for group in groups:
+            self.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = :g", g=group)
+            self.stock.execute("DELETE FROM effects WHERE what = :group", group=group)
+
+    def missing(self, *groups: str) -> list[ListedRow]:
+        return [
+            listed(Verdict.MISSING_DOWNSTREAM, sent=sent, group=group)
+            for sent in self.sent()
+            for group in groups
+        ]
+
+    def sent(self) -> list[dict[str, Any]]:
+        return rows(self.orders, "SELECT * FROM shield_outbox ORDER BY seq")
+
+    def received(self, group: str) -> list[dict[str, Any]]:
+        query = "SELECT * FROM shield_inbox WHERE consumer_group = :group ORDER BY seq"
+        return rows(self.stock, query, group=group)
+
+    def repair(self, listed_: Sequence[ListedRow], **more: Any) -> RepairReport:
+        return repair(self.orders.engine.url, self.stock.engine.url, listed_, **more)
+
+    def audits(self, service: Service) -> list[tuple[Any, ...]]:
+        return service.rows("SELECT who, action, subject, detail FROM shield_audit ORDER BY id")
+
+
+def repair(
+    orders_url: Any, stock_url: Any, listed_: Iterable[ListedRow], **more: Any
+) -> RepairReport:
+    """Run a repair over connections of its own."""
+    engines = {"orders": create_engine(orders_url), "stock": create_engine(stock_url)}
+    policy = more.pop("policy", Policy(services=BOTH, named=frozenset(Verdict)))
+    stores = {name: SqlRepairs(engine, tables(), source=name) for name, engine in engines.items()}
+    job = Repair(stores=stores, policy=policy, **({"run_id": "r1", "who": "ann@desk"} | more))
+    try:
+        return job.run(listed_)
+    finally:
+        for engine in engines.values():
+            engine.dispose()
+
+
+def rows(service: Service, query: str, **parameters: Any) -> list[dict[str, Any]]:
+    with service.engine.connect() as connection:
+        return [dict(row) for row in connection.execute(text(query), parameters).mappings()]
+
+
+def listed(
+    verdict: Verdict,
+    *,
+    sent: dict[str, Any] | None = None,
+    received: dict[str, Any] | None = None,
+    group: str = "stock",
+) -> ListedRow:
+    """List a row as the run does that sees these two rows."""
+    one = sent or received
+    assert one is not None
+    return ListedRow(
+        kind=TxKind(one["tx_kind"]),
+        upstream=one["source"],
+        downstream="orders" if one["tx_kind"] == "ROLLBACK" else "stock",
+        group=group,
+        event_id=UUID(str(one["event_id"])),
+        verdict=verdict,
+        upstream_status=OutboxStatus(sent["status"] if sent else "PROCESSED"),
+        downstream_status=InboxStatus(received["status"]) if received else None,
+        upstream_attempts=sent["attempts"] if sent else 1,
+        attempts=received["attempts"] if received else None,
+        published_at=sent["settled_at"] if sent else one["settled_at"],
+        settled_at=received["settled_at"] if received else None,
+    )
+
+
+def owed(pair: Pair, number: int, *groups: str) -> list[ListedRow]:
+    """Let all groups give events up, and lose the rollbacks before they are on their way."""
+    pair.refuse = True
+    pair.write(number)
+    pair.work()
+    pair.refuse = False
+    pair.stock.execute("DELETE FROM shield_outbox")
+    pair.orders.execute("DELETE FROM shield_inbox")
+    pair.orders.execute("DELETE FROM effects")
+    return [
+        listed(Verdict.NEITHER_EFFECT_NOR_COMPENSATION, received=received, group=group)
+        for group in groups
+        for received in pair.received(group)
+    ]
+
+
+def audited(service: Service) -> list[str]:
+    """Which events the audit names."""
+    details = [json.loads(detail) for (detail,) in service.rows("SELECT detail FROM shield_audit")]
+    return [e for detail in details for ids in detail["events"].values() for e in ids]
+
+
+def write_parquet(folder: Path, listed_: Sequence[ListedRow]) -> None:
+    """Leave rows in a folder as Spark does."""
+    times = pa.timestamp("us", tz="UTC")
+    texts = ("kind", "upstream", "downstream", "consumer_group", "event_id", "verdict")
+    schema = pa.schema(
+        [
+            *((name, pa.string()) for name in texts),
+            *((name, pa.string()) for name in ("upstream_status", "downstream_status")),
+            *((name, pa.int32()) for name in ("upstream_attempts", "attempts")),
+            *((name, times) for name in ("published_at", "settled_at")),
+        ]
+    )
+    found = [
+        {name: getattr(row, "group" if name == "consumer_group" else name) for name in schema.names}
+        | {"event_id": str(row.event_id)}
+        for row in listed_
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(found, schema=schema), folder / "part-0.parquet")

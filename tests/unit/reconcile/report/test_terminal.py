@@ -1,0 +1,65 @@
+"""The table for the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from shieldtx.reconcile.report.terminal import remarks, summary_table
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support.sample_findings import BACK, PAIR, a_crowd, a_night, findings, hostile
+
+
+def shown(found, *, width=140):
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(summary_table(found))
+    return capture.get()
+
+
+def line_with(text, *parts):
+    return any(all(part in line for part in parts) for line in text.splitlines())
+
+
+def test_it_shows_the_numbers_of_each_pair_by_verdict():
+    text = shown(findings((PAIR, Verdict.MATCHED, 12_345), (BACK, Verdict.STUCK, 2)))
+    assert line_with(text, "orders → stock, events", "reserve", "0", "12,345 matched")
+    assert line_with(text, "stock → orders, rollbacks", "refund", "2 stuck", "0")
+
+
+def test_it_ends_with_how_the_run_ended():
+    assert line_with(shown(a_night()), "31 mismatches. Not everything could be judged.")
+
+
+def test_beside_it_stands_what_hindered_the_run_and_what_repairs():
+    assert remarks(a_night()) == [
+        ("not judged", "the topic orders.cancelled does not exist"),
+        ("not judged", "the role may not see running transactions: GRANT pg_monitor"),
+        ("left out", "stock has received events of crm, which is none of these services"),
+        ("repair", "shieldtx reconcile repair 20260115-120000-7f3a"),
+    ]
+    assert remarks(findings()) == []
+
+
+def test_columns_in_which_nothing_would_stand_are_left_out():
+    text = shown(findings((PAIR, Verdict.MATCHED, 1)))
+    assert "mismatches" in text
+    assert "in order" in text
+    assert "notes" not in text
+    assert "not judged" not in text
+
+
+def test_a_run_without_events_says_so():
+    assert "there were no events" in shown(findings())
+
+
+def test_hostile_names_are_shown_and_not_obeyed():
+    text = shown(hostile(), width=4_000)
+    assert "\x1b" not in text
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
+    assert r"\x1b[31m[red]" in text
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal():
+    text = shown(a_crowd(), width=80)
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())

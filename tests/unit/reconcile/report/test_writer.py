@@ -1,0 +1,47 @@
+"""How a run's files are left: whole, and the findings last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shieldtx.reconcile import report
+from shieldtx.reconcile.findings import OutputFolder, from_json
+from tests.support.sample_findings import a_night, findings
+
+
+def test_a_run_leaves_its_page_and_its_findings(tmp_path):
+    folder = OutputFolder(path=tmp_path)
+    report.write(a_night(), folder)
+    assert from_json(folder.findings.read_bytes()) == a_night()
+    assert folder.page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.json"]
+
+
+def test_the_findings_come_after_the_page(tmp_path, monkeypatch):
+    finished, replace = [], Path.replace
+
+    def noting(self, target):
+        finished.append(Path(target).name)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noting)
+    report.write(findings(), OutputFolder(path=tmp_path))
+    assert finished == ["report.html", "summary.json"]
+
+
+def test_a_page_that_cannot_be_written_leaves_no_findings(tmp_path):
+    folder = OutputFolder(path=tmp_path)
+    folder.page.mkdir()
+    with pytest.raises(OSError, match=folder.page.name):
+        report.write(findings(), folder)
+    assert not folder.findings.exists()
+
+
+def test_an_earlier_report_is_replaced_as_a_whole(tmp_path):
+    folder = OutputFolder(path=tmp_path)
+    report.write(a_night(), folder)
+    report.write(findings(), folder)
+    assert from_json(folder.findings.read_bytes()) == findings()
+    assert "0199" not in folder.page.read_text(encoding="utf-8")

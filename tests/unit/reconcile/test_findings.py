@@ -1,0 +1,61 @@
+"""What findings say of a run as a whole, and how they are kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from shieldtx.reconcile.findings import Outcome, from_json, to_json
+from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support.sample_findings import BACK, NOON, PAIR, findings, nights
+
+
+@pytest.mark.parametrize(
+    ("counts", "outcome"),
+    [
+        ([], Outcome.CLEAN),
+        ([(PAIR, Verdict.MATCHED, 9)], Outcome.CLEAN),
+        ([(PAIR, Verdict.MATCHED, 9), (PAIR, Verdict.IN_FLIGHT, 2)], Outcome.CLEAN),
+        ([(PAIR, Verdict.DUPLICATE_RECORDS, 1)], Outcome.CLEAN),
+        ([(PAIR, Verdict.PARKED, 1)], Outcome.MISMATCHES),
+        ([(PAIR, Verdict.IN_FLIGHT, 2)], Outcome.NOT_JUDGED),
+        ([(PAIR, Verdict.IN_FLIGHT, 2), (PAIR, Verdict.TOO_OLD, 2)], Outcome.NOT_JUDGED),
+        ([(PAIR, Verdict.IN_FLIGHT, 2), (PAIR, Verdict.STUCK, 1)], Outcome.MISMATCHES),
+        ([(PAIR, Verdict.MATCHED, 9), (BACK, Verdict.UNKNOWN_UPSTREAM, 1)], Outcome.MISMATCHES),
+    ],
+)
+def test_the_outcome_follows_from_the_verdicts(counts, outcome):
+    assert findings(*counts).outcome is outcome
+
+
+def test_what_could_not_be_judged_is_never_clean():
+    assert findings((PAIR, Verdict.MATCHED, 9), obstacle="blind").outcome is Outcome.NOT_JUDGED
+    assert findings((PAIR, Verdict.STUCK, 9), obstacle="blind").outcome is Outcome.MISMATCHES
+    obstacles = ("no such topic",)
+    assert findings((PAIR, Verdict.MATCHED, 9), obstacles=obstacles).outcome is Outcome.NOT_JUDGED
+    assert findings(obstacles=obstacles).outcome is Outcome.NOT_JUDGED
+
+
+def test_what_was_left_out_for_a_reason_hinders_nobody():
+    assert findings((PAIR, Verdict.MATCHED, 9), left_out=("of crm",)).outcome is Outcome.CLEAN
+
+
+def test_the_exit_statuses_are_those_that_are_promised():
+    assert [outcome.value for outcome in Outcome] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("found", nights().values(), ids=nights())
+def test_findings_come_out_of_their_file_as_they_went_in(found):
+    kept = from_json(to_json(found))
+    assert to_json(kept) == to_json(found)
+    assert kept.by_pair == found.by_pair
+
+
+def test_what_a_run_looked_at_is_kept_too():
+    selection = Selection(
+        moved_since={"orders": NOON}, written_until=NOON, written_since=NOON - timedelta(days=1)
+    )
+    found = findings(selection=selection)
+    assert from_json(to_json(found)) == found

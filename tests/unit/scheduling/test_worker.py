@@ -1,0 +1,492 @@
+"""The life of a worker process: its ticks, their errors, and every way to its end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, tzinfo
+
+import apscheduler.schedulers.base
+import pytest
+from apscheduler.schedulers.base import BaseScheduler
+
+import shieldtx.scheduling.worker
+from shieldtx.scheduling.worker import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
+from tests.support import child_process
+
+NEVER = timedelta(hours=1)
+SOON = timedelta(milliseconds=10)
+
+
+class Bench:
+    """A worker under construction, whose ticks may stop it."""
+
+    def __init__(self) -> None:
+        self.ticks: list[Tick] = []
+        self.closed = 0
+        self.worker: Worker | None = None
+
+    def tick(self, name: str, run: Callable[[], object], every: timedelta = NEVER) -> None:
+        self.ticks.append(Tick(name=name, run=lambda: run() is True, every=every))
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> int:
+        self.worker = Worker(
+            name="bench",
+            ticks=self.ticks,
+            close=self.close,
+            stop_timeout=timedelta(seconds=20),
+            watchdog=timedelta(seconds=60),
+        )
+        # The worker collects garbage first: not among the modules of all tests, half a second long.
+        gc.freeze()
+        return self.worker.run(ready)
+
+    def stop(self) -> None:
+        self.worker.stop()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_tick_runs_at_once_and_then_every_so_often(bench: Bench):
+    times: list[float] = []
+
+    def run() -> None:
+        times.append(time.monotonic())
+        if len(times) == 4:
+            bench.stop()
+
+    bench.tick("poll", run, timedelta(milliseconds=50))
+    began = time.monotonic()
+    assert bench.run() == EXIT_STOPPED
+    assert len(times) == 4
+    assert times[-1] - began >= 0.14
+    assert bench.closed == 1
+
+
+def test_a_tick_with_more_to_do_runs_again_without_waiting(bench: Bench):
+    rest = [True] * 50
+
+    def run() -> bool:
+        if not rest:
+            bench.stop()
+        return bool(rest) and rest.pop()
+
+    bench.tick("poll", run)
+    assert bench.run() == EXIT_STOPPED
+    assert rest == []
+
+
+class WallClock(datetime):
+    """The clock of the machine, which somebody sets while the worker runs."""
+
+    ahead = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return datetime.now(tz) + cls.ahead
+
+
+@pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
+def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, monkeypatch, by):
+    for module in (apscheduler.schedulers.base, shieldtx.scheduling.worker):
+        monkeypatch.setattr(module, "datetime", WallClock)
+    monkeypatch.setattr(WallClock, "ahead", timedelta(0))
+    runs: list[float] = []
+
+    def run() -> None:
+        runs.append(time.monotonic())
+        if len(runs) == 3:
+            WallClock.ahead = by
+        if len(runs) == 6:
+            bench.stop()
+
+    bench.tick("poll", run, SOON)
+    too_late = threading.Timer(20, bench.stop)
+    too_late.start()
+    assert bench.run() == EXIT_STOPPED
+    too_late.cancel()
+    assert len(runs) == 6
+
+
+def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, caplog):
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        if len(runs) == 3:
+            bench.stop()
+        raise LookupError("the database is away")
+
+    bench.tick("poll", run, SOON)
+    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker"):
+        assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 3
+    assert "bench: poll failed, it runs again later" in caplog.text
+    assert "LookupError: the database is away" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SystemExit(3), 3),
+        (SystemExit(), EXIT_NOT_GRACEFUL),
+        (SystemExit("no licence"), EXIT_NOT_GRACEFUL),
+        (SystemExit(256), EXIT_NOT_GRACEFUL),
+        (KeyboardInterrupt(), EXIT_NOT_GRACEFUL),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("where", ["pass", "close"])
+def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, where):
+    def run() -> None:
+        if where == "pass":
+            raise error
+        bench.stop()
+
+    def close() -> None:
+        bench.closed += 1
+        if where == "close":
+            raise error
+
+    bench.tick("poll", run)
+    bench.close = close
+    assert bench.run() == (status if where == "pass" else EXIT_NOT_GRACEFUL)
+    assert bench.closed == 1
+    assert type(error).__name__ in caplog.text
+
+
+def test_an_error_in_one_tick_leaves_the_others_alone(bench: Bench):
+    runs = []
+
+    def fail() -> None:
+        raise LookupError("always")
+
+    def run() -> None:
+        runs.append(1)
+        if len(runs) == 5:
+            bench.stop()
+
+    bench.tick("renew", fail, SOON)
+    bench.tick("poll", run, SOON)
+    assert bench.run() == EXIT_STOPPED
+
+
+def test_a_tick_that_is_woken_runs_at_once(bench: Bench):
+    ran = threading.Event()
+    runs: list[float] = []
+
+    def run() -> None:
+        runs.append(time.monotonic())
+        ran.set()
+        if len(runs) == 2:
+            bench.stop()
+
+    def wake_when_idle() -> None:
+        ran.wait(timeout=20)
+        while len(runs) < 2:
+            bench.worker.wake("poll")
+            time.sleep(0.01)
+
+    bench.tick("poll", run, NEVER)
+    waker = threading.Thread(target=wake_when_idle, daemon=True)
+    began = time.monotonic()
+    assert bench.run(ready=waker.start) == EXIT_STOPPED
+    assert runs[1] - began < 5
+
+
+def test_a_tick_that_is_woken_while_it_runs_runs_once_more(bench: Bench):
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            for _ in range(100):
+                bench.worker.wake("poll")
+        else:
+            bench.stop()
+
+    bench.tick("poll", run, NEVER)
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 2
+
+
+def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkeypatch):
+    monkeypatch.delattr(BaseScheduler, "modify_job")
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            threading.Timer(0.2, lambda: bench.worker.wake("poll")).start()
+        else:
+            bench.stop()
+
+    bench.ticks.append(Tick(name="poll", run=lambda: bool(run()), every=NEVER, linger=NEVER))
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 2
+
+
+def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
+    bench.ticks.append(Tick(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
+    began = time.monotonic()
+    threading.Timer(0.2, bench.stop).start()
+    assert bench.run() == EXIT_STOPPED
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, 0.0, 0.01, 0.3])
+def test_a_tick_that_knows_its_next_time_runs_then_and_not_before(bench: Bench, seconds: float):
+    runs: list[float] = []
+    asked: list[float] = []
+
+    def until_next() -> timedelta:
+        asked.append(time.monotonic())
+        return timedelta(seconds=seconds)
+
+    def run() -> bool:
+        runs.append(time.monotonic())
+        if len(runs) == 3:
+            bench.stop()
+        return False
+
+    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 3
+    for at, following in zip(asked, runs[1:], strict=False):
+        assert seconds - 0.001 <= following - at < max(seconds, 0) + 5
+
+
+def test_a_tick_is_asked_for_its_next_time_only_when_there_is_nothing_more_to_do(bench: Bench):
+    order: list[str] = []
+
+    def run() -> bool:
+        order.append("pass")
+        return len(order) < 3
+
+    def until_next() -> None:
+        order.append("asked")
+        bench.stop()
+
+    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert order == ["pass", "pass", "pass", "asked"]
+
+
+@pytest.mark.parametrize("pause", [None, timedelta(hours=2), timedelta.max])
+def test_a_tick_without_a_nearer_time_runs_at_its_next_one(bench: Bench, pause: timedelta | None):
+    runs = []
+
+    def run() -> bool:
+        runs.append(1)
+        if len(runs) == 3:
+            bench.stop()
+        return False
+
+    bench.ticks.append(Tick(name="poll", run=run, every=SOON, until_next=lambda: pause))
+    assert bench.run() == EXIT_STOPPED
+
+
+def test_a_tick_that_is_woken_while_it_is_asked_runs_once_more(bench: Bench):
+    runs = []
+
+    def run() -> bool:
+        runs.append(1)
+        if len(runs) == 2:
+            bench.stop()
+        return False
+
+    def until_next() -> timedelta:
+        bench.worker.wake("poll")
+        return NEVER / 2
+
+    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert len(runs) == 2
+
+
+def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Bench, caplog):
+    runs = []
+
+    def run() -> bool:
+        runs.append(1)
+        if len(runs) == 3:
+            bench.stop()
+        return False
+
+    def until_next() -> None:
+        raise LookupError("the database is away")
+
+    bench.ticks.append(Tick(name="poll", run=run, every=SOON, until_next=until_next))
+    assert bench.run() == EXIT_STOPPED
+    assert "bench: poll failed, it runs again later" in caplog.text
+
+
+def test_no_tick_runs_twice_at_a_time(bench: Bench):
+    running = threading.Lock()
+    overlaps = []
+    runs = []
+
+    def run() -> None:
+        if not running.acquire(blocking=False):
+            overlaps.append(1)
+            return
+        runs.append(1)
+        for _ in range(3):
+            bench.worker.wake("poll")
+            time.sleep(0.002)
+        running.release()
+        if len(runs) > 20:
+            bench.stop()
+
+    bench.tick("poll", run, timedelta(milliseconds=1))
+    assert bench.run() == EXIT_STOPPED
+    assert overlaps == []
+
+
+def test_everything_is_closed_after_the_last_pass_has_ended(bench: Bench):
+    order = []
+
+    def run() -> None:
+        bench.stop()
+        time.sleep(0.1)
+        order.append("pass")
+
+    bench.close = lambda: order.append("closed")
+    bench.tick("poll", run)
+    assert bench.run() == EXIT_STOPPED
+    assert order == ["pass", "closed"]
+
+
+def test_a_close_that_fails_is_no_graceful_end(bench: Bench, caplog):
+    def fail() -> None:
+        raise ConnectionError("the broker is away")
+
+    bench.close = fail
+    bench.tick("poll", bench.stop)
+    assert bench.run() == EXIT_NOT_GRACEFUL
+    assert "could not let go of everything" in caplog.text
+
+
+def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        bench.stop()
+
+    bench.tick("poll", run)
+    bench.run()
+    # As one that the scheduler had handed to its threads in the last moment.
+    late = threading.Thread(target=bench.worker._tick, args=[bench.ticks[0]], daemon=True)
+    late.start()
+    late.join(timeout=10)
+    assert not late.is_alive()
+    bench.worker.wake("poll")
+    assert runs == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_whenever_it_comes_and_finds_its_old_handler_afterwards(number):
+    before = signal.getsignal(number)
+    for delay_ms in range(0, 40, 2):
+        bench = Bench()
+        bench.tick("poll", lambda: None, timedelta(milliseconds=1))
+        timer = threading.Timer(delay_ms / 1000, os.kill, [os.getpid(), number])
+        assert bench.run(ready=timer.start) == EXIT_STOPPED
+        assert signal.getsignal(number) is before
+
+
+PROCESS = """
+import os, sys, time
+from datetime import timedelta
+from shieldtx.scheduling.worker import Tick, Worker
+
+def say(word):
+    os.write(1, f"{word}\\n".encode())
+    return False
+
+def hang():
+    say("hanging")
+    time.sleep(600)
+
+hung, stop_timeout, watchdog = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+worker = Worker(
+    name="w",
+    ticks=[
+        Tick(
+            name="poll",
+            run=hang if hung == "pass" else lambda: False,
+            every=timedelta(hours=1),
+        )
+    ],
+    close=hang if hung == "close" else lambda: say("closed"),
+    stop_timeout=timedelta(seconds=stop_timeout),
+    watchdog=timedelta(seconds=watchdog),
+)
+sys.exit(worker.run(ready=lambda: say("ready")))
+"""
+
+
+@contextmanager
+def process(hung: str, *, stop_timeout: float, watchdog: float = 600) -> Iterator[subprocess.Popen]:
+    """A worker process of its own, ready, of which a part hangs."""
+    command = [sys.executable, "-c", PROCESS, hung, str(stop_timeout), str(watchdog)]
+    with child_process.start(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as started:
+        try:
+            said = {started.stdout.readline().strip() for _ in range(1 + (hung == "pass"))}
+            assert said == ({"ready", "hanging"} if hung == "pass" else {"ready"})
+            yield started
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_gracefully(number):
+    with process("nothing", stop_timeout=60) as worker:
+        worker.send_signal(number)
+        assert worker.wait(timeout=30) == EXIT_STOPPED
+        assert worker.stdout.read() == "closed\n"
+
+
+@pytest.mark.parametrize("hung", ["pass", "close"])
+def test_what_hangs_at_the_end_is_left_at_the_stops_deadline(hung):
+    with process(hung, stop_timeout=1) as worker:
+        worker.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert worker.wait(timeout=30) == EXIT_NOT_GRACEFUL
+        assert time.monotonic() - began > 0.8
+        assert "closed" not in worker.stdout.read()
+
+
+@pytest.mark.parametrize("hung", ["pass", "close"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_leaves_at_once(hung, number):
+    with process(hung, stop_timeout=600) as worker:
+        worker.send_signal(signal.SIGTERM)
+        if hung == "close":
+            assert worker.stdout.readline() == "hanging\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(timeout=0.5)
+        worker.send_signal(number)
+        assert worker.wait(timeout=20) == 128 + number
+
+
+def test_a_pass_that_hangs_ends_the_process():
+    with process("pass", stop_timeout=600, watchdog=0.5) as worker:
+        assert worker.wait(timeout=30) == EXIT_HUNG

@@ -1,0 +1,1 @@
+"""What is proven, and by what: see README.md."""

@@ -1,0 +1,185 @@
+"""`python -m tests.verification.faults`: breaks everything, counts, and says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tests.verification.faults import matrix, mutant_runs, sweep
+from tests.verification.faults.matrix import Fault, Row
+from tests.verification.faults.mutant_runs import Trophy
+from tests.verification.faults.mutants import MUTANTS
+from tests.verification.faults.report import line_of, line_of_trophy, table_of
+from tests.verification.faults.scenarios import FAULTS
+from tests.verification.faults.world import World
+from tests.verification.model.explore import explore
+from tests.verification.model.worlds import WORLDS
+from tests.verification.simulation.campaign import run as simulate
+
+ON_SERVERS = ("matrix", "sweep", "mutants")
+PARTS = ("model", "simulation", *ON_SERVERS)
+SCHEDULES = 100_000
+
+TELLING = (
+    *("F1", "F2", "F5", "F7", "F9", "F10", "F14", "F23", "F25", "F29"),
+    *("F33a", "F33b", "F33c"),
+)
+"""Of the matrix, what CI runs: one or two for each step of the way, that need no long outage."""
+
+
+class Run:
+    """One call of the command: what it was asked for, and what came of it."""
+
+    def __init__(self, asked: argparse.Namespace, console: Console) -> None:
+        self._asked = asked
+        self._console = console
+        self._only = {name for name in asked.only.split(",") if name}
+        self.verdicts: list[bool] = []
+        self.failed: list[Text] = []
+        """The lines of what failed, to be said again at the end."""
+        self.report: dict[str, Any] = {}
+
+    def model(self) -> None:
+        """Explore every interleaving of the protocol, within bounds."""
+        results = [explore(bounds) for bounds in WORLDS]
+        states = sum(result.states for result in results)
+        violations = [violation for result in results for violation in result.violations]
+        self._say(Text(f"{states:,} states, {len(violations)} violations"), passed=not violations)
+        for violation in violations[:1]:
+            self._console.print(violation, style="red")
+        self.report["model"] = {"states": states, "violations": len(violations)}
+
+    def simulation(self) -> None:
+        """Play schedules of faults that are drawn from seeds."""
+        result = simulate(SCHEDULES, self._asked.seed)
+        self._say(
+            Text(f"{result.schedules:,} schedules, {result.violations} violations"),
+            passed=not result.violations,
+        )
+        if result.first_violation is not None:
+            seed = result.first_violation.seed
+            self._console.print(
+                f"replay it: python -m tests.verification.simulation --replay {seed}"
+            )
+        self.report["simulation"] = {
+            "schedules": result.schedules,
+            "violations": result.violations,
+        }
+
+    def matrix(self, world: World) -> None:
+        """Run the faults of the matrix."""
+        wanted = TELLING if self._asked.subset else [fault.id for fault in FAULTS]
+        chosen = [fault for fault in FAULTS if fault.id in wanted and self._wants(fault.id)]
+        self._faults(world, chosen, "faults")
+
+    def sweep(self, world: World) -> None:
+        """Run every failpoint with every action; of the subset, those that kill."""
+        self._faults(
+            world,
+            [
+                fault
+                for fault in sweep.faults()
+                if self._wants(fault.id) and not (self._asked.subset and ".exit" not in fault.id)
+            ],
+            "sweep",
+        )
+
+    def mutants(self, world: World) -> None:
+        """Let the mutants loose."""
+        chosen = [mutant for mutant in MUTANTS if self._wants(mutant)]
+        seed = self._asked.seed
+        trophies: dict[str, Trophy] = {}
+        jobs = [partial(mutant_runs.run, mutant, world, seed=seed) for mutant in chosen]
+        for trophy in self._together(jobs):
+            self._say(line_of_trophy(trophy), passed=trophy.caught)
+            trophies[trophy.mutant.id] = trophy
+        self.report["mutants"] = [trophies[mutant].as_json() for mutant in chosen]
+
+    def _faults(self, world: World, faults: Sequence[Fault], name: str) -> None:
+        rows: dict[str, Row] = {}
+        possible = []
+        for fault in faults:
+            why_not = fault.why_not()
+            if why_not is None:
+                possible.append(fault)
+            else:
+                self._console.print(f"{fault.id:>4}  left out: {why_not}", style="yellow")
+        jobs = [partial(matrix.run, fault, world, seed=self._asked.seed) for fault in possible]
+        for row in self._together(jobs):
+            self._say(line_of(row), passed=row.passed)
+            rows[row.fault.id] = row
+        in_order = [rows[fault.id] for fault in possible]
+        self._console.print(table_of(in_order))
+        self.report[name] = [row.as_json() for row in in_order]
+
+    def _say(self, line: Text, *, passed: bool) -> None:
+        self._console.print(line)
+        self.verdicts.append(passed)
+        if not passed:
+            self.failed.append(line)
+
+    def _together(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Any]:
+        """Run jobs side by side, since most of their time is waiting; yield what ends first."""
+        with ThreadPoolExecutor(self._asked.parallel) as pool:
+            running: list[Future[Any]] = [pool.submit(job) for job in jobs]
+            try:
+                for done in as_completed(running):
+                    yield done.result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _wants(self, name: str) -> bool:
+        # F22 means F22a, F22b, ..., and `settle` each of its failpoints.
+        parts = rf"({'|'.join(map(re.escape, self._only))})([a-z]|\..*)?"
+        return not self._only or re.fullmatch(parts, name) is not None
+
+
+def main() -> int:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.verification.faults", description=__doc__
+    )
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument(
+        "--only", default="", help="ids of faults, failpoints, mutants: F9,settle,M3"
+    )
+    parser.add_argument("--subset", action="store_true", help="what CI runs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--parallel", type=int, default=2, help="pairs of banks at a time")
+    parser.add_argument("--report", type=Path, default=Path("build/faults.json"))
+    asked = parser.parse_args()
+    parts = asked.parts or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))} (there are {', '.join(PARTS)})")
+    # A row of counts is worth its line, also in a log without a width.
+    console = Console() if sys.stdout.isatty() else Console(width=180)
+    run = Run(asked, console)
+    with ExitStack() as open_:
+        # The servers are started where one of the parts needs them.
+        world = open_.enter_context(World()) if set(parts) & set(ON_SERVERS) else None
+        for part in parts:
+            console.rule(part)
+            getattr(run, part)(*([world] if part in ON_SERVERS else []))
+    asked.report.parent.mkdir(parents=True, exist_ok=True)
+    asked.report.write_text(json.dumps(run.report, indent=2) + "\n")
+    console.print(f"the counts of every fault: {asked.report}")
+    for line in run.failed:
+        console.print(line)
+    passed = sum(run.verdicts)
+    print(f"{passed} passed, {len(run.verdicts) - passed} failed")
+    return 0 if passed == len(run.verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""ShieldTx as the banks use it: its ports broken where the environment says so."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from shieldtx import Settings, ShieldTx
+from shieldtx.app import workers
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.domain.events import Envelope
+from shieldtx.ports import ReceivedRecord
+from shieldtx.relay.relay import Relay
+from shieldtx.retention import Housekeeping
+from shieldtx.store import inbox_receiver
+from shieldtx.store.dead_letters import SqlDeadLetters
+from tests.verification.faults import failpoints as points
+from tests.verification.faults.mutants import MUTANTS
+
+_BACK_OFF = float(os.environ.get("BANK_BACK_OFF", "0.05"))
+QUICK: dict[str, Any] = {
+    "first": timedelta(seconds=_BACK_OFF),
+    "longest": timedelta(seconds=max(_BACK_OFF, 0.3)),
+}
+HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
+"""Seconds."""
+if "BANK_HALF_TICK" in os.environ:
+    # How often a relay looks for what is to be checked, or to be parked.
+    workers.CHECKS = workers.PARKING = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
+
+if "BANK_INSERT_CHARACTERS" in os.environ:
+    # How much a consumer puts into one INSERT.
+    inbox_receiver._INSERT_CHARACTERS = int(os.environ["BANK_INSERT_CHARACTERS"])
+
+
+def lease() -> timedelta:
+    """How long an attempt may take."""
+    return timedelta(seconds=float(os.environ.get("BANK_HANDLER_LEASE", "3")))
+
+
+def membership() -> dict[str, int]:
+    """Return how soon a group gives a member up, as options of the Kafka client."""
+    session = int(float(os.environ.get("BANK_SESSION_TIMEOUT", "15")) * 1000)
+    poll_interval = int(float(os.environ.get("BANK_POLL_INTERVAL", "300")) * 1000)
+    return {
+        "session_timeout_ms": session,
+        "heartbeat_interval_ms": session // 5,
+        "max_poll_interval_ms": poll_interval,
+    }
+
+
+class BreakableShield(ShieldTx):
+    """Wraps the ports of every service that it builds in failpoints; applies a mutant, if any."""
+
+    def __init__(self, settings: Settings, **given: Any) -> None:
+        super().__init__(settings, **given)
+        self.breaker = points.Breaker.from_env()
+        # First: stores build their statements when they are made.
+        mutant = os.environ.get("BANK_MUTANT")
+        if mutant:
+            MUTANTS[mutant].apply(self.breaker)
+        self.outbox._writer = points.Breakable(
+            self.outbox._writer, self.breaker, points.WRITER_STEPS
+        )
+        halves = self.halves
+        halves._store = points.Breakable(halves._store, self.breaker, points.HALF_STEPS)
+        halves._check_store = points.Breakable(halves._check_store, self.breaker, points.HALF_STEPS)
+
+    def relay(self, name: str | None = None) -> Relay:
+        relay = super().relay(name)
+        relay._store = points.Breakable(relay._store, self.breaker, points.RELAY_STEPS)
+        relay._leases = points.Breakable(relay._leases, self.breaker, points.LEASE_STEPS)
+        sender = relay._sender
+        sender._publisher = points.BreakablePublisher(sender._publisher, self.breaker, {})
+        return relay
+
+    def consumer_worker(
+        self, group: str, *, stopping: Callable[[], bool] = lambda: False
+    ) -> Consumer:
+        consumer = super().consumer_worker(group, stopping=stopping)
+        store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
+        consumer._store = consumer._inbox._store = consumer._batches._store = store
+        consumer._inbox._compensation._store = store
+        intake = consumer._intake._intake
+        intake._subscriber._options |= membership()
+        intake._subscriber = points.Breakable(
+            intake._subscriber, self.breaker, points.SUBSCRIBER_STEPS
+        )
+        intake._decode = self._broken_decoder(intake._decode)
+        return consumer
+
+    def housekeeping(self) -> Housekeeping:
+        housekeeping = super().housekeeping()
+        housekeeping._store = points.Breakable(
+            housekeeping._store, self.breaker, points.PURGE_STEPS
+        )
+        return housekeeping
+
+    def dead_letters(self) -> SqlDeadLetters:
+        return points.Breakable(super().dead_letters(), self.breaker, points.REPLAY_STEPS)
+
+    def _broken_decoder(
+        self, decode: Callable[[ReceivedRecord], Envelope]
+    ) -> Callable[[ReceivedRecord], Envelope]:
+        def broken(record: ReceivedRecord) -> Envelope:
+            with self.breaker.around("decode"):
+                return decode(record)
+
+        return broken
+
+    def break_in_handler(self) -> None:
+        """Come to the middle of a handler, with its writes not committed."""
+        time.sleep(HANDLER_TAKES)
+        self.breaker.reach("handler", "before")

@@ -1,0 +1,70 @@
+"""The downstream bank: credits what it is told, or refuses; its auditors keep their own books."""
+
+from __future__ import annotations
+
+import os
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Refused, RetryPolicy
+from tests.verification.faults.bank import TRANSFERRED, Transfer, auditors_of
+from tests.verification.faults.bank.breakable import QUICK, BreakableShield, lease
+
+shield = BreakableShield.from_env()
+tills = shield.consumer(os.environ["BANK_GROUP"])
+auditors = shield.consumer(auditors_of(os.environ["BANK_GROUP"]))
+
+
+@tills.handles(
+    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+)
+def credit(session: Session, event: Event) -> None:
+    """Credit a transfer, or refuse it for a reason of the bank's own."""
+    told: Transfer = event.payload
+    row = {"id": event.id, "account": told.account, "seq": told.seq, "amount": told.amount}
+    session.execute(
+        text(
+            "INSERT INTO account VALUES (:account, :amount) "
+            "ON CONFLICT (name) DO UPDATE SET balance = account.balance + excluded.balance"
+        ),
+        row,
+    )
+    if told.refuse == "halfway":
+        session.commit()
+        raise RuntimeError("the book of credits is closed")
+    if told.refuse == "by constraint":
+        session.execute(text("INSERT INTO remark VALUES (:note)"), {"note": told.note})
+    session.execute(
+        text("INSERT INTO credit (id, account, seq, amount) VALUES (:id, :account, :seq, :amount)"),
+        row,
+    )
+    shield.break_in_handler()
+    if told.refuse in {"at once", "by all"}:
+        raise Refused("the account is closed")
+    if told.refuse == "slowly":
+        raise RuntimeError("the account does not answer")
+
+
+@auditors.handles(
+    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+)
+def audit(session: Session, event: Event) -> None:
+    """Enter a transfer in the auditors' books, whatever the tills make of it, or refuse it too."""
+    _enter(session, event, 1)
+    if event.payload.refuse == "by all":
+        raise Refused("nobody takes this")
+
+
+@auditors.compensates(
+    TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
+)
+def strike_out(session: Session, event: Event) -> None:
+    """Take a transfer out of the auditors' books that the tills refused."""
+    _enter(session, event, -1)
+
+
+def _enter(session: Session, event: Event, entry: int) -> None:
+    session.execute(
+        text("INSERT INTO audit (id, entry) VALUES (:id, :entry)"), {"id": event.id, "entry": entry}
+    )

@@ -1,0 +1,45 @@
+"""A transaction of a client, and what the client can know of its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from tests.verification.faults.journal import Answer, Journal
+
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
+ROLLED_BACK = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED}
+"""With these the server says that it has rolled back, even where it answers COMMIT with them."""
+
+
+@contextmanager
+def journaled(
+    engine: Engine, journal: Journal, *operations: UUID, twophase: bool = False
+) -> Iterator[Session]:
+    """Run a block in a transaction that is committed after it; note how its operations ended."""
+    journal.begin(*operations)
+    answer: Answer = "fail"
+    try:
+        with Session(engine, twophase=twophase) as session:
+            yield session
+            answer = "info"
+            session.commit()
+            answer = "ok"
+    except DBAPIError as error:
+        if sqlstate(error) in ROLLED_BACK:
+            answer = "fail"
+        raise
+    finally:
+        journal.end(*operations, answer=answer)
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """Return the code of an error of the server; None where the connection was lost."""
+    code: str | None = getattr(error.orig, "sqlstate", None)
+    return code

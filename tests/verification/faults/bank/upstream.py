@@ -1,0 +1,74 @@
+"""The upstream bank: takes the money, tells the other bank, gives it back when that refuses."""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, RetryPolicy
+from tests.verification.faults.bank import STATED, TRANSFERRED, Transfer
+from tests.verification.faults.bank.breakable import QUICK, BreakableShield, lease
+from tests.verification.faults.bank.ledger_database import ledger_engine
+
+shield = BreakableShield.from_env()
+sending = RetryPolicy(max_attempts=int(os.environ.get("BANK_SEND_ATTEMPTS", "3")), **QUICK)
+shield.declare(TRANSFERRED, payload=Transfer, retry=sending)
+if "BANK_STATEMENTS" in os.environ:
+    shield.declare(STATED, retry=sending)
+returns = shield.consumer(os.environ["BANK_GROUP"])
+ledger = ledger_engine()
+if ledger is not None:
+    shield.barrier(TRANSFERRED, engine=ledger)
+
+
+def transfer(session: Session, event_id: UUID, account: str, amount: int, **fate: str) -> None:
+    """Take money from an account and publish it, in the caller's transaction.
+
+    `fate` is what becomes of it, see Transfer.
+    """
+    seq = session.scalars(
+        text(
+            "UPDATE account SET balance = balance - :amount, last_seq = last_seq + 1 "
+            "WHERE name = :account RETURNING last_seq"
+        ),
+        {"account": account, "amount": amount},
+    ).one()
+    session.execute(
+        text("INSERT INTO transfer VALUES (:id, :account, :seq, :amount)"),
+        {"id": event_id, "account": account, "seq": seq, "amount": amount},
+    )
+    told = Transfer(account=account, seq=seq, amount=amount, **fate)
+    shield.outbox.add(session, Event(id=event_id, type=TRANSFERRED, payload=told, key=account))
+
+
+@returns.compensates(
+    TRANSFERRED,
+    lease=lease(),
+    retry=RetryPolicy(max_attempts=4, **QUICK),
+    payload=Transfer,
+    authorised=["downstream"] if "BANK_WARY" in os.environ else None,
+)
+def refund(session: Session, event: Event) -> None:
+    """Give the money of a refused transfer back."""
+    if event.payload.undo == "never" and "BANK_MENDED" not in os.environ:
+        raise RuntimeError("this transfer can never be given back")
+    _give_back(session, event, "refund")
+
+
+@shield.local_rollback(TRANSFERRED)
+def withdraw(session: Session, event: Event) -> None:
+    """Give the money of a transfer back that nobody could be told about."""
+    _give_back(session, event, "withdrawal")
+
+
+def _give_back(session: Session, event: Event, table: str) -> None:
+    row = {"id": event.id, "account": event.payload.account, "amount": event.payload.amount}
+    session.execute(
+        text(f"INSERT INTO {table} (id, account, amount) VALUES (:id, :account, :amount)"), row
+    )
+    session.execute(
+        text("UPDATE account SET balance = balance + :amount WHERE name = :account"), row
+    )

@@ -1,0 +1,232 @@
+"""Two banks at work: their processes, their clients, and what is asked of them."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.verification.faults.bank import MARKER, TRANSFERRED
+from tests.verification.faults.bank.clients import Orders, work
+from tests.verification.faults.checker import Counts, count, gather
+from tests.verification.faults.disks import SmallDisk
+from tests.verification.faults.half_message_ledger import Ledger
+from tests.verification.faults.journal import Operations
+from tests.verification.faults.proxy import FaultProxy
+from tests.verification.faults.reconciliation_outcomes import Reconciled
+from tests.verification.faults.side import Side
+from tests.verification.faults.topics import Place, Read, read_whole
+from tests.verification.faults.workers import Worker
+
+DRAIN_WITHIN_S = 90.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
+PRIVATE = "a payload is in the reasons"
+"""The beginning of a problem; its end names the side and the table."""
+_REASONS = {
+    "shield_outbox": (
+        "concat(last_error, CASE tx_kind WHEN 'ROLLBACK' THEN concat(payload, headers) END)"
+    ),
+    "shield_inbox": "last_error",
+    "shield_parked": "reason",
+}
+"""Where tables tell why something failed: the payload of a rollback is the refusal's reason."""
+
+
+class NotInTime(AssertionError):
+    """Something that had to happen did not."""
+
+
+@dataclass(kw_only=True)
+class Banks:
+    """Both banks of one fault."""
+
+    upstream: Side
+    downstream: Side
+    kafka: EmbeddedKafka
+    postgres: EmbeddedPostgres
+    proxy: FaultProxy | None
+    """Between the processes and the broker."""
+    disk: SmallDisk | None
+    """PostgreSQL's, where it has one of its own."""
+    ledger: Ledger | None
+    """Of the upstream bank, where it has one: its transfers are half messages."""
+    prefix: str
+    folder: Path
+    accounts: Sequence[str]
+    seed: int
+    chance: random.Random
+    problems: list[str] = field(default_factory=list)
+    """What a scenario expected beyond the invariants, and did not find."""
+    gone: list[Read] = field(default_factory=list)
+    """Records that the broker had and was then made to lose."""
+    reconciled: Reconciled = field(default_factory=Reconciled)
+    """What runs of the reconciliation have found."""
+    planted: set[Place] = field(default_factory=set)
+    """Where records lie that an intruder wrote, which prove nothing of the banks."""
+    _rounds: int = 0
+
+    @property
+    def topics(self) -> list[str]:
+        """The broker's names of the topics."""
+        return [f"{self.prefix}{TRANSFERRED}.{kind}" for kind in ("commit", "rollback")]
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Upstream, downstream."""
+        return self.upstream, self.downstream
+
+    def open_accounts(self, balance: int) -> None:
+        """Give every account its first money."""
+        self.upstream.execute(
+            "INSERT INTO account "
+            "SELECT name, :balance, 0 FROM unnest(CAST(:names AS text[])) AS name",
+            balance=balance,
+            names=list(self.accounts),
+        )
+
+    def open(self, *, but: str = "") -> None:
+        """Start what two banks need, a relay and a consumer on each side, `but` one of them."""
+        started = [
+            side.launch(*words)
+            for side in self.sides
+            for words in (("relay",), ("consume", side.group))
+            if but != f"{side.name} {words[0]}"
+        ]
+        for worker in started:
+            worker.await_ready()
+
+    def begin_writing(
+        self, transfers: int = 200, *, environment: Mapping[str, str] = NOTHING, **orders: Any
+    ) -> Worker:
+        """Let clients make transfers, while other things happen; see Orders."""
+        self._rounds += 1
+        given: dict[str, Any] = {"url": self.upstream.url, "accounts": self.accounts} | orders
+        return self.upstream.call(
+            "clients",
+            work,
+            Orders(
+                journal=str(self.journal),
+                transfers=transfers,
+                seed=self.seed * 100 + self._rounds,
+                **given,
+            ),
+            **environment,
+        )
+
+    def write(self, transfers: int = 200, **orders: Any) -> None:
+        """Let clients make transfers, and wait for their end."""
+        self.begin_writing(transfers, **orders).finish()
+
+    @property
+    def journal(self) -> Path:
+        """The journal of all clients."""
+        return self.folder / "journal"
+
+    def until(self, condition: Callable[[], Any], description: str, within: float = 30.0) -> float:
+        """Wait for a condition; return how long it took. Raises NotInTime."""
+        began = time.monotonic()
+        while not self._holds(condition):
+            if time.monotonic() - began > within:
+                raise NotInTime(f"not within {within:.0f} s: {description}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def expect(self, condition: object, description: str) -> None:
+        """Note a problem where something beyond the invariants is not so."""
+        if not condition:
+            self.problems.append(description)
+
+    def struck(self, side: Side, within: float = 20.0) -> None:
+        """Wait until a failpoint has struck."""
+        self.until(side.mark.exists, f"a failpoint strikes {side.name}", within)
+
+    def outlive_standstill(self, side: Side, within: float = 8.0) -> None:
+        """Let the others take over what a stopped process holds, then let it go on as a zombie."""
+        with suppress(NotInTime):
+            self.until(self.drained, "nothing is left for the zombie", within)
+        side.wake.touch()
+
+    def drained(self) -> bool:
+        """Whether nothing is under way any more."""
+        if any(side.unsettled() for side in self.sides):
+            return False
+        waiting = (
+            "SELECT count(*) FROM transfer t WHERE NOT EXISTS (SELECT FROM refund WHERE id = t.id) "
+            "AND NOT EXISTS (SELECT FROM shield_outbox WHERE event_id = t.id "
+            "AND status = 'FAILED') AND NOT EXISTS (SELECT FROM shield_inbox "
+            "WHERE causation_id = t.id AND status = 'DEAD')"
+        )
+        credited = "SELECT count(DISTINCT id) FROM credit"
+        parked = "SELECT count(*) FROM shield_parked"
+        left = self.upstream.one(waiting)
+        if self.ledger is not None:
+            left += self.ledger.one("SELECT count(*) FROM transfer")
+        return left <= self.downstream.one(credited) + self.downstream.one(parked)
+
+    def drain(self, within: float = DRAIN_WITHIN_S) -> float:
+        """Wait until everything has come to its end; return how long it took, in seconds."""
+        return self.until(self.drained, "the backlog empties", within)
+
+    def records(self) -> list[Read]:
+        """Read both topics whole, without what was planted."""
+        found = read_whole(self.kafka.bootstrap, self.topics)
+        return [*self.gone, *(read for read in found if read.place not in self.planted)]
+
+    def count(self) -> Counts:
+        """Count what came of it all."""
+        evidence = gather(
+            self.upstream.engine,
+            self.downstream.engine,
+            self.records(),
+            Operations.read(self.journal),
+            ledger=None if self.ledger is None else self.ledger.engine,
+        )
+        return count(evidence)
+
+    def leaks(self) -> list[str]:
+        """Say which logs hold a secret, or what a transfer says to the other bank alone."""
+        secrets = {"a payload": MARKER, "the database's password": self.postgres.password}
+        if key := self.upstream.environment.get("SHIELDTX_SIGNING_KEY"):
+            secrets["the signing key"] = key
+        return [
+            f"{what} is in {log.name}"
+            for log in sorted(self.folder.glob("*.log"))
+            for what, secret in secrets.items()
+            if secret in log.read_text(errors="replace")
+        ]
+
+    def quoted(self) -> list[str]:
+        """Say which tables have reasons that hold what a transfer says to the other bank alone."""
+        return [
+            f"{PRIVATE} of {side.name}'s {table}"
+            for side in self.sides
+            for table, reason in _REASONS.items()
+            if side.one(f"SELECT count(*) FROM {table} WHERE strpos({reason}, :m) > 0", m=MARKER)
+        ]
+
+    def logged(self, pattern: str) -> bool:
+        """Whether any process of the banks has logged this."""
+        logs = [worker.log for side in self.sides for worker in side.workers]
+        return any(re.search(pattern, log.read_text(errors="replace")) for log in logs)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for side in self.sides:
+            side.close()
+
+    @staticmethod
+    def _holds(condition: Callable[[], Any]) -> bool:
+        try:
+            return bool(condition())
+        except DBAPIError:
+            # A database that is away answers no question.
+            return False

@@ -1,0 +1,18 @@
+"""What hunts let clients do."""
+
+from __future__ import annotations
+
+from tests.verification.faults.bank import conflicts
+from tests.verification.faults.banks import Banks
+
+
+def late_in_two_phases(banks: Banks) -> None:
+    """Clients take money when their sessions commit already, in two phases."""
+    banks.open()
+    banks.upstream.call(
+        "late",
+        conflicts.take_while_committing,
+        banks.upstream.url,
+        str(banks.journal),
+        banks.accounts,
+    ).finish()

@@ -1,0 +1,290 @@
+"""The hunts: for each mutant the fault that has to bring it down, through a certain invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tests.verification.faults import (
+    check_mutant_runs,
+    client_mutant_runs,
+    consumer_mutant_runs,
+    half_message_mutant_runs,
+    matrix,
+    reconciliation_mutant_runs,
+    size_mutant_runs,
+)
+from tests.verification.faults.bank import by_hand
+from tests.verification.faults.banks import PRIVATE, Banks
+from tests.verification.faults.failpoints import Failpoint
+from tests.verification.faults.matrix import Fault, Row, Setting, the_runs_servers
+from tests.verification.faults.mutants import MUTANTS, Mutant
+from tests.verification.faults.scenarios import (
+    connections,
+    foreign_producers,
+    forgery,
+    rollback,
+    topics,
+)
+from tests.verification.faults.sweep import in_a_consumer, in_a_relay, in_the_clients
+from tests.verification.faults.world import World, own_kafka, own_ledger
+
+DRAIN_WITHIN_S = 12.0
+"""A mutant that never comes to rest need not be waited for as long as the real thing."""
+
+DRAIN = "drain"
+"""The invariant that the backlog empties."""
+
+GIVEN_BACK = "given back"
+"""The invariant that a compensation that was DEAD succeeds when it is replayed."""
+
+OWN_SESSIONS = "own sessions"
+"""The invariant that no two processes share a session with the server."""
+
+NO_CONFLICTS = "no conflicts"
+"""The invariant that transactions of shieldtx's own wait for each other and do not fail."""
+
+NOT_PREPARED = "not prepared"
+"""The invariant that no statement is prepared in the session of another client of a pooler."""
+
+NO_ROWS_IN_REASONS = "no rows in reasons"
+"""The invariant that the reason of a failure does not quote what a table holds."""
+
+CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
+"""The invariants that a batch of large events has fewer of them."""
+
+EXPECTED = {
+    DRAIN: "the backlog empties",
+    GIVEN_BACK: "all is given back",
+    OWN_SESSIONS: connections.OWN_SESSIONS,
+    NO_CONFLICTS: connections.NO_CONFLICTS,
+    NOT_PREPARED: connections.NOT_PREPARED,
+    NO_ROWS_IN_REASONS: PRIVATE,
+    CLAIMED_BYTES: size_mutant_runs.CLAIM,
+    POLLED_BYTES: size_mutant_runs.POLL,
+    INSERTED_BYTES: size_mutant_runs.STATEMENT,
+}
+"""What runs expect beyond what is counted: a problem of theirs names it where it does not come."""
+
+TRIES = 3
+"""How often a mutant is hunted before it counts as alive: a hunt may lose the race it is after."""
+
+EXACT = {"accused", "missed", "repaired_again"}
+"""What is counted of the reconciliation: it reports what is wrong, and repairs it once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hunt:
+    """How a mutant is to be found."""
+
+    invariant: str
+    run: Callable[[Banks], None]
+    setting: Setting = the_runs_servers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trophy:
+    """What came of a hunt; of several, of the last."""
+
+    mutant: Mutant
+    invariant: str
+    row: Row
+    tries: int = 1
+
+    @property
+    def caught(self) -> bool:
+        """Whether the invariant that should find the defect has found it."""
+        if expected := EXPECTED.get(self.invariant):
+            return any(expected in problem for problem in self.row.problems)
+        counted = self.row.reconciled if self.invariant in EXACT else self.row.counts
+        return counted is not None and getattr(counted, self.invariant) > 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the trophy for the report."""
+        return {
+            "id": self.mutant.id,
+            "defect": self.mutant.defect,
+            "caught": self.caught,
+            "invariant": self.invariant,
+            "tries": self.tries,
+        }
+
+
+def run(mutant: str, world: World, *, seed: int) -> Trophy:
+    """Let a mutant loose on two banks, with other seeds until it is caught or has had its tries."""
+    hunt, hunted = HUNTS[mutant], MUTANTS[mutant]
+    fault = Fault(id=mutant, name=hunted.defect, run=hunt.run, setting=hunt.setting)
+    for tries in range(1, TRIES + 1):
+        row = matrix.run(
+            fault,
+            world,
+            seed=seed + tries - 1,
+            settings={hunted.variable: mutant},
+            drain_within=DRAIN_WITHIN_S,
+        )
+        trophy = Trophy(mutant=hunted, invariant=hunt.invariant, row=row, tries=tries)
+        if trophy.caught:
+            break
+    return trophy
+
+
+def _under_load(banks: Banks) -> None:
+    banks.open()
+    banks.write(80, accounts=banks.accounts[:1])
+
+
+def _with_a_poison_row(banks: Banks) -> None:
+    banks.open()
+    banks.upstream.call("poison", by_hand.transfer_too_much, banks.accounts[0]).finish()
+    banks.write(20)
+
+
+def _with_a_long_transaction(banks: Banks) -> None:
+    banks.open()
+    held = banks.upstream.call("long", by_hand.transfer_slowly, "account-0", str(banks.folder))
+    banks.until((banks.folder / "open").exists, "the long transaction has its sequence number")
+    banks.write(40, accounts=banks.accounts[1:])
+    banks.until(lambda: banks.upstream.outbox().get("PROCESSED", 0) >= 40, "later events are out")
+    (banks.folder / "close").touch()
+    held.finish()
+
+
+def _with_two_relays(banks: Banks) -> None:
+    banks.open(but="upstream relay")
+    # More than the one that freezes takes: a batch, and the next one ahead.
+    banks.write(160, accounts=banks.accounts[:1], refused=0.0)
+    point = Failpoint(step="publish", when="before", action="freeze")
+    banks.upstream.launch("relay", **banks.upstream.broken_at(point))
+    banks.struck(banks.upstream)
+    banks.upstream.relay()
+    banks.outlive_standstill(banks.upstream)
+
+
+def _with_lost_answers(banks: Banks) -> None:
+    """Every answer is lost until the attempts, if any are counted, must be used up."""
+    banks.open(but="upstream relay")
+    point = Failpoint(step="publish", when="after", action="raise", nth=0)
+    relay = banks.upstream.launch("relay", **banks.upstream.broken_at(point))
+    banks.write(10, refused=0.0)
+    banks.until(lambda: len(banks.records()) >= 40, "the events are published again and again")
+    relay.kill()
+    banks.upstream.relay()
+
+
+def _interrupted_once(banks: Banks) -> None:
+    """A hook raises SystemExit once; what is written next must not overtake what it was for."""
+    banks.open(but="upstream relay")
+    one_account = banks.accounts[:1]
+    point = Failpoint(step="publish", when="before", action="interrupt")
+    banks.write(5, accounts=one_account, refused=0.0)
+    # The forgotten claim must outlast the writing of what overtakes it, on a slow machine too.
+    longer = {"SHIELDTX_RELAY_LEASE": "6", "SHIELDTX_RELAY_SEND_TIMEOUT": "4.5"}
+    banks.upstream.launch("relay", **banks.upstream.broken_at(point), **longer)
+    banks.struck(banks.upstream)
+    banks.write(10, accounts=one_account, refused=0.0)
+
+
+def a_handler_that_kills(banks: Banks) -> None:
+    """Each attempt at one transfer takes its process along; in the end it has to be given up."""
+    banks.open(but="downstream consume")
+    banks.write(1, refused=0.0)
+    point = Failpoint(step="handler", when="before", action="exit", nth=0)
+
+    def given_up() -> bool:
+        consumer = banks.downstream.launch(
+            "consume", banks.downstream.group, **banks.downstream.broken_at(point)
+        )
+        banks.until(
+            lambda: not consumer.is_running or banks.drained(), "it dies or is done with it", 60
+        )
+        return banks.drained()
+
+    for _ in range(7):
+        if given_up():
+            break
+
+
+def _broken(
+    way: Callable[..., None], step: str, when: str, action: str, **how: float
+) -> Callable[..., None]:
+    """Break something at a failpoint; with `refused=0.0` at an event that has an effect."""
+    return partial(way, point=Failpoint(step=step, when=when, action=action), **how)
+
+
+def _on_one_account(way: Callable[..., None]) -> Callable[[Banks], None]:
+    def run(banks: Banks) -> None:
+        way(replace(banks, accounts=banks.accounts[:1]))
+
+    return run
+
+
+HUNTS: dict[str, Hunt] = {
+    "M1": Hunt(invariant="lost", run=_broken(in_a_relay, "publish", "before", "raise")),
+    "M2": Hunt(invariant="lost", run=_broken(in_a_relay, "claim", "after", "exit")),
+    "M3": Hunt(invariant="lost", run=_with_a_poison_row),
+    "M4": Hunt(invariant="inversions", run=_under_load),
+    "M5": Hunt(
+        invariant="double", run=_broken(in_a_relay, "publish", "after", "drop", refused=0.0)
+    ),
+    "M6": Hunt(invariant="double", run=_broken(in_a_consumer, "handler", "after", "exit")),
+    "M7": Hunt(invariant="neither", run=_broken(in_a_consumer, "rollback", "before", "exit")),
+    "M8": Hunt(
+        invariant="both", run=_broken(in_a_consumer, "handler", "before", "raise", refused=0.0)
+    ),
+    "M9": Hunt(invariant="lost", run=_with_a_long_transaction),
+    "M10": Hunt(invariant="inversions", run=_with_two_relays),
+    "M11": Hunt(invariant="illegal", run=_broken(in_a_relay, "publish", "after", "drop")),
+    "M12": Hunt(
+        invariant="illegal",
+        run=_broken(in_a_consumer, "effect", "before", "freeze", refused=0.0),
+    ),
+    "M13": Hunt(invariant="both", run=_with_lost_answers),
+    "M14": Hunt(invariant="neither", run=_broken(in_a_consumer, "receive", "before", "exit")),
+    "M15": Hunt(invariant=DRAIN, run=a_handler_that_kills),
+    "M16": Hunt(
+        invariant="inversions",
+        run=_on_one_account(_broken(in_a_consumer, "handler", "before", "raise", refused=0.0)),
+    ),
+    "M17": Hunt(invariant="ghost", run=_broken(in_the_clients, "write", "after", "exit")),
+    "M18": Hunt(invariant="both", run=forgery.forged_among_genuine, setting=forgery.signed),
+    "M26": Hunt(invariant="inversions", run=_interrupted_once),
+    "M34": Hunt(invariant=DRAIN, run=connections.failed_over),
+    "M37": Hunt(invariant="ghost", run=foreign_producers.aborted_among_good_ones),
+    "M45": Hunt(invariant=DRAIN, run=topics.missing_for_a_while, setting=own_kafka),
+    "M46": Hunt(invariant="inversions", run=topics.missing_for_a_while, setting=own_kafka),
+    "M19": Hunt(invariant="accused", run=reconciliation_mutant_runs.all_in_flight),
+    "M20": Hunt(invariant="missed", run=reconciliation_mutant_runs.a_changed_payload),
+    "M21": Hunt(invariant="repaired_again", run=reconciliation_mutant_runs.repaired_and_done),
+    "M22": Hunt(invariant="ghost", run=reconciliation_mutant_runs.repaired_and_done),
+    "M23": Hunt(invariant="ghost", run=half_message_mutant_runs.parked, setting=own_ledger),
+    "M24": Hunt(
+        invariant="lost", run=half_message_mutant_runs.checked_in_flight, setting=own_ledger
+    ),
+    # What is immune is harmed by nobody: its local transaction fails where a check came before it.
+    "M25": Hunt(invariant="fail", run=half_message_mutant_runs.immune, setting=own_ledger),
+    "M36": Hunt(invariant="ghost", run=half_message_mutant_runs.believed, setting=own_ledger),
+    "M38": Hunt(invariant="neither", run=consumer_mutant_runs.failing_to_decode),
+    "M39": Hunt(invariant=DRAIN, run=consumer_mutant_runs.beside_unhandled_rows),
+    "M40": Hunt(invariant=GIVEN_BACK, run=rollback.purged_beside_rollbacks),
+    "M41": Hunt(invariant="neither", run=consumer_mutant_runs.renamed),
+    "M48": Hunt(invariant="neither", run=consumer_mutant_runs.committing_halfway),
+    "M52": Hunt(invariant=NO_ROWS_IN_REASONS, run=consumer_mutant_runs.quoted_by_the_database),
+    "M42": Hunt(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
+    "M43": Hunt(invariant=NO_CONFLICTS, run=connections.side_by_side),
+    "M54": Hunt(
+        invariant=NOT_PREPARED, run=connections.pooled, setting=connections.behind_a_pooler
+    ),
+    "M47": Hunt(invariant="lost", run=client_mutant_runs.late_in_two_phases),
+    "M49": Hunt(
+        invariant=CLAIMED_BYTES, run=size_mutant_runs.claimed, setting=size_mutant_runs.bounded
+    ),
+    "M50": Hunt(
+        invariant=POLLED_BYTES, run=size_mutant_runs.received, setting=size_mutant_runs.bounded
+    ),
+    "M51": Hunt(
+        invariant=INSERTED_BYTES, run=size_mutant_runs.received, setting=size_mutant_runs.bounded
+    ),
+    "M53": Hunt(invariant="inversions", run=check_mutant_runs.sequences_unchecked),
+}

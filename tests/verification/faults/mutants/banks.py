@@ -1,0 +1,333 @@
+"""Mutants of relays, consumers and clients.
+
+Those of ShieldTXC, of which shieldtx is the successor, and those that outbox libraries are known
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
+from sqlalchemy.orm import Session
+
+from shieldtx.brokers import cloudevents, signing
+from shieldtx.brokers.kafka.broker import KafkaSubscriber
+from shieldtx.consumer.batch_executor import Batches
+from shieldtx.consumer.event_processor import Inbox, Verdict
+from shieldtx.consumer.fetcher import Batch, DirectIntake
+from shieldtx.domain.states import TxKind
+from shieldtx.ports import Claim, Delivery, Outcome
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.sender import Sender
+from shieldtx.scheduling.worker import Worker
+from shieldtx.store import connections, guarded_session
+from shieldtx.store.blocked import BlockedRows
+from shieldtx.store.fence import Fence
+from shieldtx.store.guarded_session import lend
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.statements import claim as claim_sql
+from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import outbox as outbox_sql
+from shieldtx.store.statements import receive as reception_sql
+from tests.verification.faults.failpoints import Breaker
+from tests.verification.faults.mutants.mutant import named
+
+
+def _acknowledged_whatever_happened(breaker: Breaker) -> None:
+    end = Relay._end
+
+    def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+        return end(self, batch, [Delivery(outcome=Outcome.ACKNOWLEDGED)] * len(deliveries))
+
+    Relay._end = mutant
+
+
+def _an_outage_burns_attempts(breaker: Breaker) -> None:
+    end = Relay._end
+    outage = {Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.HELD}
+
+    def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+        burnt = [
+            replace(d, outcome=Outcome.REFUSED) if d.outcome in outage else d for d in deliveries
+        ]
+        return end(self, batch, burnt)
+
+    Relay._end = mutant
+
+
+def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
+    send = Sender.send
+
+    def mutant(self: Sender, batch: Any) -> Sequence[Delivery]:
+        deliveries = send(self, batch)
+        for delivery in deliveries:
+            if delivery.outcome is Outcome.REJECTED:
+                raise RuntimeError(delivery.reason)
+        return deliveries
+
+    Sender.send = mutant
+
+
+def _leases_never_run_out(breaker: Breaker) -> None:
+    claim_sql._is_claimable = lambda o, d: o.c.status == "INIT"
+
+
+def _no_shard_leases(breaker: Breaker) -> None:
+    def mutant(t: Any, d: Any) -> Any:
+        s = t.shard
+        return select(s.c.shard, s.c.epoch, d.later(60).label("lease_until")).cte("leased")
+
+    claim_sql.leased_shards = mutant
+
+
+def _polled_by_last_seen(breaker: Breaker) -> None:
+    claimable, claim = claim_sql._is_claimable, SqlRelayStore.claim
+    seen = [0]
+
+    def mutant(self: SqlRelayStore, *, relay: str, limit: int) -> Claim:
+        claimed = claim(self, relay=relay, limit=limit)
+        o = self._tables.outbox
+        ids = [event.envelope.id for event in claimed.events]
+        with self._engine.connect() as connection:
+            newest = connection.scalar(select(func.max(o.c.seq)).where(o.c.event_id.in_(ids)))
+        seen[0] = max(seen[0], newest or 0)
+        return claimed
+
+    # The statement is built once, and asks anew each time it is run.
+    newest = bindparam("newest_seen", callable_=lambda: seen[0], type_=BigInteger())
+    claim_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
+    SqlRelayStore.claim = mutant
+
+
+def _a_claim_without_order(breaker: Breaker) -> None:
+    claim = SqlRelayStore.claim
+
+    def mutant(self: SqlRelayStore, *, relay: str, limit: int) -> Claim:
+        claimed = claim(self, relay=relay, limit=limit)
+        return replace(claimed, events=claimed.events[::-1])
+
+    SqlRelayStore.claim = mutant
+
+
+def _an_outbox_without_fencing(breaker: Breaker) -> None:
+    def mutant(t: Any, d: Any, token: Any, ids: Sequence[Any], target: Any) -> Any:
+        return d.among(t.outbox.c.event_id, ids, t.outbox.c.event_id.type)
+
+    outbox_sql._may_be_settled = mutant
+
+
+def _an_inbox_without_fencing(breaker: Breaker) -> None:
+    def mutant(t: Any, rows: Any, group: Any, token: Any, target: Any) -> Any:
+        i = t.inbox
+        # The parameter has to be there, and decides nothing.
+        anyhow = or_(i.c.lease_token == token, i.c.event_id.is_not(None))
+        return and_(rows, i.c.consumer_group == group, anyhow)
+
+    inbox_sql._may_be_settled = mutant
+
+
+def _published_before_the_commit(breaker: Breaker) -> None:
+    insert = SqlOutboxWriter.insert
+
+    def mutant(self: SqlOutboxWriter, connection: Any, postings: Sequence[Any]) -> None:
+        engine = create_engine(connection.engine.url)
+        with engine.begin() as own:
+            insert(self, own, postings)
+        engine.dispose()
+
+    SqlOutboxWriter.insert = mutant
+
+
+def _offsets_before_the_inbox(breaker: Breaker) -> None:
+    take = DirectIntake.take
+
+    def mutant(self: DirectIntake, **limits: Any) -> Batch:
+        batch = take(self, **limits)
+        self.done(batch)
+        return batch
+
+    DirectIntake.take = mutant
+
+
+def _duplicates_reach_the_handler(breaker: Breaker) -> None:
+    receive, work = SqlInboxStore.receive, Inbox.work
+
+    def all_fresh(self: SqlInboxStore, group: str, arrivals: Any, parked: Any) -> Any:
+        receipt = receive(self, group, arrivals, parked)
+        return replace(receipt, fresh=[arrival.envelope for arrival in arrivals])
+
+    def mutant(self: Inbox, envelope: Any) -> Verdict:
+        verdict = work(self, envelope)
+        if verdict is Verdict.HELD:
+            handler = self._group.handler_of(envelope.type, envelope.kind)
+            with lend(self._store._engine, "handler") as (session, _):
+                self.call(session, handler, envelope)
+            return Verdict.APPLIED
+        return verdict
+
+    SqlInboxStore.receive, Inbox.work = all_fresh, mutant
+
+
+def _effect_and_status_apart(breaker: Breaker) -> None:
+    @contextmanager
+    def apart(self: SqlInboxStore, hold: Any, settle: Any, parameters: Any) -> Iterator[Session]:
+        with lend(self._engine, "handler") as (session, _):
+            yield session
+        breaker.reach("handler", "after")
+        with lend(self._engine, "handler") as (session, connection):
+            held = guarded_session.hold(connection, hold, parameters)
+            guarded_session.settle(session, held, settle, parameters)
+
+    def effect(self: SqlInboxStore, attempt: Any) -> Any:
+        e = attempt.envelope
+        parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
+        return apart(self, self._held, self._processed, parameters)
+
+    def effects(self: SqlInboxStore, attempts: Any) -> Any:
+        first = attempts[0]
+        ids = [attempt.envelope.id for attempt in attempts]
+        parameters = inbox_sql.batch_parameters(first.group, ids, first.token)
+        return apart(self, self._all_held, self._all_processed, parameters)
+
+    SqlInboxStore.effect, SqlInboxStore.effects = effect, effects
+
+
+def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
+    start, postpone = SqlInboxStore.start_attempt, SqlInboxStore.postpone
+    receive = SqlInboxStore.receive
+
+    def change(store: SqlInboxStore, event_id: Any, by: int) -> None:
+        i = store._tables.inbox
+        changed = {"attempts": i.c.attempts + by, "together": false()}
+        with store._engine.begin() as connection:
+            connection.execute(i.update().where(i.c.event_id == event_id).values(changed))
+
+    def begin_all(self: SqlInboxStore, *what: Any) -> Any:
+        receipt = receive(self, *what)
+        for attempt in receipt.started:
+            change(self, attempt.envelope.id, -1)
+        return receipt
+
+    def begin(self: SqlInboxStore, group: str, envelope: Any, **how: Any) -> Any:
+        attempt = start(self, group, envelope, **how)
+        if attempt is not None:
+            change(self, envelope.id, -1)
+        return attempt
+
+    def end(self: SqlInboxStore, attempt: Any, **how: Any) -> bool:
+        change(self, attempt.envelope.id, 1)
+        return postpone(self, attempt, **how)
+
+    SqlInboxStore.start_attempt, SqlInboxStore.postpone = begin, end
+    SqlInboxStore.receive = begin_all
+
+
+def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
+    inbox_sql._is_held_back = lambda t, i: false()
+    reception_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
+    Batches._free = lambda self, attempts, run: attempts
+
+
+def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
+    give_up = SqlInboxStore.give_up
+
+    def mutant(self: SqlInboxStore, attempt: Any, *, reason: str, also: Any) -> bool:
+        kept = give_up(self, attempt, reason=reason, also=None)
+        if kept and also is not None:
+            with Session(self._engine) as session, session.begin():
+                also(session)
+        return kept
+
+    SqlInboxStore.give_up = mutant
+
+
+def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
+    fail = Inbox.fail
+
+    def mutant(self: Inbox, attempt: Any, handler: Any, error: Exception) -> Verdict:
+        if attempt.envelope.kind is TxKind.COMMIT:
+            with Session(self._store._engine) as session, session.begin():
+                rollback = self._outbox.rollback_of(attempt.envelope, reason=str(error))
+                self._outbox.add_envelope(session, rollback)
+        return fail(self, attempt, handler, error)
+
+    Inbox.fail = mutant
+
+
+def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
+    def swallowed(self: Worker, tick: Any) -> None:
+        with suppress(BaseException):
+            passes(self, tick)
+
+    passes = Worker._run_passes
+    Worker._run_passes = swallowed
+    Worker.stop = lambda self: None
+    Relay._claims_kept = lambda self: nullcontext()
+    Relay._answers = lambda self, batch, send: send()
+
+
+def _whoever_asks_is_believed(breaker: Breaker) -> None:
+    def mutant(record: Any, prefix: str, keys: Sequence[Any] = ()) -> Any:
+        return cloudevents.decode(record, prefix)
+
+    signing.decode = mutant
+
+
+def _former_primaries_are_kept(breaker: Breaker) -> None:
+    connections._drop_the_useless = lambda context: None
+
+
+def _aborted_records_are_read(breaker: Breaker) -> None:
+    begin = KafkaSubscriber.__init__
+
+    def mutant(self: KafkaSubscriber, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self._options["isolation_level"] = "read_uncommitted"
+
+    KafkaSubscriber.__init__ = mutant
+
+
+def _blocked_for_good(breaker: Breaker) -> None:
+    BlockedRows._bring_back = lambda self, connection, free: 0
+
+
+def _a_fence_that_never_retreats(breaker: Breaker) -> None:
+    Fence.retreat = lambda self, seq: None
+
+
+IN_BANKS = named(
+    "BANK_MUTANT",
+    ("M1", "marked PROCESSED although the send failed", _acknowledged_whatever_happened),
+    ("M2", "rows in PROCESSING stay there after a crash", _leases_never_run_out),
+    ("M3", "a poison row stops the sweep", _a_poison_row_stops_the_sweep),
+    ("M4", "LIMIT without ORDER BY", _a_claim_without_order),
+    ("M5", "duplicates are noticed, and the handler called anyway", _duplicates_reach_the_handler),
+    ("M6", "effect and status in two transactions", _effect_and_status_apart),
+    ("M7", "giving up and rollback in two transactions", _the_rollback_in_a_second_transaction),
+    (
+        "M8",
+        "success on a retry, and rolled back all the same",
+        _rolled_back_although_it_succeeds,
+    ),
+    ("M9", "polling by id > last seen", _polled_by_last_seen),
+    ("M10", "relays without shard leases", _no_shard_leases),
+    ("M11", "an outbox settled without its token", _an_outbox_without_fencing),
+    ("M12", "an inbox settled without its token", _an_inbox_without_fencing),
+    ("M13", "an outage burns attempts", _an_outage_burns_attempts),
+    ("M14", "offsets committed before the inbox", _offsets_before_the_inbox),
+    ("M15", "attempts counted when they end", _an_attempt_that_counts_when_it_ends),
+    ("M16", "a retry holds back nothing of its key", _a_retry_that_holds_nothing_back),
+    ("M17", "the event written outside of the business transaction", _published_before_the_commit),
+    ("M18", "rollbacks believed without their signature", _whoever_asks_is_believed),
+    ("M26", "an interrupted pass forgets its claim", _an_interrupted_pass_is_forgotten),
+    ("M34", "connections to a former primary are kept", _former_primaries_are_kept),
+    ("M37", "records of aborted transactions are read", _aborted_records_are_read),
+    ("M45", "blocked rows stay blocked when their key is free", _blocked_for_good),
+    ("M46", "claims pass over rows that were unblocked", _a_fence_that_never_retreats),
+)

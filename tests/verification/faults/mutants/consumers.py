@@ -1,0 +1,89 @@
+"""Mutants of consumers, of their compensations, and of what the purge keeps for those."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Select, false, true
+from sqlalchemy.orm import Session
+
+from shieldtx.consumer.fetcher import Batch, DirectIntake
+from shieldtx.domain import reasons
+from shieldtx.ports import BATCH_BYTES, Attempt, Original
+from shieldtx.store.guarded_session import hold, lend, settle
+from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import retention as purge_sql
+from tests.verification.faults.failpoints import Breaker
+from tests.verification.faults.mutants.mutant import named
+
+
+def _undecoded_records_are_skipped(breaker: Breaker) -> None:
+    def mutant(
+        self: DirectIntake, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES
+    ) -> Batch:
+        polled = self._subscriber.poll(timeout=timeout, limit=limit, limit_bytes=limit_bytes)
+        return self._sorted(tuple(polled))
+
+    DirectIntake.take = mutant
+
+
+def _all_types_are_due(breaker: Breaker) -> None:
+    due, is_handled = inbox_sql.due, inbox_sql._is_handled
+
+    def mutant(*given: Any) -> Select[Any]:
+        inbox_sql._is_handled = lambda i, d: true()
+        try:
+            return due(*given)
+        finally:
+            inbox_sql._is_handled = is_handled
+
+    inbox_sql.due = mutant
+
+
+def _nothing_is_needed(breaker: Breaker) -> None:
+    purge_sql.is_needed_in_outbox = purge_sql.is_needed_in_inbox = lambda t: false()
+
+
+def _own_events_bear_the_name_of_now(breaker: Breaker) -> None:
+    original = SqlInboxStore.original
+    name = os.environ["SHIELDTX_SOURCE"]
+
+    def mutant(
+        self: SqlInboxStore, session: Session, attempt: Attempt, *, own: bool
+    ) -> Original | None:
+        if own and attempt.envelope.causation_source not in {name, None}:
+            return None
+        return original(self, session, attempt, own=own)
+
+    SqlInboxStore.original = mutant
+
+
+def _a_handlers_commit_settles(breaker: Breaker) -> None:
+    @contextmanager
+    def mutant(self: SqlInboxStore, attempt: Attempt) -> Iterator[Session]:
+        e = attempt.envelope
+        parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
+        with lend(self._engine, "handler") as (session, connection):
+            settle(session, hold(connection, self._held, parameters), self._processed, parameters)
+            yield session
+
+    SqlInboxStore.effect = mutant
+
+
+def _errors_of_databases_are_told_whole(breaker: Breaker) -> None:
+    reasons._summary = lambda error: None
+
+
+OF_CONSUMERS = named(
+    "BANK_MUTANT",
+    ("M38", "an error while decoding skips the batch", _undecoded_records_are_skipped),
+    ("M39", "rows without a handler fill the batch of due ones", _all_types_are_due),
+    ("M40", "a purge takes away what a rollback still needs", _nothing_is_needed),
+    ("M41", "whose event it is comes from a setting", _own_events_bear_the_name_of_now),
+    ("M48", "an event is settled by a commit of its handler", _a_handlers_commit_settles),
+    ("M52", "reasons quote what a database tells of rows", _errors_of_databases_are_told_whole),
+)

@@ -1,0 +1,15 @@
+"""Spark's job with a mutant in it; see `nights`."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.verification.faults.failpoints import Breaker
+from tests.verification.faults.mutants.reconciliation import named_by_environment
+
+if __name__ == "__main__":
+    # First: the job's modules take what they need from others when they are imported.
+    named_by_environment().apply(Breaker())
+    from spark.__main__ import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""What a mutant is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.verification.faults.failpoints import Breaker
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """A defect that is put into a process for good."""
+
+    id: str
+    defect: str
+    variable: str
+    """Of the environment, by which processes are told to have it."""
+    apply: Callable[[Breaker], None]
+    """The breaker can end the process in the middle of what the defect tore apart."""
+
+
+def named(variable: str, *mutants: tuple[str, str, Callable[[Breaker], None]]) -> dict[str, Mutant]:
+    """Return mutants by their ids."""
+    return {
+        name: Mutant(id=name, defect=defect, variable=variable, apply=apply)
+        for name, defect, apply in mutants
+    }

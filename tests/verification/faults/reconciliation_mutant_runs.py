@@ -1,0 +1,64 @@
+"""What hunts let the nightly reconciliation do: a run or a repair each, and little to look at."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.faults import damage
+from tests.verification.faults.banks import Banks
+from tests.verification.faults.damage import Keepsake
+from tests.verification.faults.reconciliation_runs import Nights, done_by
+from tests.verification.faults.scenarios.reconciliation import (
+    await_auditors,
+    await_quiet,
+    open_all,
+    stop,
+)
+
+_WIDE = timedelta(hours=1)
+"""A margin within which all of a hunt happens."""
+
+
+def all_in_flight(banks: Banks) -> None:
+    """No relay runs, and what has just been written is not to be called stuck."""
+    banks.open()
+    banks.write(20)
+    banks.drain()
+    stop(banks.upstream, "relay")
+    banks.write(4)
+    Nights(banks=banks, margin_s=_WIDE.total_seconds()).judge(set())
+    banks.upstream.relay()
+
+
+def a_changed_payload(banks: Banks) -> None:
+    """Of one event alone both sides have their row, and not the same payload."""
+    nights = Nights(banks=banks)
+    banks.open()
+    banks.write(20, refused=0.0)
+    banks.drain()
+    keepsake = Keepsake(banks)
+    planted = keepsake.falsify(1)
+    await_quiet(nights)
+    nights.judge(planted)
+    keepsake.undo()
+
+
+def repaired_and_done(banks: Banks) -> None:
+    """What a group or the broker has lost comes back, to those who lack it, and once."""
+    nights = Nights(banks=banks, with_auditors=True, with_topics=True)
+    groups = nights.receiving
+    *others, last = banks.accounts
+    open_all(banks)
+    banks.write(20, refused=0.0, accounts=others)
+    banks.drain()
+    await_auditors(banks)
+    stop(banks.upstream, "relay")
+    forgotten = Keepsake(banks).forget_by_auditors(1)
+    lost = damage.lose_records(banks, [last], groups)
+    await_quiet(nights)
+    nights.judge(forgotten | lost | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost))
+    banks.reconciled.repaired += sum(done_by(nights.repair()).values())
+    banks.upstream.relay()
+    banks.drain()
+    banks.reconciled.repaired_again += sum(done_by(nights.repair()).values())

@@ -1,0 +1,234 @@
+"""The reconciliation of two banks: its runs and its repairs, through the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from shieldtx.cli import main, reconcile_repair
+from shieldtx.embedded.jars import fetch_jdbc_driver
+from shieldtx.reconcile.findings import Outcome, OutputFolder
+from shieldtx.reconcile.listed_rows import listed_rows
+from shieldtx.reconcile.repair import Repair
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support.repair_process import BATCH, kill_at
+from tests.verification.faults.bank import MARKER, TRANSFERRED, auditors_of
+from tests.verification.faults.banks import Banks
+from tests.verification.faults.mutants.reconciliation import VARIABLE, run_mutated
+from tests.verification.faults.reconciliation_outcomes import Mismatch
+from tests.verification.faults.workers import Worker
+
+WITHIN_S = 300.0
+"""More than a run takes on a machine that does a lot of other things as well."""
+MOST_ATTEMPTS = 4
+"""Of every handler of the banks."""
+MISMATCHES: Final = [verdict for verdict in Verdict if verdict.is_mismatch]
+
+_SERVICES = """
+[services.upstream]
+url = "UPSTREAM_URL"
+retention = "for-ever"
+[services.downstream]
+url = "DOWNSTREAM_URL"
+retention = "for-ever"
+"""
+_TOPICS = """
+[topics]
+bootstrap = "{bootstrap}"
+prefix = "{prefix}"
+"""
+_GROUP = """
+[[services.{side}.groups]]
+name = "{name}"
+{what} = {topics}
+max_attempts = {attempts}
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Night:
+    """A run that has ended."""
+
+    name: str
+    status: int | None
+    found: dict[str, Any]
+    mismatches: AbstractSet[Mismatch]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """The number of events by verdict."""
+        totals: dict[str, int] = self.found["totals"]
+        return totals
+
+
+@dataclass(kw_only=True)
+class Nights:
+    """All runs and repairs of one pair of banks."""
+
+    banks: Banks
+    margin_s: float = 1.0
+    with_auditors: bool = False
+    with_topics: bool = False
+    """Let runs read the topics, too."""
+    topics: Sequence[str] = (TRANSFERRED,)
+    _runs: int = field(default=0, init=False)
+
+    @property
+    def receiving(self) -> list[str]:
+        """The groups that receive transfers."""
+        group = self.banks.downstream.group
+        return [group, *([auditors_of(group)] if self.with_auditors else [])]
+
+    def begin(self, *words: str) -> tuple[str, Worker]:
+        """Let a run begin; return its name, which is that of its folder, and its process."""
+        self._runs += 1
+        name = f"night-{self._runs}"
+        folder = str(self.banks.folder / name)
+        margin = str(self.margin_s)
+        return name, self._launch("--margin", margin, "--out", folder, "--json", *words)
+
+    def end(self, name: str, run: Worker) -> Night:
+        """Wait for the end of a run; return what it has found."""
+        assert run.join(WITHIN_S), f"{name} takes longer than {WITHIN_S:.0f} s\n{run.tail()}"
+        assert run.exit_status != Outcome.ERROR, f"{name} broke off\n{run.tail()}"
+        self._expect_no_secrets(name)
+        rows = listed_rows(OutputFolder(path=self.banks.folder / name).rows, MISMATCHES)
+        return Night(
+            name=name,
+            status=run.exit_status,
+            found=_printed(run),
+            mismatches={Mismatch(row.verdict, row.group, row.event_id) for row in rows},
+        )
+
+    def run(self, *words: str) -> Night:
+        """Run from beginning to end."""
+        return self.end(*self.begin(*words))
+
+    def judge(self, planted: AbstractSet[Mismatch], *words: str) -> Night:
+        """Run, and expect exactly what was planted."""
+        night = self.run(*words)
+        self.expect_exact(night, planted)
+        return night
+
+    def expect_exact(self, night: Night, planted: AbstractSet[Mismatch]) -> None:
+        """Count a run's mismatches against what was planted."""
+        expect = self.banks.expect
+        self.banks.reconciled.note(planted, night.mismatches)
+        expect(not planted - night.mismatches, f"{night.name} missed {_few(planted, night)}")
+        accused = night.mismatches - planted
+        expect(not accused, f"{night.name} accused the innocent: {sorted(accused)[:3]}")
+        wanted = Outcome.MISMATCHES if planted else Outcome.CLEAN
+        expect(night.status == wanted, f"{night.name} ended with {night.status}, not {wanted}")
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the stored runs, the latest first."""
+        listing = self._launch(command="runs")
+        listing.finish(WITHIN_S)
+        text = listing.log.read_text()
+        found: list[dict[str, Any]] = json.loads(text[text.index("[") :])
+        return found
+
+    def begin_repair(self, *words: str) -> Worker:
+        """Let a repair begin of the latest run."""
+        return self._launch("last", "--yes", *words, command="repair")
+
+    def begin_repair_that_dies(self, place: str) -> Worker:
+        """Let a repair of the latest run begin in small batches; it is killed at a place."""
+        words = self._words("last", "--yes", command="repair")
+        return self.banks.upstream.call("dying repair", _repair_and_die, words, place, **self._urls)
+
+    def end_repair(self, repair: Worker) -> dict[str, Any]:
+        """Wait for a repair's end, and return what it says it did."""
+        repair.finish(WITHIN_S)
+        return _printed(repair)
+
+    def repair(self, *words: str) -> dict[str, Any]:
+        """Repair what the latest run has found."""
+        return self.end_repair(self.begin_repair(*words))
+
+    def log_of(self, name: str) -> Path:
+        """Return where Spark writes in a run."""
+        return OutputFolder(path=self.banks.folder / name).log
+
+    def _launch(self, *words: str, command: str = "") -> Worker:
+        up, words = self.banks.upstream, self._words(*words, command=command)
+        if VARIABLE in up.environment:
+            return up.call(" ".join(words), run_mutated, words, **self._urls)
+        return up.launch(*words, **self._urls)
+
+    def _words(self, *words: str, command: str) -> tuple[str, ...]:
+        config = ("--config", str(self._config()))
+        if not command:
+            return ("reconcile", *config, *words)
+        return ("reconcile", command, *words, *config, "--json")
+
+    @property
+    def _urls(self) -> dict[str, str]:
+        return {
+            "UPSTREAM_URL": self.banks.upstream.url,
+            "DOWNSTREAM_URL": self.banks.downstream.url,
+            "SHIELDTX_JDBC_JAR": str(fetch_jdbc_driver()),
+        }
+
+    def _config(self) -> Path:
+        up, down = self.banks.sides
+        groups = [(up, up.group, "compensates", [TRANSFERRED])]
+        groups += [(down, group, "receives", list(self.topics)) for group in self.receiving]
+        broker = _TOPICS.format(bootstrap=self.banks.kafka.bootstrap, prefix=self.banks.prefix)
+        path = self.banks.folder / "reconcile.toml"
+        path.write_text(
+            _SERVICES
+            + (broker if self.with_topics else "")
+            + "".join(
+                _GROUP.format(
+                    side=side.name,
+                    name=name,
+                    what=what,
+                    topics=json.dumps(topics),
+                    attempts=MOST_ATTEMPTS,
+                )
+                for side, name, what, topics in groups
+            )
+        )
+        return path
+
+    def _expect_no_secrets(self, name: str) -> None:
+        secrets = [secret.encode() for secret in (MARKER, self.banks.postgres.password)]
+        for file in filter(Path.is_file, (self.banks.folder / name).rglob("*")):
+            content = file.read_bytes()
+            leaked = any(secret in content for secret in secrets)
+            self.banks.expect(not leaked, f"{name} shows a secret in {file.name}")
+
+
+def done_by(*repairs: dict[str, Any]) -> dict[str, int]:
+    """Return how many rows repairs have changed, by what was done to them."""
+    done: dict[str, int] = {}
+    for repair in repairs:
+        for entry in repair["repaired"]:
+            done[entry["action"]] = done.get(entry["action"], 0) + entry["done"]
+    return {action: rows for action, rows in done.items() if rows}
+
+
+def _few(planted: AbstractSet[Mismatch], night: Night) -> str:
+    missed = sorted(planted - night.mismatches)
+    return f"{len(missed)}: {missed[:3]}, with {night.totals}"
+
+
+def _printed(worker: Worker) -> dict[str, Any]:
+    text = worker.log.read_text()
+    found: dict[str, Any] = json.loads(text[text.index("{") :])
+    return found
+
+
+def _repair_and_die(words: Sequence[str], place: str) -> None:
+    kill_at(place, 1)
+    # What is repaired by default in one batch takes several.
+    reconcile_repair.Repair = partial(Repair, batch=BATCH)
+    sys.argv = ["shieldtx", *words]
+    main()

@@ -1,0 +1,63 @@
+"""F39: transactions of other producers on the banks' topics."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+from shieldtx.domain.events import new_event_id
+from tests.verification.faults.banks import Banks
+from tests.verification.faults.foreign_client import Intruder, Raw
+from tests.verification.faults.matrix import Fault
+
+ROUNDS = 3
+
+
+def aborted_among_good_ones(banks: Banks) -> None:
+    """Transfers and rollbacks that a transaction has withdrawn lie among those that count."""
+    banks.open()
+    banks.write(30, refused=0.3)
+    banks.drain()
+    intruder = Intruder(banks.kafka.bootstrap)
+    for number in range(ROUNDS):
+        withdrawn = [*_transfers(banks, intruder), *_rollbacks(banks, intruder)]
+        with intruder.aborted(*withdrawn) as put:
+            banks.planted |= {record.place for record in put}
+            # What comes behind an open transaction waits for its end.
+            banks.write(30, refused=0.3)
+            banks.until(lambda: set(banks.upstream.outbox()) == {"PROCESSED"}, "all are sent")
+            if number:
+                banks.upstream.consume()
+                banks.downstream.consume()
+        banks.drain()
+    banks.expect(len(banks.planted) > ROUNDS, "nothing was withdrawn")
+    # Behind the last transaction too.
+    banks.write(30, refused=0.3)
+
+
+def _transfers(banks: Banks, intruder: Intruder) -> list[Raw]:
+    """Make transfers of accounts that exist, under ids of their own."""
+    partitions = cycle(range(intruder.partitions(banks.topics[0])))
+    return [
+        record.headed(ce_id=str(new_event_id()).encode()).evolve(partition=next(partitions))
+        for record in intruder.read(banks.topics[0])[:9]
+    ]
+
+
+def _rollbacks(banks: Banks, intruder: Intruder) -> list[Raw]:
+    """Make rollbacks of transfers that were credited."""
+    credited = [row.id for row in banks.downstream.rows("SELECT id FROM credit ORDER BY n")]
+    genuine = intruder.read(banks.topics[1])
+    banks.expect(genuine, "no transfer was refused")
+    return [
+        rollback.headed(ce_id=str(new_event_id()).encode(), ce_causationid=str(transfer).encode())
+        for rollback, transfer in zip(genuine[:5], credited, strict=False)
+    ]
+
+
+FAULTS = (
+    Fault(
+        id="F39",
+        name="aborted transactions of other producers",
+        run=aborted_among_good_ones,
+    ),
+)

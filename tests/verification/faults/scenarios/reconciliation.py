@@ -1,0 +1,253 @@
+"""F34: what the nightly comparison of both banks finds, and what its repair can mend."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.faults import damage
+from tests.verification.faults.bank import auditors_of, long_transactions
+from tests.verification.faults.banks import Banks
+from tests.verification.faults.damage import Found, Keepsake
+from tests.verification.faults.failpoints import Failpoint
+from tests.verification.faults.matrix import Fault
+from tests.verification.faults.reconciliation_outcomes import Mismatch
+from tests.verification.faults.reconciliation_runs import MISMATCHES, Nights, done_by
+from tests.verification.faults.scenarios.members import await_deaths
+from tests.verification.faults.side import Side
+from tests.verification.faults.world import ACCOUNTS, World
+
+IN_FLIGHT = 8
+SINGLE_USE = 20
+"""Accounts with one transfer each: what a repair sends comes late, and order is by account."""
+
+
+def more_accounts(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Open some more accounts than other faults have."""
+    del world, open_
+    return {"accounts": ACCOUNTS + SINGLE_USE}
+
+
+def discrepancies_found(banks: Banks) -> None:
+    """Every kind of damage is told from the others and from what is in flight, and mended once."""
+    nights = Nights(banks=banks, with_auditors=True, with_topics=True)
+    planted, keepsake = _plant(banks)
+    forgotten = set(MISMATCHES) - {found.verdict for found in planted.all}
+    banks.expect(not forgotten, f"there is no damage for {sorted(forgotten)}")
+    await_quiet(nights)
+    with open_transfer(banks):
+        _write_in_flight(banks)
+        night = nights.judge(planted.all)
+        in_flight = night.totals.get(Verdict.IN_FLIGHT)
+        # Of each of both groups, and of the topic.
+        banks.expect(in_flight == 3 * IN_FLIGHT, f"all that is in flight is: {night.totals}")
+        again = nights.judge(planted.all)
+        banks.expect(again.totals == night.totals, "a second run finds the same")
+    _repair(banks, nights, planted)
+    open_all(banks, BANK_MENDED="1")
+    banks.drain()
+    await_auditors(banks)
+    _repair_in_vain(banks, nights)
+    await_quiet(nights)
+    with open_transfer(banks):
+        load = banks.begin_writing(60, accounts=banks.accounts[:ACCOUNTS], pause=0.5)
+        nights.judge(planted.for_people)
+        load.finish()
+    keepsake.undo()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Planted:
+    mendable: Found
+    """By a repair as it is."""
+    parked: Found
+    """By a repair that is told to."""
+    for_people: Found
+    idle: Found
+    """Mended by workers alone."""
+
+    @property
+    def all(self) -> Found:
+        return self.mendable | self.parked | self.for_people | self.idle
+
+
+def _plant(banks: Banks) -> tuple[_Planted, Keepsake]:
+    """Let the banks work, and break what can be broken, with each part of them that is at rest."""
+    up, down = banks.sides
+    common, single = list(banks.accounts[:ACCOUNTS]), iter(banks.accounts[ACCOUNTS:])
+
+    def accounts(number: int) -> list[str]:
+        return [next(single) for _ in range(number)]
+
+    both = [down.group, auditors_of(down.group)]
+    open_all(banks)
+    banks.write(60, refused=0.1, accounts=common)
+    banks.write(6, refused=1.0, accounts=common)
+    banks.write(2, refused=1.0, accounts=common, undo="never")
+    banks.drain()
+    stop(down, "relay")
+    owed = damage.owe_rollbacks(banks, accounts(2))
+    stuck = _leave_attempt(banks, accounts(1))
+    await_auditors(banks)
+    for side in banks.sides:
+        side.stop_all()
+    stuck |= damage.leave_claimed(banks, accounts(2), both)
+    lost = damage.lose_records(banks, accounts(3), both)
+    rejected = damage.reject(banks, accounts(2), both)
+    idle = damage.leave_unclaimed(banks, accounts(1), both)
+    keepsake = Keepsake(banks)
+    dead = up.rows("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'")
+    forgotten, denied = keepsake.forget_upstream(2), keepsake.deny(2)
+    return _Planted(
+        mendable=owed
+        | stuck
+        | lost
+        | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost)
+        | keepsake.forget_by_auditors(2),
+        parked=rejected | {Mismatch(Verdict.PARKED, up.group, row.event_id) for row in dead},
+        for_people=forgotten
+        | damage.on_topic(Verdict.RECORD_WITHOUT_ROW, forgotten)
+        | denied
+        | damage.on_topic(Verdict.STATUS_DISAGREES, denied)
+        | keepsake.antedate(2)
+        | keepsake.falsify(2)
+        | keepsake.try_too_often(1)
+        | keepsake.keep_effect(1)
+        | keepsake.settle_without_compensation(1),
+        idle=idle,
+    ), keepsake
+
+
+def _leave_attempt(banks: Banks, accounts: list[str]) -> Found:
+    """A consumer dies in the middle of an attempt, and no other one comes."""
+    down = banks.downstream
+    stop(down, f"consume {down.group}$")
+    events = damage.transfer_each(banks, accounts)
+    point = Failpoint(step="receive", when="after", action="exit")
+    await_deaths(banks, [down.launch("consume", down.group, **down.broken_at(point))])
+    lapsed = "SELECT count(*) FROM shield_inbox WHERE lease_until < statement_timestamp()"
+    banks.until(lambda: down.one(lapsed) == len(events), "its lease runs out")
+    return {Mismatch(Verdict.STUCK, down.group, event) for event in events}
+
+
+def _write_in_flight(banks: Banks) -> None:
+    """Write events that no relay has seen, and such as one has just claimed."""
+    banks.write(IN_FLIGHT, refused=0, accounts=banks.accounts[:ACCOUNTS])
+    banks.upstream.execute(
+        "UPDATE shield_outbox SET status = 'PROCESSING', attempts = 1, "
+        "lease_token = gen_random_uuid(), "
+        "lease_until = statement_timestamp() + interval '1 second' WHERE event_id IN "
+        "(SELECT event_id FROM shield_outbox ORDER BY seq DESC LIMIT :half)",
+        half=IN_FLIGHT // 2,
+    )
+
+
+def _repair(banks: Banks, nights: Nights, planted: _Planted) -> None:
+    """Repair what can be, what is parked when it is named, and each of it once."""
+    first = nights.repair()
+    wanted = {"publish again": 5, "release event": 2, "release attempt": 1, "raise rollback": 2}
+    banks.expect(done_by(first) == wanted, f"the repair did {done_by(first)}")
+    left = sum(entry["rows"] for entry in first["not_repairable"])
+    others = len(planted.all - planted.mendable)
+    banks.expect(left == others, f"{left} of {others} are said to be for people")
+    named = nights.repair("--verdict", "PARKED")
+    events = {(found.group != banks.upstream.group, found.event_id) for found in planted.parked}
+    banks.expect(sum(done_by(named).values()) == len(events), f"replayed: {done_by(named)}")
+    banks.reconciled.repaired += sum(done_by(first, named).values())
+
+
+def _repair_in_vain(banks: Banks, nights: Nights) -> None:
+    """Repair the same run once more, when all has been mended and dealt with."""
+    before = contents(banks)
+    done = done_by(nights.repair(), nights.repair("--verdict", "PARKED"))
+    banks.expect(not done, f"a second repair did {done}")
+    banks.expect(contents(banks) == before, "a second repair changes nothing")
+    banks.reconciled.repaired_again += sum(done.values())
+
+
+def contents(banks: Banks) -> list[str]:
+    """Return a digest of each table of events, and of the audits of repairs."""
+    tables = ("shield_outbox", "shield_inbox", "shield_audit")
+    digest = "SELECT md5(coalesce(string_agg(t::text, '' ORDER BY t::text), '')) FROM {} t"
+    return [side.one(digest.format(table)) for side in banks.sides for table in tables]
+
+
+def await_quiet(nights: Nights) -> None:
+    """Wait until all that was planted is older than the margin."""
+    side = nights.banks.upstream
+    since = side.one("SELECT clock_timestamp()")
+    quiet = "SELECT clock_timestamp() - make_interval(secs => :margin) > :since"
+    nights.banks.until(
+        lambda: side.one(quiet, margin=nights.margin_s, since=since), "the margin has passed"
+    )
+
+
+@contextmanager
+def open_transfer(banks: Banks) -> Iterator[None]:
+    """Keep a transfer's transaction open, behind whose beginning nothing can be judged."""
+    up = banks.upstream
+    client = up.call(
+        "long transaction",
+        long_transactions.hold,
+        up.url,
+        str(banks.journal),
+        banks.accounts[-1],
+    )
+    idle = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND state = 'idle in transaction'"
+    )
+    banks.until(lambda: up.one(idle) == 1, "the transaction is open")
+    try:
+        yield
+    finally:
+        client.send(signal.SIGCONT)
+        client.finish()
+
+
+def stop(side: Side, pattern: str) -> None:
+    """Let processes of a side end in order."""
+    for worker in side.workers:
+        if worker.is_running and re.match(pattern, worker.name):
+            worker.terminate()
+
+
+def open_all(banks: Banks, **upstream: str) -> None:
+    """Start relays and consumers, the auditors too."""
+    up, down = banks.sides
+    group = auditors_of(down.group)
+    started = [
+        up.launch("relay"),
+        up.launch("consume", up.group, **upstream),
+        *(down.launch(*words) for words in (("relay",), ("consume", down.group))),
+        down.launch("consume", group),
+    ]
+    for worker in started:
+        worker.await_ready()
+
+
+def await_auditors(banks: Banks) -> None:
+    """Wait until the auditors have entered all that was sent."""
+    up, down = banks.sides
+    sent = "SELECT count(*) FROM shield_outbox WHERE tx_kind = 'COMMIT' AND status = 'PROCESSED'"
+    entered = (
+        "SELECT count(*) FROM shield_inbox WHERE tx_kind = 'COMMIT' "
+        "AND consumer_group = :group AND settled_at IS NOT NULL"
+    )
+    group = auditors_of(down.group)
+    banks.until(lambda: down.one(entered, group=group) >= up.one(sent), "the auditors keep up", 60)
+
+
+FAULTS = (
+    Fault(
+        id="F34",
+        name="planted discrepancies, rows in flight, repairs",
+        run=discrepancies_found,
+        setting=more_accounts,
+    ),
+)

@@ -1,0 +1,47 @@
+"""F37: two releases of a service at the same time, of which one does not know an event type."""
+
+from __future__ import annotations
+
+from tests.verification.faults.bank import by_hand
+from tests.verification.faults.banks import Banks
+from tests.verification.faults.matrix import Fault
+
+FORMER = {"SHIELDTX_APP": "tests.verification.faults.bank.former:shield"}
+UNKNOWN = "this release does not declare the event type"
+
+
+def rolling_deployment(banks: Banks) -> None:
+    """The new release writes already; its relay comes late, beside the former one's.
+
+    What the broker refuses for good fails, and runs its local rollback, with the new one alone.
+    """
+    up = banks.upstream
+    banks.open(but="upstream relay")
+    former = up.relay(**FORMER)
+    small, large = banks.accounts[:-3], banks.accounts[-3:]
+    up.call("oversize", by_hand.transfer_too_much, *large).finish()
+    banks.write(60, accounts=small)
+    banks.until(lambda: up.outbox() == {"PROCESSED": 60, "INIT": 3}, "the former release sends")
+    banks.until(lambda: up.one(_LEFT) == 3, "what it cannot decide about waits with its reason")
+    load = banks.begin_writing(60, pause=0.05, accounts=small)
+    up.relay()
+    load.finish()
+    banks.expect("FAILED" not in up.outbox(), "nothing has failed while both ran")
+    former.terminate()
+    # Instead of waiting for as long as an event of an unknown type is put off.
+    up.execute("UPDATE shield_outbox SET due_at = now() WHERE settled_at IS NULL")
+    banks.drain()
+    banks.expect(up.outbox() == {"PROCESSED": 120, "FAILED": 3}, f"the end: {up.outbox()}")
+    withdrawn = up.one("SELECT count(*) FROM withdrawal")
+    banks.expect(withdrawn == 3, f"{withdrawn} of 3 local rollbacks have run")
+
+
+_LEFT = f"SELECT count(*) FROM shield_outbox WHERE waiting AND last_error LIKE '%{UNKNOWN}%'"
+
+FAULTS = (
+    Fault(
+        id="F37",
+        name="a release beside one that does not know its events",
+        run=rolling_deployment,
+    ),
+)

@@ -1,0 +1,269 @@
+"""F29 to F31, F36, F43: what happens on the way back."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import partial
+from uuid import UUID
+
+from tests.verification.faults.bank import auditors_of, by_hand
+from tests.verification.faults.banks import Banks
+from tests.verification.faults.failpoints import Failpoint
+from tests.verification.faults.foreign_client import Echo, Intruder
+from tests.verification.faults.matrix import Fault
+from tests.verification.faults.scenarios.members import (
+    await_deaths,
+    await_rollbacks,
+    launch_dying,
+    stop_consumers,
+)
+from tests.verification.faults.workers import Worker
+
+PLACES = (
+    ("give-up", "before"),
+    ("rollback", "before"),
+    ("rollback", "after"),
+    ("give-up", "after"),
+)
+ROUNDS = 3
+PURGED = {"SHIELDTX_RETENTION_OUTBOX": "0.001", "SHIELDTX_RETENTION_INBOX": "0.001"}
+
+
+def killed_while_giving_up(banks: Banks) -> None:
+    """Consumers die between the last attempt and the ROLLBACK event, and just after it."""
+    banks.open(but="downstream consume")
+    dying = launch_dying(banks.downstream, PLACES)
+    banks.write(24, refused=1.0, ways=("slowly",))
+    await_deaths(banks, dying)
+    banks.downstream.consume()
+    banks.drain()
+    rollbacks = Counter(
+        row.causation_id
+        for row in banks.downstream.rows(
+            "SELECT causation_id FROM shield_outbox WHERE tx_kind = 'ROLLBACK'"
+        )
+    )
+    refused = {row.id for row in banks.upstream.rows("SELECT id FROM transfer")}
+    banks.expect(set(rollbacks) == refused, "every refused transfer has a rollback")
+    banks.expect(set(rollbacks.values()) == {1}, f"more than one rollback: {rollbacks}")
+
+
+def success_races_rollback(banks: Banks) -> None:
+    """Auditors succeed where the tills refuse; rollbacks come twice, too early and too late."""
+    banks.open()
+    auditors = _open_auditors(banks)
+    with Echo(banks.kafka.bootstrap, banks.topics[1]) as echo:
+        banks.write(100, refused=0.5, ways=("at once", "slowly", "by all"))
+        banks.drain()
+        written = banks.downstream.one("SELECT count(*) FROM shield_outbox")
+        banks.until(lambda: len(echo.copies) >= written, "every rollback comes twice")
+    _await_auditors(banks)
+    auditors.terminate()
+    _let_rollbacks_overtake(banks)
+    _let_rollbacks_come_late(banks)
+    _expect_books(banks)
+
+
+def beside_its_event(banks: Banks) -> None:
+    """An auditor dies over transfers; another reads the rollbacks while its leases last."""
+    side = banks.downstream
+    banks.open()
+    banks.write(20, refused=1.0, ways=("at once",))
+    banks.drain()
+    point = Failpoint(step="effect", when="before", action="exit")
+    leased = {"BANK_HANDLER_LEASE": "15", **side.broken_at(point)}
+    dying = side.launch("consume", auditors_of(side.group), **leased)
+    await_deaths(banks, [dying])
+    auditors = _open_auditors(banks)
+    _await_auditors(banks)
+    auditors.terminate()
+    _expect_books(banks)
+
+
+def both_topics_at_once(banks: Banks) -> None:
+    """Two auditors of a group find transfers and their rollbacks waiting on both topics."""
+    beside_its_event(banks)
+    for _ in range(ROUNDS):
+        banks.write(60, refused=0.5)
+        banks.drain()
+        pair = [
+            banks.downstream.launch("consume", auditors_of(banks.downstream.group))
+            for _ in range(2)
+        ]
+        for auditors in pair:
+            auditors.await_ready()
+        _await_auditors(banks)
+        for auditors in pair:
+            auditors.terminate()
+    _expect_books(banks)
+
+
+def _open_auditors(banks: Banks) -> Worker:
+    return banks.downstream.launch("consume", auditors_of(banks.downstream.group)).await_ready()
+
+
+def _await_auditors(banks: Banks) -> None:
+    """Wait until the auditors have dealt with all that is on the topics."""
+    intruder, group = Intruder(banks.kafka.bootstrap), auditors_of(banks.downstream.group)
+    for topic in banks.topics:
+        read = partial(intruder.has_read, group, topic, intruder.ends(topic))
+        banks.until(read, "the auditors have read everything", 60)
+    banks.drain()
+
+
+def _let_rollbacks_overtake(banks: Banks) -> None:
+    """The auditors get the rollbacks of some transfers, and only then the transfers."""
+    side, commits = banks.downstream, banks.topics[0]
+    group = auditors_of(side.group)
+    intruder = Intruder(banks.kafka.bootstrap)
+    before, fenced, refused = intruder.ends(commits), side.one(_FENCED), side.one(_ROLLED_BACK)
+    banks.write(40, refused=0.5)
+    banks.drain()
+    refused = side.one(_ROLLED_BACK) - refused
+    banks.expect(refused, "no transfer was refused")
+    intruder.move(group, commits, intruder.ends(commits))
+    auditors = _open_auditors(banks)
+    told = (
+        "SELECT count(DISTINCT causation_id) FROM shield_inbox WHERE consumer_group = :group "
+        "AND tx_kind = 'ROLLBACK' AND settled_at IS NOT NULL"
+    )
+    banks.until(lambda: side.one(told, group=group) == side.one(_ROLLED_BACK), "they know all")
+    banks.expect(side.one(_FENCED) == fenced + refused, "each leaves a tombstone")
+    auditors.terminate()
+    intruder.move(group, commits, before)
+    _open_auditors(banks)
+    _await_auditors(banks)
+    banks.expect(side.one(_FENCED) == fenced + refused, "a tombstone gave way")
+
+
+_ROLLED_BACK = "SELECT count(DISTINCT causation_id) FROM shield_outbox"
+_FENCED = "SELECT count(*) FROM shield_inbox WHERE status = 'FENCED'"
+
+
+def _let_rollbacks_come_late(banks: Banks) -> None:
+    """All rollbacks come once more when the upstream bank has purged whatever it knew of them."""
+    up = banks.upstream
+    _purge(banks)
+    banks.expect(not up.outbox() and not up.inbox(), "the upstream bank has forgotten everything")
+    refunds = up.one("SELECT count(*) FROM refund")
+    intruder = Intruder(banks.kafka.bootstrap)
+    late = {record.id: record for record in intruder.read(banks.topics[1])}
+    intruder.put(*late.values())
+    dead = "SELECT count(*) FROM shield_inbox WHERE status = 'DEAD' AND last_error LIKE '%purged%'"
+    banks.until(lambda: up.one(dead) == len(late), "each waits for a person")
+    up.call("replay", by_hand.replay_all).finish()
+    banks.until(lambda: up.one(dead) == len(late), "each waits once more")
+    banks.expect(up.one("SELECT count(*) FROM refund") == refunds > 0, "nothing is refunded twice")
+
+
+def _expect_books(banks: Banks) -> None:
+    """The auditors' books hold what was credited, and nothing else."""
+    books: dict[UUID, list[int]] = defaultdict(list)
+    for row in banks.downstream.rows("SELECT id, entry FROM audit ORDER BY n"):
+        books[row.id].append(row.entry)
+    credited = {row.id for row in banks.downstream.rows("SELECT id FROM credit")}
+    audited = {transfer for transfer, entries in books.items() if entries == [1]}
+    struck_out = {transfer for transfer, entries in books.items() if entries == [1, -1]}
+    banks.expect(audited == credited, f"the books differ in {len(audited ^ credited)} transfers")
+    banks.expect(struck_out, "nothing was struck out of the books")
+    odd = {t: entries for t, entries in books.items() if t not in audited | struck_out}
+    banks.expect(not odd, f"odd entries: {list(odd.items())[:3]}")
+
+
+def compensation_that_fails_for_ever(banks: Banks) -> None:
+    """Refunds are DEAD; people see and replay them, in vain, then after mending, then twice."""
+    up = banks.upstream
+    banks.open()
+    banks.write(60, refused=0.3, undo="never")
+    banks.drain()
+    dead = _dead(banks)
+    banks.expect(dead, "no compensation failed")
+    listing = up.launch("dead", "list")
+    listing.finish()
+    unseen = [str(event) for event in dead if str(event) not in listing.log.read_text()]
+    banks.expect(not unseen, f"dead, and nobody sees it: {unseen[:3]}")
+    _replay(banks)
+    banks.drain()
+    banks.expect(_dead(banks) == dead, "what cannot be given back is DEAD again")
+    stop_consumers(up)
+    up.consume(BANK_MENDED="1")
+    _replay(banks, people=2)
+    refunded = "SELECT count(*) FROM refund"
+    banks.until(lambda: up.one(refunded) == len(dead), "all is given back")
+    intruder = Intruder(banks.kafka.bootstrap)
+    intruder.put(*intruder.read(banks.topics[1]))
+    ends = intruder.ends(banks.topics[1])
+    banks.until(lambda: intruder.has_read(up.group, banks.topics[1], ends), "copies are read")
+    banks.expect(not _dead(banks), "nothing is DEAD any more")
+
+
+def purged_beside_rollbacks(banks: Banks) -> None:
+    """Whatever may be purged is, while rollbacks are tried again, are DEAD, and are replayed."""
+    up = banks.upstream
+    banks.open(but="upstream consume")
+    banks.write(60, refused=0.4, undo="never")
+    await_rollbacks(banks)
+    rollbacks = banks.downstream.rows("SELECT causation_id FROM shield_outbox")
+    owed = {row.causation_id for row in rollbacks}
+    banks.expect(owed, "no transfer was refused")
+    up.consume()
+    banks.until(lambda: sum(up.inbox().values()) == len(owed), "all rollbacks have arrived")
+    while len(_dead(banks)) < len(owed):
+        _purge(banks)
+    banks.drain()
+    _purge(banks)
+    kept = {row.event_id for row in up.rows("SELECT event_id FROM shield_outbox")}
+    banks.expect(kept == owed, f"{len(kept)} transfers are kept, {len(owed)} have a rollback")
+    stop_consumers(up)
+    up.consume(BANK_MENDED="1")
+    _replay(banks)
+    refunded = "SELECT count(*) FROM refund"
+    banks.until(lambda: up.one(refunded) == len(owed), "all is given back")
+    _purge(banks)
+    banks.expect(not up.outbox() and not up.inbox(), "nothing is kept for a rollback any more")
+
+
+def _purge(banks: Banks) -> None:
+    banks.upstream.call("purge", by_hand.purge, **PURGED).finish()
+
+
+def _dead(banks: Banks) -> set[UUID]:
+    dead = banks.upstream.rows("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'")
+    return {row.event_id for row in dead}
+
+
+def _replay(banks: Banks, *, people: int = 1) -> None:
+    """Let people replay everything at the same time; one at least must be told that it worked."""
+    replays = [banks.upstream.call("replay", by_hand.replay_all) for _ in range(people)]
+    for replay in replays:
+        replay.join(60)
+    banks.expect(0 in [replay.exit_status for replay in replays], "nobody could replay")
+
+
+FAULTS = (
+    Fault(
+        id="F29",
+        name="consumer killed between the last attempt and the rollback",
+        run=killed_while_giving_up,
+    ),
+    Fault(
+        id="F30",
+        name="rollbacks early, late, twice, against success",
+        run=success_races_rollback,
+    ),
+    Fault(
+        id="F31",
+        name="a compensation that fails for ever",
+        run=compensation_that_fails_for_ever,
+    ),
+    Fault(
+        id="F36",
+        name="two workers, both topics at once",
+        run=both_topics_at_once,
+    ),
+    Fault(
+        id="F43",
+        name="a purge beside rollbacks that are tried again, dead, replayed",
+        run=purged_beside_rollbacks,
+    ),
+)

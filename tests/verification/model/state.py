@@ -1,0 +1,219 @@
+"""One moment of the whole system: tables, topics, and what each process has in its memory.
+
+Values only, so that two ways to the same moment are found to be the same. What no later step can
+ask about is not kept: records that every group has committed, tokens and counters of settled rows.
+Fields that the system does not have but the invariants need are marked "(seen from outside)".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.ports import Outcome
+from tests.verification.model.bounds import Bounds
+
+GONE = -1
+"""The token of a claim, or the owner of a shard, that nobody remembers: its process died."""
+
+FORGER = "somebody"
+
+Step: TypeAlias = "tuple[str, State]"
+"""An action's name, and the moment after it."""
+
+
+class Event(NamedTuple):
+    """What the application wrote, or a rollback event that takes it back."""
+
+    number: int
+    taken_back_by: str = ""
+    """The group that gave the event up and wrote this rollback of it."""
+
+    @property
+    def kind(self) -> TxKind:
+        return TxKind.ROLLBACK if self.taken_back_by else TxKind.COMMIT
+
+    @property
+    def original(self) -> Event:
+        return Event(self.number)
+
+    def __str__(self) -> str:
+        written = f"e{self.number}"
+        return f"{self.taken_back_by}'s rollback of {written}" if self.taken_back_by else written
+
+
+class OutboxRow(NamedTuple):
+    """A row of shield_outbox; its place in the table is its `seq`."""
+
+    event: Event
+    status: OutboxStatus = OutboxStatus.INIT
+    attempts: int = 0
+    token: int | None = None
+    """The relay whose claim this is."""
+    leased: bool = False
+    """Its lease has not run out."""
+    waiting: bool = False
+    """For its retry: it holds back the later rows of its key."""
+    unconfirmed: bool = False
+    """An earlier attempt may have reached the broker."""
+    published: bool = False
+    """(seen from outside) A record of it has been on the topic."""
+    undone: bool = False
+    """(seen from outside) Its local rollback has been run."""
+
+    @property
+    def is_settled(self) -> bool:
+        return self.status in OUTBOX.settled
+
+
+class Sending(NamedTuple):
+    """One row of a relay's claim, in the relay's memory, and what the broker said about it."""
+
+    event: Event
+    attempts: int
+    unconfirmed: bool
+    outcome: Outcome | None = None
+
+
+class Relay(NamedTuple):
+    """A relay process: what its last claim still owes the table."""
+
+    claim: tuple[Sending, ...] = ()
+    is_settled: bool = False
+    """Only rows that fail for good are left of the claim, each a transaction of its own."""
+    in_doubt: bool = False
+    """The answer of the claim was lost: it has to be withdrawn before the next one."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.claim and not self.in_doubt
+
+
+class Service(NamedTuple):
+    """A service's outbox, the lease of the one shard that its one key lies in, and its relays."""
+
+    name: str
+    rows: tuple[OutboxRow, ...]
+    relays: tuple[Relay, ...]
+    owner: int | None = None
+    leased: bool = False
+    overdue: int | None = None
+    """The relay whose claim is still on its way, though it has given it up."""
+
+
+class InboxRow(NamedTuple):
+    """A row of shield_inbox; its place in the table is its `seq`."""
+
+    event: Event
+    status: InboxStatus = InboxStatus.INIT
+    attempts: int = 0
+    token: int | None = None
+    """The worker whose attempt this is."""
+    leased: bool = False
+    runs: int = 0
+    """(seen from outside) How often a handler was started on it."""
+
+    @property
+    def is_settled(self) -> bool:
+        return self.status in INBOX.settled
+
+
+class Phase(IntEnum):
+    """How far a worker is with what it has in its hands."""
+
+    IDLE = 0
+    POLLED = 1
+    STORED = 2
+    """In the inbox; the offset is not committed."""
+    ATTEMPT = 3
+    """Counted; the handler runs."""
+    GAVE_UP = 4
+    """Only of a mutant: the row is settled, its rollback event is not written."""
+
+
+class Worker(NamedTuple):
+    """A consumer process of a group."""
+
+    phase: Phase = Phase.IDLE
+    event: Event | None = None
+    attempt: int = 0
+    is_member: bool = True
+    """The partition of the record in its hands is still its own, so its commit counts."""
+
+
+class Reading(NamedTuple):
+    """A group's way through the one partition of a topic."""
+
+    owner: int = 0
+    position: int = 0
+    committed: int = 0
+
+
+class Group(NamedTuple):
+    """A consumer group: its inbox, its workers, its readings, and what its handlers did."""
+
+    name: str
+    workers: tuple[Worker, ...]
+    readings: tuple[Reading | None, Reading | None]
+    """Of the commit topic and of the rollback topic; None: not read."""
+    inbox: tuple[InboxRow, ...] = ()
+    effects: tuple[int, ...] = ()
+    compensations: tuple[int, ...] = ()
+
+
+class State(NamedTuple):
+    """The whole system; service and group of the same place are one service."""
+
+    written: int
+    services: tuple[Service, ...]
+    topics: tuple[tuple[Event, ...], tuple[Event, ...]]
+    """The commit and the rollback topic, from the first record that some group has to read."""
+    flying: tuple[Event, ...]
+    """Records that a client was told to forget, still on their way to the broker."""
+    groups: tuple[Group, ...]
+    faults: int
+    """That may still happen."""
+
+    def with_service(self, place: int, service: Service) -> State:
+        return self._replace(services=put(self.services, place, service))
+
+    def with_group(self, place: int, group: Group) -> State:
+        return self._replace(groups=put(self.groups, place, group))
+
+    def after_fault(self) -> State:
+        return self._replace(faults=self.faults - 1)
+
+
+TOPICS = (TxKind.COMMIT, TxKind.ROLLBACK)
+
+T = TypeVar("T")
+
+
+def put(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
+    """Return `items` with another one at `place`."""
+    return (*items[:place], item, *items[place + 1 :])
+
+
+def initial(bounds: Bounds) -> State:
+    """Everything is empty, everybody is idle."""
+    mutual = len(bounds.downstream) > 1
+    names = ("orders", *bounds.downstream)
+    return State(
+        written=0,
+        services=tuple(
+            Service(name, (), (Relay(),) * (bounds.relays if name == "orders" else 1))
+            for name in names
+        ),
+        topics=((), ()),
+        flying=(),
+        groups=tuple(
+            Group(name, (Worker(),), (None, Reading()))
+            if name == "orders"
+            else Group(
+                name, (Worker(),) * bounds.workers, (Reading(), Reading() if mutual else None)
+            )
+            for name in names
+        ),
+        faults=bounds.faults,
+    )

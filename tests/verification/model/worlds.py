@@ -1,0 +1,53 @@
+"""The bounds that are explored, and for each mutant the smallest that show what it breaks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.verification.model import invariants
+from tests.verification.model.bounds import Bounds, Mutant
+
+BOTH: Final = ("stock", "billing")
+
+WORLDS: Final = (
+    # All processes at once, and something goes wrong once.
+    Bounds(events=2, relays=2, workers=2, faults=1),
+    # One event, and things go wrong twice: a zombie and its heir, a lost answer and a crash, ...
+    Bounds(events=1, relays=2, workers=2, faults=2, send_attempts=2),
+    # Two services downstream: each takes back what the other refuses, early, late or never applied.
+    Bounds(events=1, relays=1, workers=1, downstream=BOTH, faults=0),
+)
+
+_SMALL: Final = {"events": 1, "relays": 1, "workers": 1, "faults": 1, "attempts": 1}
+
+
+def _broken(mutant: Mutant, **larger: object) -> Bounds:
+    return Bounds(**(_SMALL | larger), mutant=mutant)
+
+
+_M = Mutant
+MUTANTS: Final = {
+    _broken(_M.SENDS_BEFORE_COMMIT): invariants.NO_GHOST,
+    _broken(_M.SETTLES_WITHOUT_TOKEN, relays=2, faults=2): invariants.ONE_OUTCOME,
+    _broken(_M.FORGETS_WRITE_BACKS, events=2, faults=2): invariants.ORDER,
+    _broken(_M.FORGETS_LOST_CLAIM, events=2): invariants.ORDER,
+    _broken(_M.KEEPS_ITS_NAME, events=2): invariants.ORDER,
+    _broken(_M.RESTARTS_UNDER_ITS_NAME, events=2): invariants.ORDER,
+    _broken(_M.PROCESSED_WHEN_AMBIGUOUS): invariants.NO_LOSS,
+    _broken(_M.TAKES_OVER_WITHOUT_DOUBT, faults=2): invariants.ONE_OUTCOME,
+    _broken(_M.SENDS_PAST_A_RETRY, events=2, send_attempts=2): invariants.ORDER,
+    _broken(_M.OFFSET_BEFORE_INSERT): invariants.NO_LOSS,
+    _broken(_M.INSERTS_DUPLICATES): invariants.ONE_EFFECT,
+    _broken(_M.HANDLES_PAST_A_RETRY, events=2, faults=0, attempts=2): invariants.ORDER,
+    _broken(_M.WAITS_IN_A_CIRCLE, downstream=BOTH, faults=0): invariants.DRAIN,
+    _broken(_M.COUNTS_ATTEMPT_AFTERWARDS): invariants.DRAIN,
+    _broken(_M.APPLIES_UNGUARDED, workers=2, attempts=2): invariants.ONE_EFFECT,
+    _broken(_M.ROLLBACK_IN_SECOND_TRANSACTION): invariants.ONE_OUTCOME,
+    _broken(_M.COMPENSATES_EACH_ROLLBACK, downstream=BOTH, faults=0): invariants.AUTHORITY,
+    _broken(_M.LEAVES_NO_TOMBSTONE, downstream=BOTH, faults=0): invariants.ONE_OUTCOME,
+    _broken(_M.COMPENSATES_UNFINISHED, workers=2, downstream=BOTH, faults=0): (
+        invariants.ONE_OUTCOME
+    ),
+    _broken(_M.TRUSTS_ANY_ROLLBACK): invariants.AUTHORITY,
+}
+"""Each with the invariant that catches it."""

@@ -1,0 +1,1 @@
+"""Tests of the tools that prove: proxies, checkers, processes, the browser."""

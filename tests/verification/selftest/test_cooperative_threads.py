@@ -1,0 +1,47 @@
+"""Strands run one at a time, whoever is quicker."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.verification.simulation.cooperative_threads import Strands
+
+
+def test_a_strand_runs_only_while_it_is_waited_for() -> None:
+    strands, said = Strands(), []
+
+    def count() -> None:
+        for number in range(3):
+            said.append(number)
+            strands.running.pause()
+
+    one, other = strands.start(count), strands.start(count)
+    assert said == [0, 0]
+    one.resume()
+    other.resume()
+    one.resume()
+    assert said == [0, 0, 1, 1, 2]
+    one.resume()
+    assert (one.is_done, other.is_done) == (True, False)
+    other.resume()
+    other.resume()
+    strands.close()
+
+
+def test_what_comes_out_of_a_strand_is_raised_where_it_is_waited_for() -> None:
+    strands = Strands()
+    with pytest.raises(ZeroDivisionError):
+        strands.start(lambda: 1 / 0)
+    strands.close()
+
+
+def test_threads_are_used_again_and_end_whatever_is_quicker() -> None:
+    for _ in range(300):
+        strands, done = Strands(), []
+        for number in range(4):
+            strands.start(partial(done.append, number))
+        assert done == [0, 1, 2, 3]
+        assert len(strands.idle) == 1
+        strands.close()

@@ -1,0 +1,31 @@
+"""The processes of the banks, as those see them who wait for their end."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tests.verification.faults.workers import Worker
+
+ROUNDS = 20
+THREADS = 8
+
+
+def test_whoever_asks_is_told_the_status_with_which_a_process_has_ended(tmp_path: Path) -> None:
+    told = set()
+
+    def ask(worker: Worker) -> None:
+        while (status := worker.exit_status) is None:
+            pass
+        told.add(status)
+
+    for number in range(ROUNDS):
+        log = tmp_path / f"{number}.log"
+        worker = Worker.function("nothing", print, "done", environment={}, log=log)
+        asking = [threading.Thread(target=ask, args=[worker]) for _ in range(THREADS)]
+        for thread in asking:
+            thread.start()
+        worker.finish()
+        for thread in asking:
+            thread.join()
+    assert told == {0}

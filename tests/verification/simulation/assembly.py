@@ -1,0 +1,145 @@
+"""The processes of a world: the real services on ports that can be interrupted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shieldtx.brokers import cloudevents
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.event_processor import Inbox
+from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.relay.relay import Relay, RelaySettings
+from shieldtx.retention import Housekeeping, Retention
+from tests.verification.simulation.banks import groups
+from tests.verification.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
+from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
+from tests.verification.simulation.processes import (
+    Beside,
+    Interrupted,
+    InterruptedInbox,
+    InterruptedLeases,
+    InterruptedSubscriber,
+    Process,
+)
+from tests.verification.simulation.retention import MemoryPurgeStore
+from tests.verification.simulation.world_config import Shape
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.world import World
+
+RELAY_LEASE = timedelta(seconds=10)
+RETENTION = timedelta(hours=2)
+
+_PAUSE = RetryPolicy(
+    first=timedelta(seconds=0.5), longest=timedelta(seconds=4), jitter=0, max_attempts=5
+)
+_ENCODE = partial(cloudevents.encode, prefix="")
+_DECODE = partial(cloudevents.decode, prefix="")
+_CATALOG = Catalog()
+_RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
+
+
+def relay(world: World, service: str, n: int) -> Process[Relay]:
+    """Make the n-th relay of a service."""
+    database, shape = world.databases[service], world.shape
+    retry = RetryPolicy(
+        max_attempts=shape.attempts,
+        first=timedelta(seconds=1),
+        longest=timedelta(seconds=4),
+        jitter=0,
+    )
+
+    def build(process: Process[Relay]) -> Relay:
+        store = MemoryOutboxStore(database, by=process.name)
+        return Relay(
+            store=Interrupted(process, store),  # type: ignore[arg-type]
+            leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
+            publisher=MemoryPublisher(world.broker, process),
+            encode=_ENCODE,
+            settings=RelaySettings(
+                name=process.name,
+                batch_size=shape.relay_batch,
+                lease=RELAY_LEASE,
+                send_timeout=timedelta(seconds=3),
+                outage_pause=_PAUSE,
+            ),
+            retry_of=lambda _: retry,
+            local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
+            clock=process.clock,
+            beside=Beside(world.fates),  # type: ignore[arg-type]
+        )
+
+    number = n + (0 if service == "A" else shape.relays)
+    return Process(world, f"relay {service}{n}", build, **_clocks(world, number))
+
+
+def consumers(world: World) -> list[Process[Consumer]]:
+    """Make all members of all groups."""
+    declared = _groups(world.shape)
+    of_service = [("A", "refunds"), ("B", "bank"), ("B", "fraud")]
+    consumers = []
+    for service, name in of_service:
+        if name not in declared:
+            continue
+        topics = [physical_topic("", t, kind) for t, kind in declared[name].subscriptions()]
+        world.broker.groups[name] = Group(topics)
+        members = 1 if name == "fraud" else world.shape.consumers
+        consumers += [_consumer(world, service, name, n) for n in range(members)]
+    return consumers
+
+
+def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
+    database, shape = world.databases[service], world.shape
+    group = _groups(shape)[name]
+    outbox = MemoryOutbox(source=service, new_id=world.next_id, catalog=_CATALOG, writer=None)
+
+    def build(process: Process[Consumer]) -> Consumer:
+        store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
+        member = Member(name, process.name)
+        subscriber = MemorySubscriber(world.broker, member)
+        intake = DirectIntake(
+            group=group,
+            subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
+            decode=_DECODE,
+        )
+        return Consumer(
+            group=group,
+            intake=ReadAheadIntake(
+                intake,
+                beside=Beside(world.fates),  # type: ignore[arg-type]
+                clock=process.clock,
+            ),
+            store=store,  # type: ignore[arg-type]
+            inbox=Inbox(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
+            settings=ConsumerSettings(batch_size=shape.consumer_batch, poll_timeout=timedelta(0)),
+            clock=process.clock,
+        )
+
+    return Process(world, f"{name} {n}", build)
+
+
+def housekeeper(world: World, service: str) -> Process[Housekeeping]:
+    """Make the housekeeper of a service."""
+
+    def build(process: Process[Housekeeping]) -> Housekeeping:
+        store = MemoryPurgeStore(world.databases[service], wall_clock=process.wall_clock)
+        return Housekeeping(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
+
+    number = 0 if service == "A" else 1
+    return Process(world, f"housekeeper {service}", build, **_clocks(world, number))
+
+
+def _groups(shape: Shape) -> dict[str, ConsumerGroup]:
+    return groups(shape.attempts, fraud=shape.has_fraud_group, sharing=shape.sharing)
+
+
+def _clocks(world: World, number: int) -> dict[str, float]:
+    rates, skews = world.shape.rates, world.shape.skews
+    return {"rate": rates[number % len(rates)], "skew": skews[number % len(skews)]}

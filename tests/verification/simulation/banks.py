@@ -1,0 +1,193 @@
+"""The two banks: transfers leave one as events, and the other credits or refuses them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.errors import Refused
+from tests.verification.simulation.database import EPOCH, Database, Entry, Transaction
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.world import World
+
+TYPE = "transfer"
+TOPIC = "transfers"
+HANDLER_LEASE = timedelta(seconds=5)
+
+
+class Failure(Exception):
+    """A handler that did not get through, this time."""
+
+    def __init__(self, what: str, transfer: Transfer) -> None:
+        super().__init__(f"{what} {transfer.number}")
+        self.hides_its_work = transfer.number % 2 == 0
+        """Whether the call returns something whose code has not run, in place of raising."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """Money on its way from the upstream bank to the downstream bank."""
+
+    number: int
+    key: str | None
+    amount: int
+    is_committed: bool
+    """Whether the business transaction wants to commit."""
+    delay: float
+    """Seconds by which the event is delayed on purpose."""
+    failures: int
+    """How many attempts at the credit fail."""
+    is_refused: bool
+    """By the downstream bank."""
+    is_fraud: bool
+    """By the other group of the downstream service."""
+    refund_failures: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """What the client of the upstream bank knows of a transfer."""
+
+    transfer: Transfer
+    event_id: UUID
+
+
+class Bank:
+    """What handlers do to the ledgers; every line of a ledger is part of their transaction."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tries: Counter[tuple[str, int]] = Counter()
+
+    def send(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
+        """Take the money from the sender, and write the event."""
+        _enter(session, "debit", transfer)
+        envelope = envelope_of(transfer, event_id)
+        session.database.insert_outbox(session, envelope, delay=transfer.delay)
+
+    def debit(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
+        """Take the money from the sender, whose event is a half message that is stored already."""
+        _enter(session, "debit", transfer)
+        database, row = session.database, session.database.outbox[event_id]
+        session.write(lambda: database.written.update({event_id: row}))
+
+    def credit(self, session: Transaction, event: Event) -> None:
+        transfer = self._transfer(event.payload)
+        self._try("credit", transfer, transfer.failures)
+        if transfer.is_refused:
+            raise Refused("no such account")
+        _enter(session, "credit", transfer)
+        self._world.visit_running("handler", answered=True)
+
+    def examine(self, _: Transaction, event: Event) -> None:
+        transfer = self._transfer(event.payload)
+        self._try("examine", transfer, 0)
+        if transfer.is_fraud:
+            raise Refused("looks like fraud")
+
+    def take_back(self, session: Transaction, event: Event) -> None:
+        transfer = self._transfer(event.payload)
+        self._try("take back", transfer, transfer.refund_failures)
+        _enter(session, "take back", transfer)
+
+    def refund(self, session: Transaction, event: Event) -> None:
+        transfer = self._transfer(event.payload)
+        self._try("refund", transfer, transfer.refund_failures)
+        _enter(session, "refund", transfer)
+        self._world.visit_running("handler", answered=True)
+
+    def undo(self, session: Transaction, envelope: Envelope) -> None:
+        """Give the money back for an event that will never be delivered."""
+        transfer = self._transfer(json.loads(envelope.payload))
+        self._try("undo", transfer, transfer.refund_failures)
+        _enter(session, "undo", transfer)
+
+    def _transfer(self, payload: Any) -> Transfer:
+        return self._world.transfers[payload["number"]]
+
+    def _try(self, what: str, transfer: Transfer, failures: int) -> None:
+        self._world.visit_running("handler", answered=False)
+        self._tries[what, transfer.number] += 1
+        if self._tries[what, transfer.number] <= failures:
+            raise Failure(what, transfer)
+
+
+def envelope_of(transfer: Transfer, event_id: UUID) -> Envelope:
+    """Return the event of a transfer."""
+    return Envelope(
+        id=event_id,
+        type=TYPE,
+        source="A",
+        topic=TOPIC,
+        payload=json.dumps({"number": transfer.number}),
+        time=EPOCH,
+        key=transfer.key,
+        biz_key=str(transfer.number),
+    )
+
+
+def _enter(session: Transaction, what: str, transfer: Transfer) -> None:
+    entry = Entry(what, transfer.number, transfer.amount)
+    session.write(lambda: session.database.ledger.append(entry))
+
+
+def _handler(name: str) -> Any:
+    def handle(session: Any, event: Event) -> Iterator[None] | None:
+        database: Database = session.database
+        try:
+            getattr(database.business, name)(session, event)
+        except Failure as failure:
+            if not failure.hides_its_work:
+                raise
+            return _not_run()
+        return None
+
+    return handle
+
+
+def _not_run() -> Iterator[None]:
+    """What a generator function returns, or a decorator around a coroutine function."""
+    yield
+
+
+def _list_handler(name: str) -> Any:
+    handle = _handler(name)
+
+    def handle_many(session: Any, events: Sequence[Event]) -> Iterator[None] | None:
+        return next(filter(None, [handle(session, event) for event in events]), None)
+
+    return handle_many
+
+
+@lru_cache
+def groups(attempts: int, *, fraud: bool, sharing: str) -> dict[str, ConsumerGroup]:
+    """Return the consumer groups of both services; they are the same for all worlds."""
+    catalog = Catalog()
+    retry = RetryPolicy(
+        max_attempts=attempts, first=timedelta(seconds=1), longest=timedelta(seconds=4), jitter=0
+    )
+    how = partial(dict, topic=TOPIC, retry=retry, lease=HANDLER_LEASE)
+    bank = ConsumerGroup("bank", catalog)
+    if sharing == "list":
+        bank.handles_many(TYPE, **how())(_list_handler("credit"))
+    else:
+        bank.handles(TYPE, **how(), alone=sharing == "alone")(_handler("credit"))
+    refunds = ConsumerGroup("refunds", catalog)
+    refunds.compensates(TYPE, **how())(_handler("refund"))
+    found = {"bank": bank, "refunds": refunds}
+    if fraud:
+        bank.compensates(TYPE, **how())(_handler("take_back"))
+        found["fraud"] = ConsumerGroup("fraud", catalog)
+        found["fraud"].handles(TYPE, **how())(_handler("examine"))
+    return found

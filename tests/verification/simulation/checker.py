@@ -1,0 +1,264 @@
+"""Counts what must not be, from the broker's log, the ledgers and the history of status changes.
+
+No status column is believed: a status says what the services think, the rest what happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from tests.support.transitions import is_unrepaired
+from tests.verification.simulation.broker import ids_by_place
+from tests.verification.simulation.database import Change, Database, OutboxRow
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.world import World
+
+WITHHELD = "withheld for a person"
+_DIED = "the last attempt ended"
+EXPECTED_ERRORS = (
+    "Failure:",
+    "Refused:",
+    "DatabaseError:",
+    "Overdue:",
+    "Blocked:",
+    "HandlerError:",
+    _DIED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant of the promise that does not hold, and where."""
+
+    invariant: str
+    """I1 no ghost, I2 no loss, I3 one effect, I4 order, I5 one outcome, I8 drain, I9 legal."""
+    statement: str
+
+
+def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Sequence[Violation]:
+    """Return everything that is wrong with a world that has been healed and drained."""
+    look = _Look(world)
+    found = [
+        *look.ghosts(),
+        *look.losses(),
+        *look.doubles(),
+        *look.inversions(),
+        *look.outcomes(),
+        *look.given_up_too_early(),
+        *look.illegal(),
+        *look.strange_errors(),
+    ]
+    if not is_drained:
+        found += look.backlog()
+    if is_purged:
+        found += look.left_by_the_purge()
+    return found
+
+
+class _Look:
+    """One look at a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._logs = ids_by_place(world.broker)
+        self._published = {event_id for ids in self._logs.values() for event_id in ids}
+        self._written: dict[str, tuple[str, OutboxRow]] = {
+            str(event_id): (service, row)
+            for service, database in world.databases.items()
+            for event_id, row in database.written.items()
+        }
+        self._sent = {
+            number: world.a.written[event_id]
+            for number, event_id in world.events.items()
+            if event_id in world.a.written
+        }
+        self._entries: Counter[tuple[str, int]] = Counter(
+            (entry.what, entry.transfer)
+            for database in world.databases.values()
+            for entry in database.ledger
+        )
+        self._failed = {
+            change.event_id
+            for database in world.databases.values()
+            for change in database.history
+            if change.target == OutboxStatus.FAILED
+        }
+        self._parked = self._find_parked()
+
+    def ghosts(self) -> Iterator[Violation]:
+        """Records whose event nobody has committed."""
+        for event_id in sorted(self._published - self._written.keys()):
+            yield Violation("I1", f"{event_id} is on a topic and in no outbox")
+
+    def losses(self) -> Iterator[Violation]:
+        """Committed rows that are neither on their topic nor failed for a reason."""
+        for event_id, (service, row) in self._written.items():
+            name = f"event {_number(row)} {row.envelope.kind} of {service}"
+            if row.envelope.id in self._failed:
+                if not row.last_error or not self._world.broker.refusals[event_id]:
+                    yield Violation("I2", f"{name} has failed, and no broker had refused it")
+            elif event_id not in self._published:
+                yield Violation("I2", f"{name} is {row.status} and on no topic")
+
+    def doubles(self) -> Iterator[Violation]:
+        """Effects that happened more than once, or not at all."""
+        for (what, number), times in self._entries.items():
+            if times > 1:
+                yield Violation("I3", f"transfer {number}: {times} times {what}")
+        for number in self._sent:
+            refunds = self._entries["refund", number] + self._entries["undo", number]
+            if refunds > 1 and not self._entries["refund", number] > 1:
+                yield Violation("I3", f"transfer {number}: given back twice")
+        for number, row in self._sent.items():
+            published = str(row.envelope.id) in self._published
+            ended = self._entries["credit", number] + self._entries["refund", number]
+            if published and not ended and number not in self._parked:
+                yield Violation("I3", f"transfer {number} was published and had no effect")
+
+    def inversions(self) -> Iterator[Violation]:
+        """First records and first effects of a key that came before those written earlier."""
+        for (topic, partition), ids in self._logs.items():
+            rows = [self._written[i] for i in dict.fromkeys(ids) if i in self._written]
+            for service in self._world.databases:
+                ordered = [row for s, row in rows if s == service]
+                yield from self._inversions(ordered, f"records of {topic}[{partition}]")
+        credited = dict.fromkeys(e.transfer for e in self._world.b.ledger if e.what == "credit")
+        effects = [self._sent[number] for number in credited if number in self._sent]
+        yield from self._inversions(effects, "credits")
+
+    def outcomes(self) -> Iterator[Violation]:
+        """Transfers with two ends, or with none, and money that came or went."""
+        total = 0
+        for transfer in self._world.transfers:
+            number = transfer.number
+            entries = self._entries
+            credited = entries["credit", number] - entries["take back", number]
+            refunded = entries["refund", number] + entries["undo", number]
+            if entries["debit", number] != (number in self._sent):
+                yield Violation("I5", f"transfer {number}: debit and event do not agree")
+            if number not in self._sent:
+                if credited or refunded:
+                    yield Violation("I5", f"transfer {number} was never made and has effects")
+                continue
+            if number in self._parked:
+                continue
+            total += transfer.amount * (credited + refunded - entries["debit", number])
+            if credited > 0 and refunded > 0:
+                yield Violation("I5", f"both: transfer {number} is credited and refunded")
+            if credited <= 0 and refunded <= 0:
+                yield Violation("I5", f"neither: transfer {number} is nowhere")
+        if total:
+            yield Violation("I5", f"the sum of both banks has changed by {total}")
+        yield from self._undone_too_early()
+
+    def _undone_too_early(self) -> Iterator[Violation]:
+        """Credits after they were taken back: nothing takes those back any more."""
+        undone = set()
+        for entry in self._world.b.ledger:
+            if entry.what == "take back":
+                undone.add(entry.transfer)
+            elif entry.what == "credit" and entry.transfer in undone:
+                yield Violation("I5", f"transfer {entry.transfer} is credited after its take-back")
+
+    def given_up_too_early(self) -> Iterator[Violation]:
+        """Events whose attempts were used up by the failures and crashes of others."""
+        for database in self._world.databases.values():
+            for key, row in database.inbox.items():
+                died = row.settled_at is not None and (row.last_error or "").startswith(_DIED)
+                turns = database.turns[key]
+                if died and turns < self._world.shape.attempts:
+                    name = f"{row.envelope.kind} {_number(row)}"
+                    yield Violation("I5", f"{name} of {row.group} was given up after {turns} turns")
+
+    def illegal(self) -> Iterator[Violation]:
+        """Changes of status that no arrow allows, or by somebody who had lost the row."""
+        for service, database in self._world.databases.items():
+            for change in database.history:
+                if problem := _problem_of(change):
+                    yield Violation("I9", f"{service}: {problem}")
+
+    def strange_errors(self) -> Iterator[Violation]:
+        """Errors of the simulation itself would look like failures of handlers."""
+        for database in self._world.databases.values():
+            for row in database.inbox.values():
+                if row.last_error and not row.last_error.startswith(EXPECTED_ERRORS):
+                    yield Violation("simulation", row.last_error)
+
+    def backlog(self) -> Iterator[Violation]:
+        """What is still open after the end of all faults."""
+        for service, database in self._world.databases.items():
+            for table in (database.outbox, database.inbox):
+                for row in table.values():
+                    if row.settled_at is None:
+                        name = f"{row.envelope.kind} {_number(row)}"
+                        yield Violation("I8", f"{service}: {name} is still {row.status}")
+        yield Violation("I8", "the services do not come to rest")
+
+    def left_by_the_purge(self) -> Iterator[Violation]:
+        """Rows that housekeeping ought to have taken away."""
+        for row in self._world.purgeable():
+            yield Violation("I8", f"{_number(row)}: a {row.status} row is never purged")
+
+    def _inversions(self, rows: Sequence[OutboxRow], what: str) -> Iterator[Violation]:
+        latest: dict[str, int] = defaultdict(int)
+        for row in rows:
+            key = row.envelope.key
+            # A chosen delay is out of line by its own wish, and who FAILED holds back nobody.
+            if key is None or row.envelope.id in self._failed or row.is_delayed:
+                continue
+            if row.seq < latest[key]:
+                yield Violation("I4", f"{what}: {_number(row)} of key {key} came too late")
+            latest[key] = max(latest[key], row.seq)
+
+    def _find_parked(self) -> set[int]:
+        """Return the transfers that wait for a person, by a trace that a person would find."""
+        number_of = {row.envelope.id: number for number, row in self._sent.items()}
+        parked: set[UUID | None] = set()
+        for database in self._world.databases.values():
+            for row in database.written.values():
+                if row.envelope.id not in self._failed:
+                    continue
+                if row.envelope.kind is TxKind.ROLLBACK:
+                    parked.add(row.envelope.causation_id)
+                elif WITHHELD in (row.last_error or ""):
+                    parked.add(row.envelope.id)
+            for change in database.history:
+                if change.target == InboxStatus.DEAD:
+                    parked.add(_taken_back(database, change))
+        return {number_of[i] for i in parked if i in number_of}
+
+
+def _problem_of(change: Change) -> str:
+    """Say what is illegal about a change of status; "" for nothing."""
+    lifecycle = OUTBOX if change.table == "outbox" else INBOX
+    name = f"{change.table} row {change.event_id.int & 0xFFFF} {change.source} to {change.target}"
+    if change.target is None:
+        return "" if change.source in lifecycle.purgeable else f"{name}: deleted"
+    if not is_unrepaired(lifecycle, change.source, change.target):
+        return f"{name}: no such arrow"
+    ends = change.source == "PROCESSING" != change.target
+    if ends and change.by != change.holder:
+        return f"{name}: by {change.by}, when {change.holder} had it"
+    return ""
+
+
+def _taken_back(database: Database, change: Change) -> UUID | None:
+    return next(
+        (
+            row.envelope.causation_id
+            for row in database.inbox.values()
+            if row.envelope.id == change.event_id
+        ),
+        None,
+    )
+
+
+def _number(row: object) -> int:
+    event_id: UUID = row.envelope.id  # type: ignore[attr-defined]
+    return event_id.int & 0xFFFF

@@ -1,0 +1,94 @@
+"""What goes wrong, and when: drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from enum import Enum, auto
+from typing import Protocol
+
+from tests.verification.simulation.broker import Trouble
+
+TROUBLES = ("outage", "ambiguous", "refused", "rejected", "twice", "killed")
+
+
+class Fault(Enum):
+    """What may happen to a process at a call of one of its ports, before it or after it."""
+
+    NONE = auto()
+    ERROR = auto()
+    """The call fails: before it nothing was done, after it the answer is lost."""
+    LATE = auto()
+    """The call fails, and if it is a single statement, the server carries it out some day."""
+    KILL = auto()
+    """The process is gone, and another one begins in its place."""
+    STOP = auto()
+    """The process is suspended, and wakes up when others have had their turns."""
+
+
+class Fates(Protocol):
+    """Decides all that is left to chance."""
+
+    def fault(self) -> Fault:
+        """What happens at this place."""
+        ...
+
+    def trouble(self, records: int) -> Trouble | None:
+        """What happens to a call that publishes so many records."""
+        ...
+
+    def chance(self, probability: float) -> bool:
+        """Whether something of this probability happens."""
+        ...
+
+    def between(self, least: int, most: int) -> int:
+        """A number, both ends included."""
+        ...
+
+
+class SeededFates:
+    """Draws everything from one seed.
+
+    A schedule has some kinds of faults and not others, each at a rate of its own: a mixture of all
+    of them at once would hide what needs several of one kind in a row.
+    """
+
+    def __init__(self, seed: int, *, sleepy: bool = False) -> None:
+        r = self._random = random.Random(seed)
+        bounds: list[tuple[float, Fault]] = []
+        level = 0.0
+        for fault, rates in (
+            (Fault.ERROR, (0.0, 0.0, 0.02, 0.05)),
+            (Fault.LATE, (0.0, 0.0, 0.0, 0.1)),
+            (Fault.KILL, (0.0, 0.0, 0.01, 0.04)),
+            (Fault.STOP, (0.05, 0.1, 0.2) if sleepy else (0.0, 0.02, 0.05, 0.1)),
+        ):
+            level += r.choice(rates)
+            bounds.append((level, fault))
+        self._bounds = bounds
+        self._level = level
+        self._troubles = [kind for kind in TROUBLES if r.random() < 0.4]
+        self._trouble_rate = r.choice((0.1, 0.3, 0.6)) if self._troubles else 0.0
+
+    def fault(self) -> Fault:
+        drawn = self._random.random()
+        if drawn >= self._level:
+            return Fault.NONE
+        return next(fault for bound, fault in self._bounds if drawn < bound)
+
+    def trouble(self, records: int) -> Trouble | None:
+        r = self._random
+        if r.random() >= self._trouble_rate:
+            return None
+        return Trouble(
+            kind=r.choice(self._troubles),
+            at=int(r.random() * records),
+            stored=int(r.random() * 3),
+            sent=int(r.random() * 4),
+            later=r.random() < 0.5,
+        )
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def between(self, least: int, most: int) -> int:
+        return least + int(self._random.random() * (most - least + 1))

@@ -1,0 +1,288 @@
+"""The deliberate defects themselves: each makes a defective method from the sound one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from shieldtx.consumer.fetcher import Batch, DirectIntake
+from shieldtx.domain.events import Envelope, shard_of
+from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
+from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.result import RelayPass
+from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
+from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.outbox import MemoryOutboxStore
+from tests.verification.simulation.processes import InterruptedInbox
+from tests.verification.simulation.retention import MemoryPurgeStore
+
+
+def taken_for(was: set[Outcome], becomes: Outcome) -> Callable[..., Callable[..., bool]]:
+    def mutated(sound: Callable[..., bool]) -> Callable[..., bool]:
+        def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+            changed = [replace(d, outcome=becomes) if d.outcome in was else d for d in deliveries]
+            return sound(self, batch, changed)
+
+        return end
+
+    return mutated
+
+
+def settles_without_token(_: Any) -> Callable[..., list[OutboxRow]]:
+    def carrying(
+        self: MemoryOutboxStore, token: UUID, ids: Sequence[UUID], sources: Any
+    ) -> list[OutboxRow]:
+        rows = [self._database.outbox.get(event_id) for event_id in ids]
+        return [row for row in rows if row is not None and row.status in sources]
+
+    return carrying
+
+
+def claims_after_the_last_seen(_: Any) -> Callable[..., list[OutboxRow]]:
+    def choose(self: MemoryOutboxStore, shards: Sequence[int], limit: int) -> list[OutboxRow]:
+        db = self._database
+        seen = db.__dict__.setdefault("last_seen", 0)
+        rows = sorted(db.outbox.values(), key=lambda row: row.seq)
+        new = [r for r in rows if r.shard in shards and r.seq > seen][:limit]
+        db.__dict__["last_seen"] = max([seen, *(row.seq for row in new)])
+        return [row for row in new if row.status is OutboxStatus.INIT]
+
+    return choose
+
+
+def holds_no_key(sound: Callable[..., None]) -> Callable[..., None]:
+    def let_wait(self: MemoryOutboxStore, row: OutboxRow, delay: Any) -> None:
+        sound(self, row, delay)
+        row.holds_key = False
+
+    return let_wait
+
+
+def forgets_the_one_before(sound: Callable[..., None]) -> Callable[..., None]:
+    def take(self: MemoryOutboxStore, row: OutboxRow, token: UUID, lease_until: float) -> None:
+        before = row.unconfirmed
+        sound(self, row, token, lease_until)
+        row.unconfirmed = before
+
+    return take
+
+
+def commits_what_nobody_knows(_: Any) -> Callable[..., None]:
+    def park(self: MemoryHalfStore, row: OutboxRow) -> None:
+        self.end(row, LocalOutcome.COMMIT)
+
+    return park
+
+
+def only_looks(_: Any) -> Callable[..., LocalOutcome]:
+    def ask(self: MemoryBarrier, event_id: UUID) -> LocalOutcome:
+        committed = self._database.barrier.get(event_id)
+        return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
+
+    return ask
+
+
+def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., None]:
+    def insert(self: Database, transaction: Transaction, envelope: Any, **due: Any) -> None:
+        waiting = len(transaction._writes)
+        sound(self, transaction, envelope, **due)
+        row = transaction._writes[waiting].args[0]
+        self.outbox[row.envelope.id] = row
+
+    return insert
+
+
+def writes_by_its_own_number(_: Any) -> Callable[..., int]:
+    def of(self: Database, envelope: Envelope) -> int:
+        return shard_of(envelope.key, envelope.id, 64)
+
+    return of
+
+
+def writes_by_a_number_of_each_writer(_: Any) -> Callable[..., int]:
+    """Of two writers, one goes by the number of the tables, the other by half of it."""
+
+    def of(self: Database, envelope: Envelope) -> int:
+        known = len(self.shards)
+        expected = known if envelope.id.int % 2 else max(1, known // 2)
+        return shard_of(envelope.key, envelope.id, expected)
+
+    return of
+
+
+def sends_ahead_whatever_happened(sound: Callable[..., bool]) -> Callable[..., bool]:
+    def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+        sound(self, batch, deliveries)
+        return True
+
+    return end
+
+
+def never_withdraws(_: Any) -> Callable[..., None]:
+    def withdraw(self: Relay) -> None:
+        self._in_doubt = False
+
+    return withdraw
+
+
+def keeps_its_name(_: Any) -> Callable[..., None]:
+    def withdraw(self: Relay) -> None:
+        self._store.withdraw(relay=self._name, renamed=self._name)
+        self._in_doubt = False
+
+    return withdraw
+
+
+def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..., RelayPass]:
+    def fail(self: Relay, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
+        return sound(self, token, claimed._replace(unconfirmed=False), reason)
+
+    return fail
+
+
+def commits_offsets_first(sound: Callable[..., Batch]) -> Callable[..., Batch]:
+    def take(self: DirectIntake, **limits: Any) -> Batch:
+        batch = sound(self, **limits)
+        if batch.records:
+            self.done(batch)
+        return batch
+
+    return take
+
+
+def forgets_what_is_settled(sound: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    def receive(
+        self: MemoryInboxStore,
+        group: str,
+        arrivals: Sequence[Arrival],
+        parked: Sequence[Parked],
+    ) -> Receipt:
+        inbox = self._database.inbox
+        for arrival in arrivals:
+            key = (group, arrival.envelope.id, arrival.envelope.source)
+            if key in inbox and inbox[key].settled_at is not None:
+                del inbox[key]
+        return sound(self, group, arrivals, parked)
+
+    return receive
+
+
+def settles_apart_from_the_effect(_: Any) -> Callable[..., Any]:
+    @contextmanager
+    def effect(self: InterruptedInbox, attempt: Attempt) -> Iterator[Transaction]:
+        database: Database = self._port._database
+        self._process.before("effect")
+        with database.transaction() as transaction:
+            yield transaction
+        self._process.after("effect")
+        with self._port.effect(attempt):
+            self._process.before("commit of the effect")
+
+    return effect
+
+
+def writes_the_rollback_apart(_: Any) -> Callable[..., bool]:
+    def give_up(self: InterruptedInbox, attempt: Attempt, *, reason: str, also: Any) -> bool:
+        self._process.before("give_up")
+        kept: bool = self._port.give_up(attempt, reason=reason, also=None)
+        self._process.after("give_up")
+        if kept and also is not None:
+            with self._port._database.transaction() as transaction:
+                also(transaction)
+        return kept
+
+    return give_up
+
+
+def works_without_token(_: Any) -> Callable[..., InboxRow | None]:
+    def carrying(self: MemoryInboxStore, attempt: Attempt, target: InboxStatus) -> InboxRow | None:
+        envelope = attempt.envelope
+        row = self._database.inbox.get((attempt.group, envelope.id, envelope.source))
+        return row if row is not None and row.status is InboxStatus.PROCESSING else None
+
+    return carrying
+
+
+def settles_batches_without_token(_: Any) -> Callable[..., list[InboxRow]]:
+    def all_carrying(
+        self: MemoryInboxStore, attempts: Sequence[Attempt], target: InboxStatus
+    ) -> list[InboxRow]:
+        inbox = self._database.inbox
+        rows = [inbox.get((a.group, a.envelope.id, a.envelope.source)) for a in attempts]
+        return [row for row in rows if row is not None and row.status is InboxStatus.PROCESSING]
+
+    return all_carrying
+
+
+def counts_again_what_died_in_a_batch(_: Any) -> Callable[..., None]:
+    def count(self: MemoryInboxStore, row: InboxRow) -> None:
+        row.attempts += 1
+        row.together = False
+
+    return count
+
+
+def keeps_the_count(_: Any) -> Callable[..., None]:
+    def uncount(self: MemoryInboxStore, row: InboxRow) -> None:
+        row.together = False
+
+    return uncount
+
+
+def goes_on_with_the_key(_: Any) -> Callable[..., Any]:
+    return lambda self, attempts, run: attempts
+
+
+def commits_the_neighbours(_: Any) -> Callable[..., Any]:
+    @contextmanager
+    def effects(self: InterruptedInbox, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
+        self._process.before("effects")
+        error: Exception | None = None
+        with self._port.effects(attempts) as transaction:
+            self._process.after("effects")
+            try:
+                yield transaction
+            except Exception as raised:  # noqa: BLE001  the defect itself
+                error = raised
+            self._process.before("commit of the effects")
+        if error is not None:
+            raise error
+
+    return effects
+
+
+def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:
+    return lambda self, row: self._waits_for_its_event(row)
+
+
+def waits_in_a_circle(_: Any) -> Callable[..., bool]:
+    def is_held_back(self: MemoryInboxStore, row: InboxRow) -> bool:
+        return self._waits_for_its_event(row) or any(
+            earlier.seq < row.seq and earlier.envelope.key == row.envelope.key is not None
+            for earlier in self._open(row.group)
+        )
+
+    return is_held_back
+
+
+def notes_no_compensation(_: Any) -> Callable[..., None]:
+    return lambda self, session, attempt: None
+
+
+def believes_every_call(_: Any) -> Callable[..., None]:
+    def run(function: Callable[..., object], *args: object) -> None:
+        function(*args)
+
+    return run
+
+
+def purges_whatever_is_old(sound: Callable[..., Any]) -> Callable[..., Any]:
+    def purge(self: MemoryPurgeStore, table: str, rows: Any, purgeable: Any, *more: Any) -> Any:
+        return sound(self, table, rows, {row.status for row in rows.values()}, *more)
+
+    return purge

@@ -1,0 +1,229 @@
+"""The table of mutants: deliberate defects, each to be caught through an invariant by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from shieldtx.consumer import event_processor
+from shieldtx.consumer.batch_executor import Batches
+from shieldtx.consumer.fetcher import DirectIntake
+from shieldtx.ports import Outcome
+from shieldtx.relay.relay import Relay
+from tests.verification.simulation import mutant_code
+from tests.verification.simulation.database import Database
+from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.outbox import MemoryOutboxStore
+from tests.verification.simulation.processes import InterruptedInbox
+from tests.verification.simulation.retention import MemoryPurgeStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """A defect of one method or function, and the invariant through which it has to show."""
+
+    name: str
+    invariant: str
+    of: type | ModuleType
+    method: str
+    defective: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Makes the defective method from the sound one."""
+    seed: int = 1
+    """From which its schedules are drawn: another one where by the first it takes thousands."""
+
+
+SEEDS = {
+    "withdraws-under-its-name": 74,
+    "works-without-token": 3,
+    "batch-settles-without-token": 12,
+}
+"""By which a defect shows that needs a rare coincidence; found by trying one after the other.
+
+They are as good as any other once the course of the schedules has changed: then look for new ones.
+"""
+
+
+MUTANTS = {
+    name: Mutant(
+        name=name,
+        invariant=invariant,
+        of=of,
+        method=method,
+        defective=defective,
+        seed=SEEDS.get(name, 1),
+    )
+    for name, invariant, of, method, defective in (
+        # The relay and its table.
+        (
+            "settles-without-token",
+            "I9",
+            MemoryOutboxStore,
+            "_carrying",
+            mutant_code.settles_without_token,
+        ),
+        (
+            "outage-is-failure",
+            "I2",
+            Relay,
+            "_end",
+            mutant_code.taken_for({Outcome.UNSENT, Outcome.UNCONFIRMED}, Outcome.REFUSED),
+        ),
+        (
+            "unconfirmed-is-processed",
+            "I2",
+            Relay,
+            "_end",
+            mutant_code.taken_for({Outcome.UNCONFIRMED}, Outcome.ACKNOWLEDGED),
+        ),
+        (
+            "claims-after-last-seen",
+            "I2",
+            MemoryOutboxStore,
+            "_choose",
+            mutant_code.claims_after_the_last_seen,
+        ),
+        (
+            "claims-uncommitted",
+            "I1",
+            Database,
+            "insert_outbox",
+            mutant_code.shows_what_is_not_committed,
+        ),
+        (
+            "writes-by-its-own-number",
+            "I2",
+            Database,
+            "shard_of",
+            mutant_code.writes_by_its_own_number,
+        ),
+        (
+            "writes-by-a-smaller-number",
+            "I4",
+            Database,
+            "shard_of",
+            mutant_code.writes_by_a_number_of_each_writer,
+        ),
+        ("retry-holds-nothing", "I4", MemoryOutboxStore, "_let_wait", mutant_code.holds_no_key),
+        ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", mutant_code.forgets_the_one_before),
+        ("sends-ahead-in-doubt", "I4", Relay, "_end", mutant_code.sends_ahead_whatever_happened),
+        ("lost-claim-is-forgotten", "I4", Relay, "_withdraw", mutant_code.never_withdraws),
+        ("withdraws-under-its-name", "I4", Relay, "_withdraw", mutant_code.keeps_its_name),
+        ("undoes-the-unconfirmed", "I5", Relay, "_fail", mutant_code.undoes_what_may_be_delivered),
+        # The consumer and its table.
+        ("offset-before-receive", "I3", DirectIntake, "take", mutant_code.commits_offsets_first),
+        ("no-dedupe", "I3", MemoryInboxStore, "receive", mutant_code.forgets_what_is_settled),
+        (
+            "effect-apart-from-status",
+            "I3",
+            InterruptedInbox,
+            "effect",
+            mutant_code.settles_apart_from_the_effect,
+        ),
+        (
+            "rollback-apart-from-giving-up",
+            "I5",
+            InterruptedInbox,
+            "give_up",
+            mutant_code.writes_the_rollback_apart,
+        ),
+        (
+            "works-without-token",
+            "I9",
+            MemoryInboxStore,
+            "_carrying",
+            mutant_code.works_without_token,
+        ),
+        (
+            "key-holds-nothing-back",
+            "I4",
+            MemoryInboxStore,
+            "_is_held_back",
+            mutant_code.waits_for_its_own_event_only,
+        ),
+        (
+            "waits-in-a-circle",
+            "I8",
+            MemoryInboxStore,
+            "_is_held_back",
+            mutant_code.waits_in_a_circle,
+        ),
+        (
+            "compensation-is-not-noted",
+            "I3",
+            MemoryInboxStore,
+            "mark_compensated",
+            mutant_code.notes_no_compensation,
+        ),
+        (
+            "what-is-not-called-counts",
+            "I5",
+            event_processor,
+            "run",
+            mutant_code.believes_every_call,
+        ),
+        # Its batches.
+        (
+            "neighbours-pay-for-a-crash",
+            "I5",
+            MemoryInboxStore,
+            "_count",
+            mutant_code.counts_again_what_died_in_a_batch,
+        ),
+        (
+            "neighbours-pay-for-the-end",
+            "I5",
+            MemoryInboxStore,
+            "_uncount",
+            mutant_code.keeps_the_count,
+        ),
+        ("failed-key-goes-on", "I4", Batches, "_free", mutant_code.goes_on_with_the_key),
+        (
+            "batch-settles-without-token",
+            "I9",
+            MemoryInboxStore,
+            "_all_carrying",
+            mutant_code.settles_batches_without_token,
+        ),
+        (
+            "failed-batch-commits",
+            "I3",
+            InterruptedInbox,
+            "effects",
+            mutant_code.commits_the_neighbours,
+        ),
+        # Half messages.
+        (
+            "commits-after-the-last-check",
+            "I1",
+            MemoryHalfStore,
+            "_park",
+            mutant_code.commits_what_nobody_knows,
+        ),
+        ("check-only-looks", "I2", MemoryBarrier, "ask", mutant_code.only_looks),
+        # Housekeeping.
+        (
+            "purges-whatever-is-old",
+            "I9",
+            MemoryPurgeStore,
+            "_purge",
+            mutant_code.purges_whatever_is_old,
+        ),
+    )
+}
+
+
+@contextmanager
+def applied(name: str | None) -> Iterator[None]:
+    """Let the defect of this name be there during the block; None: no defect."""
+    if name is None:
+        yield
+        return
+    mutant = MUTANTS[name]
+    sound = getattr(mutant.of, mutant.method, None)
+    with patch.object(mutant.of, mutant.method, mutant.defective(sound), create=True):
+        yield

@@ -1,0 +1,276 @@
+"""The outbox port and the shard leases in memory, as the SQL stores do them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import OUTBOX, OutboxStatus
+from shieldtx.errors import LocalRollbackFailed
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.ports import Claim, Claimed, Holding, Settlement
+from tests.verification.simulation.database import Database, OutboxRow, Transaction
+
+_INTO_INIT = OUTBOX.sources_of(OutboxStatus.INIT, among=(OutboxStatus.PROCESSING,))
+_INTO_PROCESSED = OUTBOX.sources_of(OutboxStatus.PROCESSED, among=(OutboxStatus.PROCESSING,))
+_INTO_FAILED = OUTBOX.sources_of(OutboxStatus.FAILED, among=(OutboxStatus.PROCESSING,))
+
+_NOTHING = Claim(token=UUID(int=0), events=(), lease_left=timedelta(0))
+
+
+class MemoryOutboxStore:
+    """Claims and settles rows (the port OutboxStore); `by` is the process that does so."""
+
+    def __init__(self, database: Database, *, by: str = "") -> None:
+        self._database = database
+        self._by = by
+        self._turn = 0
+
+    def claim(self, *, relay: str, limit: int) -> Claim:
+        """Lease the next due rows of the relay's shards to it."""
+        db = self._database
+        shards = len(db.shards)
+        self._turn = (self._turn + 1) % shards
+        mine = [s for s in db.shards if s.owner == relay and s.lease_until > db.now]
+        mine.sort(key=lambda s: (s.number + self._turn) % shards)
+        chosen = self._choose([s.number for s in mine], limit) if mine else []
+        if not chosen:
+            return _NOTHING
+        token = db.next_token()
+        lease_until = min(s.lease_until for s in mine)
+        for row in chosen:
+            db.free(row.envelope.id)
+        for row in chosen:
+            self._take(row, token, lease_until)
+        chosen.sort(key=_place)
+        events = [
+            Claimed(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
+            for row in chosen
+        ]
+        left = timedelta(seconds=lease_until - db.now)
+        return Claim(token=token, events=events, lease_left=left)
+
+    def withdraw(self, *, relay: str, renamed: str) -> int:
+        """Give back what is leased in the relay's shards, and rename it."""
+        db = self._database
+        mine = {shard.number for shard in db.shards if shard.owner == relay}
+        rows = [
+            row
+            for row in db.outbox.values()
+            if row.shard in mine
+            and row.settled_at is None
+            and row.status in _INTO_INIT
+            and row.lease_until is not None
+            and row.lease_until > db.now
+        ]
+        for row in rows:
+            db.free(row.envelope.id)
+        for row in rows:
+            self._leave(row, OutboxStatus.INIT)
+            row.attempts -= 1
+        for shard in db.shards:
+            if shard.owner == relay:
+                shard.owner = renamed
+                shard.epoch += 1
+        db.relays.pop(relay, None)
+        return len(rows)
+
+    def settle(self, token: UUID, settlement: Settlement) -> int:
+        """Write down how a batch ended: all of it, or nothing and an error."""
+        db, s = self._database, settlement
+        processed = self._carrying(token, s.processed, _INTO_PROCESSED)
+        released = [
+            (row, unconfirmed)
+            for ids, unconfirmed in ((s.unsent, False), (s.unconfirmed, True))
+            for row in self._carrying(token, ids, _INTO_INIT)
+        ]
+        retried = [
+            (row, retry)
+            for retry in s.retries
+            for row in self._carrying(token, [retry.event_id], _INTO_INIT)
+        ]
+        for row in processed:
+            self._leave(row, OutboxStatus.PROCESSED)
+            row.settled_at, row.last_error = db.now, None
+        for row, unconfirmed in released:
+            self._leave(row, OutboxStatus.INIT)
+            row.attempts -= 1
+            row.unconfirmed = row.unconfirmed or unconfirmed
+            row.last_error = s.reason
+        for row, retry in retried:
+            self._leave(row, OutboxStatus.INIT)
+            self._let_wait(row, retry.delay)
+            row.last_error = retry.reason
+        return len(processed) + len(released) + len(retried)
+
+    def fail(
+        self,
+        token: UUID,
+        event_id: UUID,
+        *,
+        reason: str,
+        local_rollback: Callable[[Transaction], None] | None,
+    ) -> bool:
+        """Settle a row as FAILED together with its local rollback."""
+        db = self._database
+        rows = self._carrying(token, [event_id], _INTO_FAILED)
+        if not rows:
+            return False
+        with db.transaction() as transaction:
+            transaction.lock(event_id)
+            transaction.write(lambda: self._set_failed(rows[0], reason))
+            if local_rollback is not None:
+                try:
+                    local_rollback(transaction)
+                    transaction.flush()
+                except Exception as error:
+                    raise LocalRollbackFailed(
+                        f"local rollback failed: {type(error).__name__}: {error}"
+                    ) from error
+        return True
+
+    def _choose(self, shards: Sequence[int], limit: int) -> list[OutboxRow]:
+        """Pick from the waiting line first, then from the main line; a quarter from each shard."""
+        db = self._database
+        quota = max(1, limit // 4)
+        rows = [row for row in db.outbox.values() if row.settled_at is None and row.shard in shards]
+        if not rows:
+            return []
+        rows.sort(key=lambda row: row.seq)
+        held = self._held_back(rows)
+        ready = [row for row in rows if self._is_claimable(row) and row.envelope.id not in held]
+        aside = sorted(
+            (
+                row
+                for row in ready
+                if row.waiting and row.due_at <= db.now and not db.is_passed_over(row.envelope.id)
+            ),
+            key=lambda row: row.due_at,
+        )
+        line = [row for row in ready if not row.waiting]
+        return [
+            row
+            for part in (aside, line)
+            for shard in shards
+            for row in [row for row in part if row.shard == shard][:quota]
+        ][:limit]
+
+    def _held_back(self, rows: Sequence[OutboxRow]) -> Collection[UUID]:
+        """Find the rows whose key waits for a retry; `rows` come in the order of writing."""
+        held: set[UUID] = set()
+        keys: set[str] = set()
+        for row in rows:
+            key = row.envelope.key
+            if key is None:
+                continue
+            if key in keys:
+                held.add(row.envelope.id)
+            if row.waiting and row.holds_key:
+                keys.add(key)
+        return held
+
+    def _is_claimable(self, row: OutboxRow) -> bool:
+        return row.status is OutboxStatus.INIT or (
+            row.status is OutboxStatus.PROCESSING
+            and row.lease_until is not None
+            and row.lease_until <= self._database.now
+        )
+
+    def _take(self, row: OutboxRow, token: UUID, lease_until: float) -> None:
+        # Whoever had it until its lease ran out may have sent it.
+        row.unconfirmed = row.unconfirmed or row.status is OutboxStatus.PROCESSING
+        self._database.move_outbox(row, OutboxStatus.PROCESSING, self._by)
+        row.attempts += 1
+        row.token = token
+        row.lease_until = lease_until
+
+    def _carrying(
+        self, token: UUID, ids: Sequence[UUID], sources: Collection[OutboxStatus]
+    ) -> list[OutboxRow]:
+        """Find the rows that still carry the token; raises Blocked for one that is locked."""
+        db = self._database
+        found = []
+        for event_id in ids:
+            row = db.outbox.get(event_id)
+            if row is not None and row.token == token and row.status in sources:
+                db.free(event_id)
+                found.append(row)
+        return found
+
+    def _leave(self, row: OutboxRow, target: OutboxStatus) -> None:
+        self._database.move_outbox(row, target, self._by)
+        row.token = row.lease_until = None
+
+    def _let_wait(self, row: OutboxRow, delay: timedelta) -> None:
+        row.due_at = self._database.now + delay.total_seconds()
+        row.holds_key = row.holds_key or not row.waiting
+        row.waiting = True
+
+    def _set_failed(self, row: OutboxRow, reason: str) -> None:
+        self._leave(row, OutboxStatus.FAILED)
+        row.settled_at, row.last_error = self._database.now, reason
+
+
+def _place(row: OutboxRow) -> tuple[bool, float, int]:
+    """Where a claimed row is sent: delayed ones by their time, then the others by `seq`."""
+    delayed = row.waiting and not row.holds_key
+    return (not delayed, row.due_at if delayed else 0.0, row.seq)
+
+
+class MemoryLeaseStore:
+    """Shares the shards out among the living relays (the port LeaseStore)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+        """Announce the relay, extend its leases and take free shards up to its fair share."""
+        db = self._database
+        until = db.now + lease.total_seconds()
+        for name in [name for name, alive_until in db.relays.items() if alive_until <= db.now]:
+            del db.relays[name]
+        db.relays[relay] = until
+        fair_share = -(-len(db.shards) // len(db.relays))
+        held = [s for s in db.shards if s.owner == relay and s.lease_until > db.now]
+        for shard in held:
+            shard.lease_until = until
+        free = [s for s in db.shards if s.owner is None or s.lease_until <= db.now]
+        for shard in free[: max(0, fair_share - len(held))]:
+            shard.owner, shard.lease_until = relay, until
+            shard.epoch += 1
+            held.append(shard)
+        numbers = sorted(shard.number for shard in held)
+        return Holding(
+            shards=frozenset(numbers),
+            relays=len(db.relays),
+            surplus=frozenset(numbers[fair_share:]),
+        )
+
+    def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
+        """Free these shards for the other relays."""
+        for shard in self._database.shards:
+            if shard.owner == relay and shard.number in shards:
+                shard.owner, shard.lease_until = None, 0.0
+
+    def leave(self, *, relay: str) -> None:
+        """Free every shard of the relay and forget it."""
+        self.give_back(relay=relay, shards=frozenset(s.number for s in self._database.shards))
+        self._database.relays.pop(relay, None)
+
+
+class MemoryOutbox(Outbox):
+    """The write side over a transaction in memory; ids come from the simulation."""
+
+    def __init__(self, *, source: str, new_id: Callable[[], UUID], **parts: object) -> None:
+        super().__init__(source=source, **parts)  # type: ignore[arg-type]
+        self._new_id = new_id
+
+    def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
+        """Make the event that takes `original` back, with an id that is the same in each replay."""
+        return super().rollback_of(original, reason=reason).evolve(id=self._new_id())
+
+    def add_envelope(self, session: Transaction, envelope: Envelope) -> None:  # type: ignore[override]
+        """Add an envelope to the transaction."""
+        session.database.insert_outbox(session, envelope)

@@ -1,0 +1,291 @@
+"""The processes of the simulation: each may fail, die or be suspended at every call of a port."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from shieldtx.errors import BrokerUnavailable
+from shieldtx.ports import Attempt, Holding
+from tests.verification.simulation.broker import Member, MemorySubscriber, Trouble
+from tests.verification.simulation.database import DatabaseError, Transaction
+from tests.verification.simulation.fault_schedule import Fates, Fault
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.world import World
+
+S = TypeVar("S")
+
+
+class Killed(BaseException):
+    """kill -9: nothing in the process may catch it."""
+
+
+class Overdue(DatabaseError):
+    """No answer in time; the statement may still be on its way to the server."""
+
+
+class Process(Generic[S]):
+    """A relay, a consumer or a housekeeper, made anew after each death.
+
+    Its own clock runs at a `rate` of its own; its wall clock is wrong by `skew` seconds.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        build: Callable[[Process[S]], S],
+        *,
+        rate: float = 1.0,
+        skew: float = 0.0,
+    ) -> None:
+        self.world = world
+        self._name = name
+        self._build = build
+        self._rate = rate
+        self._skew = skew
+        self._life = 0
+        self._service: S | None = None
+        self.threads = 0
+        """How many are at work, or asleep in the middle of it."""
+        self.is_doomed = False
+        self.member: Member | None = None
+
+    @property
+    def name(self) -> str:
+        """The name, which no other life of this process has."""
+        return f"{self._name}.{self._life}"
+
+    @property
+    def busy(self) -> bool:
+        return self.threads > 0
+
+    @property
+    def service(self) -> S:
+        if self._service is None:
+            self._life += 1
+            self._service = self._build(self)
+        return self._service
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clock(self) -> float:
+        return self.world.clock.now * self._rate
+
+    def wall_clock(self) -> float:
+        return self.world.clock.now + self._skew
+
+    def bury(self) -> None:
+        """Throw the process's objects away; a dead member's partitions are its own for a while."""
+        self._service = None
+        self.is_doomed = False
+        if self.member is not None:
+            self.world.dead.append(self.member)
+            self.member = None
+
+    def do(self, what: str, call: Callable[[], Any]) -> Any:
+        """Let the process do something; what comes out of it ends its pass, or its life."""
+        world = self.world
+        self.threads += 1
+        world.running.append(self)
+        try:
+            done = call()
+        except Killed:
+            world.say("{} is killed", self)
+            # Where another of its threads is suspended, the process ends with that one.
+            self.is_doomed = self.threads > 1
+            if not self.is_doomed:
+                self.bury()
+        except (DatabaseError, BrokerUnavailable) as error:
+            world.say("{} {}: {!r}", self, what, error)
+        else:
+            world.say("{} {}: {}", self, what, done)
+            return done
+        finally:
+            world.running.pop()
+            self.threads -= 1
+        return None
+
+    # --- what may happen to it --------------------------------------------------------------------
+
+    def before(self, place: str) -> None:
+        self.world.visit(self, place, answered=False)
+
+    def after(self, place: str) -> None:
+        self.world.visit(self, place, answered=True)
+
+    def die(self) -> None:
+        raise Killed
+
+    def trouble(self, records: int) -> Trouble | None:
+        return self.world.trouble(self, records)
+
+    def stopped_before_the_check(self) -> bool:
+        return self.world.fates.chance(0.5)
+
+    def error_of(self, fault: Fault, place: str, *, answered: bool) -> BaseException | None:
+        """Return what the process gets to know of a fault; None: nothing."""
+        if fault is Fault.KILL:
+            return Killed()
+        # A publisher never raises, and what a poll returns has come already.
+        if place == "publish" or (place == "poll" and answered):
+            return None
+        if place in _SUBSCRIBER:
+            return BrokerUnavailable("no answer from the broker")
+        if fault is Fault.LATE and not answered:
+            return Overdue("could not receive data from server: connection timed out")
+        return DatabaseError("server closed the connection unexpectedly")
+
+
+_SUBSCRIBER = ("poll", "commit")
+
+_SINGLE_STATEMENTS = ("claim", "start_attempt")
+"""Calls that the server can carry out when the process has given them up.
+
+Of a transaction in several steps it lacks the rest, and rolls back.
+"""
+
+
+class Interrupted:
+    """A port whose every call may go wrong before it and after it."""
+
+    def __init__(self, process: Process[Any], port: Any) -> None:
+        self._process = process
+        self._port = port
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Make the call when it is asked for first."""
+        call = getattr(self._port, name)
+        world, before, after = self._process.world, self._process.before, self._process.after
+
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
+            if world.is_calm:
+                return call(*args, **kwargs)
+            try:
+                before(name)
+            except Overdue:
+                if name in _SINGLE_STATEMENTS:
+                    world.overdue.append(partial(call, *args, **kwargs))
+                raise
+            answer = call(*args, **kwargs)
+            after(name)
+            return answer
+
+        setattr(self, name, interrupted)
+        return interrupted
+
+
+class Beside:
+    """What a process does beside something else is done before it or after it, in its order."""
+
+    def __init__(self, fates: Fates) -> None:
+        self._fates = fates
+        self._promises: deque[Promise] = deque()
+
+    def submit(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Promise:
+        promise = Promise(self, partial(call, *args, **kwargs))
+        self._promises.append(promise)
+        if self._fates.chance(0.5):
+            self.keep(promise)
+        return promise
+
+    def keep(self, promise: Promise) -> None:
+        """Make the calls up to this one."""
+        while not promise.is_kept:
+            self._promises.popleft().make()
+
+    def shutdown(self, *, wait: bool = True) -> None:
+        """Leave nothing behind."""
+
+
+class Promise:
+    """A call that is made at the latest when its result is asked for."""
+
+    def __init__(self, beside: Beside, call: Callable[[], Any]) -> None:
+        self._beside = beside
+        self._call = call
+        self._result: Any = None
+        self._error: Exception | None = None
+        self.is_kept = False
+
+    def make(self) -> None:
+        self.is_kept = True
+        try:
+            self._result = self._call()
+        except Exception as error:  # noqa: BLE001  raised where the result is asked for
+            self._error = error
+
+    def exception(self) -> Exception | None:
+        self._beside.keep(self)
+        return self._error
+
+    def result(self) -> Any:
+        self._beside.keep(self)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class InterruptedLeases(Interrupted):
+    """The leases of a process that renews them in a thread of its own."""
+
+    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+        process = self._process
+        process.before("renew")
+        holding: Holding = self._port.renew(relay=relay, lease=lease)
+        process.after("renew")
+        if process.threads > 1:
+            # Nothing is given back before the pass ends, for which the thread would wait here.
+            return Holding(shards=holding.shards, relays=holding.relays, surplus=frozenset())
+        return holding
+
+
+class InterruptedInbox(Interrupted):
+    """The inbox, whose transaction of an effect may go wrong at its commit too."""
+
+    def __init__(self, process: Process[Any], port: Any) -> None:
+        super().__init__(process, port)
+        # Nothing of it leaves the process.
+        self.clear = port.clear
+        # They change nothing.
+        self.pending = port.pending
+        self.unhandled = port.unhandled
+
+    @contextmanager
+    def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
+        process = self._process
+        process.before("effects")
+        with self._port.effects(attempts) as transaction:
+            process.after("effects")
+            yield transaction
+            process.before("commit of the effects")
+        process.after("commit of the effects")
+
+    @contextmanager
+    def effect(self, attempt: Attempt) -> Iterator[Transaction]:
+        process = self._process
+        process.before("effect")
+        with self._port.effect(attempt) as transaction:
+            process.after("effect")
+            yield transaction
+            process.before("commit of the effect")
+        process.after("commit of the effect")
+
+
+class InterruptedSubscriber(Interrupted):
+    """A subscriber; its process is known as a member of the group."""
+
+    def __init__(self, process: Process[Any], port: MemorySubscriber) -> None:
+        super().__init__(process, port)
+        process.member = port.member
+        # Nothing of these leaves the process, or the process ends with it.
+        self.rewind = port.rewind
+        self.hold = port.hold
+        self.has_caught_up = port.has_caught_up
+        self.close = port.close

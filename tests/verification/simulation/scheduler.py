@@ -1,0 +1,76 @@
+"""One schedule: a world of a shape drawn from a seed, and what happens in it, step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tests.verification.simulation.checker import Violation, violations
+from tests.verification.simulation.fault_schedule import SeededFates
+from tests.verification.simulation.world import World
+from tests.verification.simulation.world_config import shape_of, with_halves
+
+_APART = 9_973
+"""Keeps the numbers that draw the shape apart from those that draw the faults."""
+
+
+def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
+    """Run the schedule of a seed to its end, and return what it violated."""
+    draw = random.Random(seed * _APART + 1)
+    # Drawn apart, so that the other worlds are what they would be without them.
+    shape = with_halves(shape_of(draw), random.Random(seed * _APART + 2))
+    fates = SeededFates(seed, sleepy=shape.has_strands)
+    world = World(shape, fates, trace=trace)
+    steps = _steps(world, draw)
+    count = len(steps)
+
+    def next_step() -> None:
+        steps[int(draw.random() * count)]()
+
+    world.next_step = next_step
+    for relay in world.relays:
+        world.renew(relay)
+    for _ in range(draw.randint(20, 50)):
+        next_step()
+    return finish(world, keep_house=draw.random() < 0.25)
+
+
+def finish(world: World, *, keep_house: bool) -> Sequence[Violation]:
+    """Heal and drain a world, and return what it violated."""
+    world.heal()
+    if world.strands is not None:
+        world.strands.close()
+    is_drained = world.drain()
+    found = violations(world, is_drained=is_drained)
+    if keep_house and not found:
+        world.keep_house()
+        found = violations(world, is_drained=is_drained, is_purged=True)
+    return found
+
+
+def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
+    """List what may happen next, as often as its weight."""
+    steps: list[Callable[[], object]] = [world.write] * (3 * len(world.transfers))
+    for relay in world.relays:
+        steps += [partial(world.work, relay)] * 4 + [partial(world.renew, relay)] * 2
+    for consumer in world.consumers:
+        steps += [partial(world.work, consumer)] * 4
+    for housekeeper in world.housekeepers:
+        steps.append(partial(world.work, housekeeper))
+    for process in world.checking:
+        steps += [partial(world.work, process)] * 3
+    for seconds in (0.5, 2.0, 2.0, 4.0, 11.0):
+        steps.append(partial(world.pass_time, seconds))
+    if draw.random() < 0.5:
+        steps += [partial(world.kill, process) for process in world.processes]
+        steps += [partial(world.stop, process) for process in world.relays]
+    if draw.random() < 0.5:
+        steps += [world.evict, world.reset_offsets]
+    if draw.random() < 0.3:
+        steps += [world.switch_broker] * 2
+    steps.append(world.land)
+    if world.strands is not None:
+        steps += [world.let_leases_lapse] * 4
+        steps += [world.wake] * (len(steps) // 8)
+    return steps

@@ -1,0 +1,349 @@
+"""The stores in memory stand for the SQL stores: both do the same with any sequence of calls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
+from shieldtx.ports import Arrival, Parked, ReceivedRecord, Retry, Settlement
+from shieldtx.store import retention
+from tests.verification.simulation.database import EPOCH
+from tests.verification.simulation.differential import Sqlite, Twins
+from tests.verification.simulation.mutants import MUTANTS, applied
+
+CALLS = 70
+SEQUENCES = 30
+
+IN_THE_STORES = [
+    name
+    for name, mutant in MUTANTS.items()
+    if isinstance(mutant.of, type)
+    and mutant.of.__module__.rpartition(".")[2] in {"outbox", "inbox", "purge"}
+]
+
+
+@pytest.fixture(scope="module")
+def sqlite() -> Iterator[Sqlite]:
+    made = Sqlite()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(retention, "time", SimpleNamespace(time=lambda: made.clock.now))
+        yield made
+    made.close()
+
+
+def test_memory_and_sqlite_do_the_same(sqlite: Sqlite) -> None:
+    _make_all(sqlite, SEQUENCES)
+
+
+@pytest.mark.parametrize("name", IN_THE_STORES)
+def test_a_store_in_memory_with_a_defect_does_something_else(sqlite: Sqlite, name: str) -> None:
+    with applied(name), pytest.raises(AssertionError):
+        _make_all(sqlite, 10 * SEQUENCES)
+
+
+def _make_all(sqlite: Sqlite, sequences: int) -> None:
+    for seed in range(sequences):
+        Calls(Twins(sqlite), random.Random(seed)).make(CALLS)
+
+
+class Calls:
+    """Calls of every port, drawn from a seed."""
+
+    def __init__(self, twins: Twins, draw: random.Random) -> None:
+        self.twins = twins
+        self.draw = draw
+        self.events: list[Envelope] = []
+        self.claims: list[tuple[Any, Any]] = []
+        self.relays = ["one", "two"]
+        self.attempts: list[tuple[Any, Any]] = []
+        self.batches: list[tuple[Any, Any]] = []
+
+    def make(self, calls: int) -> None:
+        weights: dict[Callable[[], None], int] = {
+            self.pass_time: 4,
+            self.write: 5,
+            self.refuse: 4,
+            self.renew: 5,
+            self.leave: 1,
+            self.claim: 6,
+            self.withdraw: 1,
+            self.settle: 7,
+            self.receive: 6,
+            self.due: 2,
+            self.start_attempt: 9,
+            self.effect: 6,
+            self.effects: 4,
+            self.release: 2,
+            self.postpone: 2,
+            self.note: 1,
+            self.give_up: 2,
+            self.purge: 2,
+        }
+        self.write()
+        self.renew()
+        for call in self.draw.choices(list(weights), weights=list(weights.values()), k=calls):
+            call()
+
+    # --- time and the write side ------------------------------------------------------------------
+
+    def pass_time(self) -> None:
+        self.twins.clock.now += self.seconds()
+
+    def write(self) -> None:
+        number = len(self.events)
+        event = Envelope(
+            id=self.twins.new_id(),
+            type="t",
+            source=self.draw.choice("AAAB"),
+            topic="t",
+            payload="1",
+            time=EPOCH,
+            key=self.draw.choice(["k", "k", "l", None]),
+            biz_key=None if number % 3 else str(number),
+        )
+        self.events.append(event)
+        delay = self.draw.choice([0.0, 0.0, 0.0, 3.0])
+        if event.source == "A":
+            self.twins.both(lambda side: side.write(event, delay))
+
+    def refuse(self) -> None:
+        """Make a rollback of some event, now and then of another rollback."""
+        event = self.draw.choice(self.events)
+        rollback = event.evolve(
+            id=self.twins.new_id(),
+            source=self.draw.choice("BC"),
+            kind=TxKind.ROLLBACK,
+            causation_id=event.id,
+            causation_source=event.source,
+        )
+        self.events.append(rollback)
+
+    # --- the relay's side -------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        relay, lease = self.relay(), timedelta(seconds=self.seconds())
+        holding = self.twins.same(lambda side: side.leases.renew(relay=relay, lease=lease))
+        if holding.surplus:
+            self.twins.both(lambda side: side.leases.give_back(relay=relay, shards=holding.surplus))
+
+    def leave(self) -> None:
+        relay = self.relay()
+        self.twins.both(lambda side: side.leases.leave(relay=relay))
+
+    def claim(self) -> None:
+        relay = self.relay()
+        # Enough for all: which rows a smaller claim takes first is the planner's choice.
+        mine, theirs = self.twins.both(lambda side: side.outbox.claim(relay=relay, limit=400))
+        assert [(c.envelope.id, c.attempts, c.unconfirmed) for c in mine.events] == [
+            (c.envelope.id, c.attempts, c.unconfirmed) for c in theirs.events
+        ]
+        left = (mine.lease_left.total_seconds(), theirs.lease_left.total_seconds())
+        assert left[0] == pytest.approx(left[1], abs=0.01)
+        if mine.events:
+            self.claims.append((mine, theirs))
+
+    def withdraw(self) -> None:
+        relay = self.relay()
+        renamed = f"{relay}+"
+        self.relays[self.relays.index(relay)] = renamed
+        self.twins.same(lambda side: side.outbox.withdraw(relay=relay, renamed=renamed))
+
+    def settle(self) -> None:
+        if not self.claims:
+            return
+        mine, theirs = self.draw.choice(self.claims[-3:])
+        ends: dict[str, list[Any]] = {
+            end: [] for end in ("processed", "unsent", "unconfirmed", "retry", "fail")
+        }
+        for claimed in mine.events:
+            ends[self.draw.choice(list(ends))].append(claimed.envelope.id)
+        delay = timedelta(seconds=self.seconds())
+        settlement = Settlement(
+            processed=ends["processed"],
+            unsent=ends["unsent"],
+            unconfirmed=ends["unconfirmed"],
+            retries=[Retry(event_id=i, delay=delay, reason="later") for i in ends["retry"]],
+            reason="away",
+        )
+        memory = self.twins.memory
+
+        def token(side: Any) -> Any:
+            return (mine if side is memory else theirs).token
+
+        self.twins.same(lambda side: side.outbox.settle(token(side), settlement))
+        for event_id in ends["fail"]:
+            undo = self.draw.choice([None, _breaks, _succeeds])
+            self.twins.same(
+                lambda side, event_id=event_id, undo=undo: side.outbox.fail(
+                    token(side), event_id, reason="refused", local_rollback=undo
+                )
+            )
+
+    # --- the consumer's side ----------------------------------------------------------------------
+
+    def receive(self) -> None:
+        group = self.group()
+        arrivals = [
+            self.arrival(self.draw.choice(self.events)) for _ in range(self.draw.randint(1, 4))
+        ]
+        parked = []
+        if self.draw.random() < 0.2:
+            # Another event of the same business key, and a record of which nothing can be made.
+            first = arrivals[0]
+            twin = first.envelope.evolve(id=self.twins.new_id())
+            arrivals.append(self.arrival(twin))
+            parked.append(Parked(record=_record(99), reason="bad"))
+        mine, theirs = self.twins.both(lambda side: side.inbox.receive(group, arrivals, parked))
+        assert [e.id for e in mine.fresh] == [e.id for e in theirs.fresh]
+        started = [[(a.envelope.id, a.number) for a in r.started] for r in (mine, theirs)]
+        assert started[0] == started[1]
+        if mine.started:
+            self.batches.append((mine.started, theirs.started))
+            self.attempts += zip(mine.started, theirs.started, strict=True)
+        assert (mine.duplicates, mine.parked) == (theirs.duplicates, theirs.parked)
+
+    def due(self) -> None:
+        group, limit = self.group(), self.draw.choice([1, 3, 100])
+        handled = {
+            ("t", kind) for kind in self.draw.choice([[*TxKind], [*TxKind], [TxKind.COMMIT]])
+        }
+        self.twins.same(
+            lambda side: [e.id for e in side.inbox.due(group, handled=handled, limit=limit)]
+        )
+        self.twins.same(lambda side: dict(side.inbox.unhandled(group, handled=handled, limit=1000)))
+
+    def start_attempt(self) -> None:
+        rows = list(self.twins.memory.database.inbox.values())
+        if not rows:
+            return
+        row = self.draw.choice(rows)
+        lease, most = timedelta(seconds=self.seconds()), self.draw.randint(1, 3)
+        mine, theirs = self.twins.both(
+            lambda side: side.inbox.start_attempt(
+                row.group, row.envelope, lease=lease, max_attempts=most
+            )
+        )
+        if mine is not None:
+            assert (mine.number, mine.exhausted) == (theirs.number, theirs.exhausted)
+            self.attempts.append((mine, theirs))
+
+    def effect(self) -> None:
+        attempt = self.attempt()
+        own, breaks = self.draw.random() < 0.7, self.draw.random() < 0.2
+        caused = self.events[0].evolve(
+            causation_id=self.draw.choice(self.events).id, causation_source="A"
+        )
+
+        def apply(side: Any) -> list[Any]:
+            mine, seen = attempt(side), []
+            with side.inbox.effect(mine) as session:
+                cause = side.inbox.cause(session, caused)
+                seen.append(None if cause is None else cause.id)
+                if mine.envelope.kind is TxKind.ROLLBACK:
+                    seen += _compensate(side.inbox, session, mine, own=own)
+                if breaks:
+                    raise ArithmeticError
+            return seen
+
+        if attempt is not None:
+            self.twins.same(apply)
+
+    def effects(self) -> None:
+        part, breaks = self.part(), self.draw.random() < 0.2
+
+        def apply(side: Any) -> None:
+            with side.inbox.effects(part(side)):
+                if breaks:
+                    raise ArithmeticError
+
+        if part is not None:
+            self.twins.same(apply)
+
+    def release(self) -> None:
+        part = self.part()
+        if part is not None:
+            self.twins.same(lambda side: side.inbox.release(part(side)))
+
+    def postpone(self) -> None:
+        attempt, delay = self.attempt(), timedelta(seconds=self.seconds())
+        if attempt is not None:
+            self.twins.same(
+                lambda side: side.inbox.postpone(attempt(side), delay=delay, reason="again")
+            )
+
+    def note(self) -> None:
+        part = self.part()
+        if part is not None:
+            self.twins.same(lambda side: side.inbox.note(part(side), reason="the process ends"))
+
+    def give_up(self) -> None:
+        attempt, also = self.attempt(), self.draw.choice([None, _breaks, _succeeds])
+        if attempt is not None:
+            self.twins.same(
+                lambda side: side.inbox.give_up(attempt(side), reason="enough", also=also)
+            )
+
+    # --- housekeeping -----------------------------------------------------------------------------
+
+    def purge(self) -> None:
+        older, limit = timedelta(seconds=self.seconds()), self.draw.choice([1, 2, 100])
+        self.twins.same(lambda side: side.purge.purge_outbox(older_than=older, limit=limit))
+        self.twins.same(lambda side: side.purge.purge_inbox(older_than=older, limit=limit))
+
+    # --- what is drawn ----------------------------------------------------------------------------
+
+    def seconds(self) -> float:
+        return self.draw.choice([0.5, 2.0, 6.0])
+
+    def relay(self) -> str:
+        return self.draw.choice(self.relays)
+
+    def group(self) -> str:
+        return self.draw.choice(["g", "g", "h"])
+
+    def arrival(self, envelope: Envelope) -> Arrival:
+        lease = timedelta(seconds=self.seconds()) if self.draw.random() < 0.5 else None
+        return Arrival(envelope=envelope, record=_record(self.draw.randrange(40)), lease=lease)
+
+    def part(self) -> Callable[[Any], Any] | None:
+        if not self.batches:
+            return None
+        mine, theirs = self.draw.choice(self.batches[-3:])
+        first = self.draw.randrange(len(mine))
+        end = self.draw.randint(first + 1, len(mine))
+        return lambda side: (mine if side is self.twins.memory else theirs)[first:end]
+
+    def attempt(self) -> Callable[[Any], Any] | None:
+        if not self.attempts:
+            return None
+        mine, theirs = self.draw.choice(self.attempts[-3:])
+        return lambda side: mine if side is self.twins.memory else theirs
+
+
+def _compensate(inbox: Any, session: Any, attempt: Any, *, own: bool) -> list[Any]:
+    original = inbox.original(session, attempt, own=own)
+    if original is not None:
+        inbox.mark_compensated(session, attempt)
+        return [original.envelope.id, original.status, original.compensated]
+    if own:
+        return [None]
+    return [inbox.fence(session, attempt), inbox.fence(session, attempt)]
+
+
+def _record(offset: int) -> ReceivedRecord:
+    return ReceivedRecord(topic="t", partition=0, offset=offset, key=None, value=b"1")
+
+
+def _breaks(session: object) -> None:
+    raise ArithmeticError
+
+
+def _succeeds(session: object) -> None:
+    """Do what goes well."""

@@ -1,0 +1,140 @@
+"""Half messages in memory and on SQLite: both do the same with any sequence of calls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import LocalOutcome
+from shieldtx.ports.half_messages import Answer, DueCheck, Preparation
+from tests.verification.simulation.database import EPOCH
+from tests.verification.simulation.differential import Sqlite, Twins
+from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.mutants import MUTANTS, applied
+
+ALL = 400
+CALLS = 70
+SEQUENCES = 30
+OF_HALVES = [n for n, m in MUTANTS.items() if m.of in {MemoryHalfStore, MemoryBarrier}]
+
+
+@pytest.fixture(scope="module")
+def sqlite() -> Iterator[Sqlite]:
+    made = Sqlite()
+    yield made
+    made.close()
+
+
+def test_memory_and_sqlite_do_the_same_with_half_messages(sqlite: Sqlite) -> None:
+    _make_all(sqlite)
+
+
+@pytest.mark.parametrize("name", OF_HALVES)
+def test_half_messages_in_memory_with_a_defect_do_something_else(sqlite: Sqlite, name: str) -> None:
+    with applied(name), pytest.raises(AssertionError):
+        _make_all(sqlite)
+
+
+def _make_all(sqlite: Sqlite) -> None:
+    for seed in range(SEQUENCES):
+        Calls(Twins(sqlite), random.Random(seed)).make(CALLS)
+
+
+class Calls:
+    """Calls of the store and of the barrier, drawn from a seed."""
+
+    def __init__(self, twins: Twins, draw: random.Random) -> None:
+        self.twins = twins
+        self.draw = draw
+        self.ids: list[UUID] = []
+        self.due: list[tuple[dict[int, UUID], DueCheck]] = []
+
+    def make(self, calls: int) -> None:
+        weights: dict[Callable[[], None], int] = {
+            self.pass_time: 8,
+            self.prepare: 4,
+            self.resolve: 2,
+            self.claim_checks: 6,
+            self.answer: 8,
+            self.give_back: 1,
+            self.park: 3,
+            self.run_local: 4,
+            self.ask: 4,
+        }
+        self.prepare()
+        for call in self.draw.choices(list(weights), weights=list(weights.values()), k=calls):
+            call()
+
+    def pass_time(self) -> None:
+        self.twins.clock.now += self.draw.choice([0.5, 1.0, 2.0, 2.0, 2.0, 4000.0])
+
+    def prepare(self) -> None:
+        event = Envelope(
+            id=self.twins.new_id(),
+            type=self.draw.choice("ttu"),
+            source="A",
+            topic="t",
+            payload="1",
+            time=EPOCH,
+            key=self.draw.choice(["k", "l", None]),
+        )
+        delay = self.draw.choice([None, None, timedelta(seconds=3)])
+        self.ids.append(event.id)
+        self.twins.same(
+            lambda side: side.halves.prepare([Preparation(envelope=event, delay=delay)])
+        )
+
+    def resolve(self) -> None:
+        some = self.draw.sample(self.ids, k=min(2, len(self.ids)))
+        outcome = self.known()
+        self.twins.same(lambda side: side.halves.resolve(some, outcome))
+
+    def claim_checks(self) -> None:
+        # Enough for all: which of those that are due alike come first is the planner's choice.
+        mine, theirs = self.twins.both(lambda side: side.halves.claim_checks("t", limit=ALL))
+        assert mine.checks == theirs.checks
+        assert mine.more == theirs.more
+        tokens = {id(self.twins.memory): mine.token, id(self.twins.sqlite): theirs.token}
+        self.due += [(tokens, check) for check in mine.checks]
+
+    def answer(self) -> None:
+        outcome = self.draw.choice([LocalOutcome.UNKNOWN, LocalOutcome.UNKNOWN, self.known()])
+        for tokens, check in self.some():
+            said = [Answer(check, outcome, "who knows")]
+            self.twins.same(
+                lambda side, tokens=tokens, said=said: set(
+                    side.halves.answer(tokens[id(side)], said)
+                )
+            )
+
+    def give_back(self) -> None:
+        for tokens, check in self.some():
+            self.twins.same(
+                lambda side, tokens=tokens, check=check: side.halves.give_back(
+                    tokens[id(side)], [check]
+                )
+            )
+
+    def park(self) -> None:
+        mine, theirs = self.twins.both(lambda side: side.halves.park(limit=ALL))
+        assert {e.id for e in mine} == {e.id for e in theirs}
+
+    def run_local(self) -> None:
+        event_id, commits = self.draw.choice(self.ids), self.draw.random() < 0.7
+        self.twins.same(lambda side: side.run_local(event_id, commits=commits))
+
+    def ask(self) -> None:
+        event_id = self.draw.choice(self.ids)
+        self.twins.same(lambda side: side.barrier.ask(event_id))
+
+    def some(self) -> list[tuple[dict[int, UUID], DueCheck]]:
+        """Choose a check, most often one of the latest; sometimes somebody has made it already."""
+        return [self.draw.choice(self.due[-4:])] if self.due else []
+
+    def known(self) -> LocalOutcome:
+        return self.draw.choice([LocalOutcome.COMMIT, LocalOutcome.ROLLBACK])

@@ -1,0 +1,29 @@
+"""The services under random schedules of faults, and that a seed is all there is to a schedule."""
+
+from __future__ import annotations
+
+from tests.verification.simulation import replay, run
+
+
+def test_no_schedule_violates_an_invariant() -> None:
+    result = run(3_000, seed=1, processes=1)
+    assert result.first_violation is None
+    assert (result.schedules, result.violations) == (3_000, 0)
+
+
+def test_a_seed_gives_the_same_trace_each_time() -> None:
+    for seed in range(50):
+        first: list[str] = []
+        second: list[str] = []
+        assert replay(seed, first) == replay(seed, second)
+        assert first == second
+        assert len(first) > 20
+
+
+def test_seeds_give_different_traces() -> None:
+    traces = []
+    for seed in range(20):
+        trace: list[str] = []
+        replay(seed, trace)
+        traces.append("\n".join(trace))
+    assert len(set(traces)) == len(traces)

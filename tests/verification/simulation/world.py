@@ -1,0 +1,368 @@
+"""The simulated world: two services on the real relays, consumers and housekeepers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from shieldtx.domain.events import physical_topic
+from shieldtx.domain.states import INBOX, OUTBOX, TxKind
+from shieldtx.relay.relay import Relay
+from tests.verification.simulation import assembly, half_messages
+from tests.verification.simulation.assembly import RELAY_LEASE, RETENTION
+from tests.verification.simulation.banks import TOPIC, Bank, Transfer, envelope_of
+from tests.verification.simulation.broker import Broker, Member, Trouble
+from tests.verification.simulation.cooperative_threads import Strand, Strands
+from tests.verification.simulation.database import (
+    START,
+    Clock,
+    Database,
+    DatabaseError,
+    InboxRow,
+    OutboxRow,
+    Shard,
+)
+from tests.verification.simulation.fault_schedule import Fates, Fault
+from tests.verification.simulation.processes import Killed, Process
+from tests.verification.simulation.retention import is_needed
+from tests.verification.simulation.world_config import Shape
+
+MOST_PASSES = 100
+"""After so many passes in a row, a worker that still finds work will never find its end."""
+
+DEEPEST = 3
+"""How many processes may be suspended inside each other."""
+
+
+class World:
+    """Everything that exists in one schedule; its methods are what may happen next."""
+
+    def __init__(self, shape: Shape, fates: Fates, *, trace: list[str] | None = None) -> None:
+        self.shape = shape
+        self.fates = fates
+        self.trace = trace
+        self.is_calm = False
+        self.clock = Clock()
+        self.transfers = shape.transfers
+        self.events: dict[int, UUID] = {}
+        """The event of each transfer whose writing was begun."""
+        self.running: list[Process[Any]] = []
+        self.dead: list[Member] = []
+        self.overdue: list[Callable[[], object]] = []
+        """Statements that nobody waits for any more, on their way to a database."""
+        self._ids = 0
+        self._unwritten = list(shape.transfers)
+        self._writing: set[str | None] = set()
+        topics = [physical_topic("", TOPIC, kind) for kind in TxKind]
+        self.broker = Broker(topics, shape.partitions)
+        self.a, self.b = self._database(), self._database()
+        self.databases = {"A": self.a, "B": self.b}
+        self.relays = [
+            assembly.relay(self, service, n)
+            for service in self.databases
+            for n in range(shape.relays)
+        ]
+        self.consumers = assembly.consumers(self)
+        self.housekeepers = [assembly.housekeeper(self, service) for service in self.databases]
+        self.checking: list[Process[Any]] = [*half_messages.checking(self)] if shape.halves else []
+        self.processes: list[Process[Any]] = [
+            *self.relays,
+            *self.consumers,
+            *self.housekeepers,
+            *self.checking,
+        ]
+        self.strands = Strands() if shape.has_strands else None
+        self.sleeping: list[Strand] = []
+        self.next_step: Callable[[], None] = lambda: None
+        """What happens while a process is suspended."""
+
+    def say(self, what: str, *about: object) -> None:
+        """Write a line of the trace."""
+        if self.trace is not None:
+            indent = "    " * max(0, len(self.running) - 1)
+            self.trace.append(f"{self.clock.now - START:6.1f}s {indent}{what.format(*about)}")
+
+    # --- what may happen --------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Let the upstream bank make its next transfer, whose key nobody else is writing."""
+        free = [t for t in self._unwritten if t.key is None or t.key not in self._writing]
+        if not free:
+            return
+        transfer = free[0]
+        self._unwritten.remove(transfer)
+        self._writing.add(transfer.key)
+        client: Process[None] = Process(self, "client", lambda _: None)
+        self._act(client, _described(transfer), partial(self._write, client, transfer))
+
+    def renew(self, relay: Process[Relay]) -> None:
+        """Let a relay renew its leases, beside a pass if it is suspended in one."""
+        if relay.threads < 2 and not relay.is_doomed:
+            self._act(relay, "renews", lambda: sorted(relay.service.renew().shards))
+
+    def work(self, process: Process[Any]) -> bool:
+        """Let a process make a pass, unless it is suspended; return whether to go on at once."""
+        if process.busy:
+            return False
+        done = self._act(process, "works", process.service.run_once)
+        return bool(done is not None and done.more)
+
+    def stop(self, process: Process[Any]) -> None:
+        """End a process in good order."""
+        if process.busy or not hasattr(process.service, "close"):
+            return
+        self._act(process, "stops", partial(_close, process))
+
+    def kill(self, process: Process[Any]) -> None:
+        """End a process between two passes, or one that sleeps when it wakes up."""
+        if not process.busy:
+            self.say("{} is killed between its passes", process)
+            process.bury()
+        elif self.sleeping:
+            self.say("{} is killed in its sleep", process)
+            process.is_doomed = True
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by; what is locked for too long is freed by the server."""
+        self.clock.now += seconds
+        self.say("+{} s", seconds)
+        for database in self.databases.values():
+            database.end_idle_transactions(RELAY_LEASE.total_seconds())
+
+    def let_leases_lapse(self) -> None:
+        """Let a lease run out, so that relays that are awake take over from those asleep."""
+        self.pass_time(RELAY_LEASE.total_seconds() + 1)
+        for relay in self.relays:
+            if not relay.busy:
+                self.renew(relay)
+
+    def evict(self) -> None:
+        """Take a member out of its group, a dead one if there is one."""
+        members = self.dead or [p.member for p in self.consumers if p.member is not None]
+        if not members:
+            return
+        member = members[self.fates.between(0, len(members) - 1)]
+        self.say("{} is put out of its group", member.name)
+        self.broker.leave(member)
+        if member in self.dead:
+            self.dead.remove(member)
+
+    def reset_offsets(self) -> None:
+        """Set a partition of a group back to an earlier place."""
+        committed = [
+            (name, place, offset)
+            for name, group in self.broker.groups.items()
+            for place, offset in group.committed.items()
+            if offset
+        ]
+        if committed:
+            name, place, offset = committed[self.fates.between(0, len(committed) - 1)]
+            earlier = self.fates.between(0, offset - 1)
+            self.say("{} goes back from {} to {} of {}", name, offset, earlier, place)
+            self.broker.reset(name, place, earlier)
+
+    def switch_broker(self) -> None:
+        """Let the broker go down, or come back."""
+        self.broker.is_down = not self.broker.is_down
+        self.say("the broker is down" if self.broker.is_down else "the broker is back")
+
+    def land(self) -> None:
+        """Let records arrive whose senders have given up on them."""
+        if self.broker.in_flight:
+            self.say("{} late records arrive", len(self.broker.in_flight))
+            self.broker.land()
+
+    def arrive(self) -> None:
+        """Let a database carry out a statement whose sender has given it up."""
+        if self.overdue:
+            late = self.overdue.pop(self.fates.between(0, len(self.overdue) - 1))
+            try:
+                self.say("an overdue statement arrives: {}", late())
+            except DatabaseError as error:
+                self.say("an overdue statement arrives: {!r}", error)
+
+    def wake(self) -> None:
+        """Let one of the processes go on that sleep side by side."""
+        if self.sleeping:
+            strand = self.sleeping.pop(self.fates.between(0, len(self.sleeping) - 1))
+            strand.resume()
+            if not strand.is_done:
+                self.sleeping.append(strand)
+
+    # --- what goes wrong --------------------------------------------------------------------------
+
+    def visit(self, process: Process[Any], place: str, *, answered: bool) -> None:
+        """A process comes to a place where something may happen to it."""
+        if self.is_calm:
+            return
+        if self.overdue and self.fates.chance(0.2):
+            self.arrive()
+            # It is the later events that show whether it did harm.
+            if self.fates.chance(0.7):
+                self.write()
+        fault = self.fates.fault()
+        if fault is Fault.NONE:
+            return
+        when = "after" if answered else "before"
+        if fault is Fault.STOP:
+            self.say("{} is suspended {} {!r}", process, when, place)
+            self._suspend()
+            if process.is_doomed:
+                raise Killed
+            self.say("{} wakes up {} {!r}", process, when, place)
+            return
+        error = process.error_of(fault, place, answered=answered)
+        if error is not None:
+            self.say("{}: {} {} {!r}", process, fault.name, when, place)
+            raise error
+
+    def visit_running(self, place: str, *, answered: bool) -> None:
+        """The process at work, somewhere in a handler, comes to such a place."""
+        self.visit(self.running[-1], place, answered=answered)
+
+    def trouble(self, process: Process[Any], records: int) -> Trouble | None:
+        """What happens to a call that publishes."""
+        if self.is_calm:
+            return None
+        trouble = self.fates.trouble(records)
+        if trouble is not None:
+            self.say("{} publishes {} into {}", process, records, trouble)
+        return trouble
+
+    def _suspend(self) -> None:
+        """Let others have their turns: beside the process, or inside the call that it makes."""
+        if self.strands is not None and self.strands.running is not None:
+            asleep, self.running = self.running, []
+            self.strands.running.pause()
+            self.running = asleep
+        elif len(self.running) <= DEEPEST:
+            if self.fates.chance(0.3):
+                self.let_leases_lapse()
+            for _ in range(self.fates.between(1, 10)):
+                self.next_step()
+
+    # --- its end ----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """End all faults; what was lost, killed or late by then stays so."""
+        self.say("everything heals")
+        self.is_calm = True
+        while self.sleeping:
+            self.wake()
+        self.broker.is_down = False
+        self.land()
+        while self.overdue:
+            self.arrive()
+        for member in self.dead:
+            self.broker.leave(member)
+        self.dead.clear()
+
+    def drain(self, rounds: int = 30) -> bool:
+        """Let the services work until nothing is left to do; False if they do not come to that."""
+        self.pass_time(RELAY_LEASE.total_seconds() + 1)
+        for _ in range(rounds):
+            self._work_off(self.checking)
+            half_messages.decide(self)
+            busy = self.relays_with_work()
+            for relay in busy:
+                self.renew(relay)
+            self._work_off([*busy, *self.consumers])
+            if self.is_drained():
+                return True
+            self.pass_time(3.0)
+        return False
+
+    def _work_off(self, processes: Sequence[Process[Any]]) -> None:
+        for process in processes:
+            for _ in range(MOST_PASSES):
+                if not self.work(process):
+                    break
+
+    def relays_with_work(self) -> list[Process[Relay]]:
+        """Return the relays of the services whose outbox has open rows."""
+        half = self.shape.relays
+        return [
+            relay
+            for database, relays in ((self.a, self.relays[:half]), (self.b, self.relays[half:]))
+            if any(row.settled_at is None for row in database.outbox.values())
+            for relay in relays
+        ]
+
+    def is_drained(self) -> bool:
+        """Whether no row is open, and no record unread."""
+        rows = [row for db in (self.a, self.b) for t in (db.outbox, db.inbox) for row in t.values()]
+        return all(row.settled_at is not None for row in rows) and all(
+            consumer.service.has_caught_up() for consumer in self.consumers
+        )
+
+    def keep_house(self) -> None:
+        """Let the retention of everything end, and the housekeepers go over the tables."""
+        self.pass_time(RETENTION.total_seconds() + 60)
+        for _ in range(20):
+            for housekeeper in self.housekeepers:
+                self.work(housekeeper)
+            if not self.purgeable():
+                return
+
+    def purgeable(self) -> list[OutboxRow | InboxRow]:
+        """Return the rows that nobody needs any more once their retention is over."""
+        return [
+            row
+            for db in (self.a, self.b)
+            for rows, purgeable in (
+                (db.outbox.values(), OUTBOX.purgeable),
+                (db.inbox.values(), INBOX.purgeable),
+            )
+            for row in rows
+            if row.status in purgeable and not is_needed(db, row)
+        ]
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    def next_id(self) -> UUID:
+        """Make an id that grows with time, as a UUIDv7 does."""
+        self._ids += 1
+        return UUID(int=(int(self.clock.now * 1000) << 80) + self._ids)
+
+    def _act(self, process: Process[Any], what: str, call: Callable[[], Any]) -> Any:
+        """Let a process do something, in a strand of its own where there are any."""
+        if self.strands is None or self.is_calm or self.running:
+            return process.do(what, call)
+        strand = self.strands.start(partial(process.do, what, call))
+        if not strand.is_done:
+            self.sleeping.append(strand)
+        return None
+
+    def _write(self, client: Process[None], transfer: Transfer) -> bool:
+        event_id = self.events[transfer.number] = self.next_id()
+        try:
+            if transfer.number in self.shape.halves:
+                half_messages.write(self, client, transfer, envelope_of(transfer, event_id))
+                return True
+            with self.a.transaction() as session:
+                self.a.business.send(session, transfer, event_id)
+                client.before("commit of the transfer")
+                if not transfer.is_committed:
+                    raise DatabaseError("the client rolls back")
+        finally:
+            self._writing.discard(transfer.key)
+        client.after("commit of the transfer")
+        return True
+
+    def _database(self) -> Database:
+        shards = [Shard(n) for n in range(self.shape.shards)]
+        return Database(clock=self.clock, shards=shards, business=Bank(self))
+
+
+def _close(process: Process[Any]) -> None:
+    try:
+        process.service.close()
+    finally:
+        process.bury()
+
+
+def _described(transfer: Transfer) -> str:
+    how = "" if transfer.is_committed else ", rolled back"
+    return f"writes transfer {transfer.number} of key {transfer.key}{how}"

@@ -1,0 +1,85 @@
+"""The size of a world, and what is peculiar about it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from tests.verification.simulation.banks import Transfer
+
+HALVES = 0.2
+"""The share of worlds with half messages."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """The size of a world."""
+
+    transfers: tuple[Transfer, ...]
+    relays: int
+    consumers: int
+    shards: int
+    partitions: int
+    relay_batch: int
+    consumer_batch: int
+    attempts: int
+    """Of relays and of handlers."""
+    has_fraud_group: bool
+    sharing: str = "one"
+    """How the handler of the transfers takes its events: "one" by one, "alone", or as a "list"."""
+    halves: frozenset[int] = frozenset()
+    """The transfers whose events are half messages."""
+    has_strands: bool = False
+    """Whether suspended processes sleep side by side, instead of one inside the other."""
+    rates: tuple[float, ...] = (1.0,)
+    """How fast the processes' own clocks run, in turn."""
+    skews: tuple[float, ...] = (0.0,)
+    """How many seconds their wall clocks are wrong, in turn."""
+
+
+def with_halves(shape: Shape, draw: random.Random) -> Shape:
+    """Let, in some worlds, transfers be announced by half messages."""
+    if draw.random() >= HALVES:
+        return shape
+    return replace(
+        shape, halves=frozenset(t.number for t in shape.transfers if draw.random() < 0.7)
+    )
+
+
+def shape_of(draw: random.Random) -> Shape:
+    """Draw the size of a world."""
+    r = draw.random
+    keys = ("k", "l", None) if r() < 0.2 else ("k", "l") if r() < 0.5 else ("k",)
+    has_fraud_group = r() < 0.2
+    refusals = draw.choice((0.0, 0.3, 0.6))
+    failures = draw.choice((0.0, 0.0, 0.5))
+    transfers = tuple(
+        Transfer(
+            number=n,
+            key=draw.choice(keys),
+            amount=2**n,
+            is_committed=r() > 0.1,
+            delay=3.0 if r() < 0.05 else 0.0,
+            failures=draw.randint(1, 3) if r() < failures else 0,
+            is_refused=r() < refusals,
+            is_fraud=has_fraud_group and r() < 0.5,
+            refund_failures=draw.randint(1, 3) if r() < failures * 0.5 else 0,
+        )
+        for n in range(draw.randint(2, 6))
+    )
+    clocks_are_wrong = r() < 0.3
+    return Shape(
+        transfers=transfers,
+        relays=2 if r() < 0.8 else 3,
+        consumers=2,
+        shards=draw.randint(1, 3),
+        partitions=draw.randint(1, 2),
+        relay_batch=draw.choice((1, 4, 8, 40)),
+        consumer_batch=draw.choice((1, 2, 10)),
+        attempts=draw.randint(1, 3),
+        has_fraud_group=has_fraud_group,
+        sharing=draw.choice(("one", "one", "one", "alone", "list")),
+        has_strands=r() < 0.25,
+        rates=(1.0, 0.7, 1.4) if clocks_are_wrong else (1.0,),
+        skews=(0.0, 3600.0, -3600.0) if clocks_are_wrong else (0.0,),
+    )
