@@ -1,4 +1,4 @@
-"""Two services' databases full of the events of `benchmarks.data.reconcile_events`, written by the server."""
+"""Two services' databases full of the events of `reconcile_events`, written by the server."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from benchmarks.harness.samples import Run
 
 FIGURES: Final = {
     "relay_kafka_python_vs_txoutbox_ordered": ("relay_kafka_python", "txoutbox_ordered"),
-    "relay_kafka_python_vs_raw": ("relay_kafka_python", "raw_kafka_python"),
+    "relay_kafka_python_vs_baseline": ("relay_kafka_python", "baseline_kafka_python"),
     "relay_confluent_vs_txoutbox_ordered": ("relay_confluent", "txoutbox_ordered"),
     "relay_two_processes_vs_one": ("relay_two_processes", "relay_kafka_python"),
 }
@@ -31,10 +31,10 @@ def run(bench: Bench) -> Outcome:
             "relay_kafka_python": lambda: ours(bench, "kafka-python", relays=1),
             "txoutbox_ordered": lambda: txoutbox_ordered(bench),
             "relay_confluent": lambda: ours(bench, "confluent-kafka", relays=1),
-            "raw_kafka_python": lambda: raw(bench, "raw_kafka_python"),
+            "baseline_kafka_python": lambda: baseline(bench, "baseline_kafka_python"),
             "relay_two_processes": lambda: ours(bench, "kafka-python", relays=2),
-            "raw_confluent": lambda: raw(bench, "raw_confluent"),
-            "raw_sql": lambda: raw_sql(bench),
+            "baseline_confluent": lambda: baseline(bench, "baseline_confluent"),
+            "baseline_sql": lambda: baseline_sql(bench),
         },
     )
     remarks = {}
@@ -62,7 +62,7 @@ def ours(bench: Bench, client: str, *, relays: int) -> Run:
     return run
 
 
-def raw(bench: Bench, name: str) -> Run:
+def baseline(bench: Bench, name: str) -> Run:
     """Send the same records with a client alone."""
     events, keys = bench.sizes.events, bench.sizes.keys
     with bench.servers.place() as place:
@@ -78,13 +78,13 @@ def raw(bench: Bench, name: str) -> Run:
     return run
 
 
-def raw_sql(bench: Bench) -> Run:
+def baseline_sql(bench: Bench) -> Run:
     """Claim and settle without sending anything."""
     with bench.servers.place() as place:
         with place.connect() as connection:
             fill(connection, begin=0, end=bench.sizes.events + WARM, keys=bench.sizes.keys)
         place.tidy()
-        return run_subjects(place, "raw_sql", [{}], events=bench.sizes.events)
+        return run_subjects(place, "baseline_sql", [{}], events=bench.sizes.events)
 
 
 def txoutbox_ordered(bench: Bench) -> Run:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from benchmarks.harness.samples import BenchmarkFailed, Sample
 from shieldtx.embedded.child_process import die_with_parent, log_tail
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 BUILD: Final = ROOT / "build"
 READY_S: Final = 60.0
 SILENCE_S: Final = 120.0

@@ -64,7 +64,7 @@ FIGURES = (
         3.0,
         " times",
     ),
-    _least("relay_kafka_python_vs_raw", "the same, against raw kafka-python send()", 0.8),
+    _least("relay_kafka_python_vs_baseline", "the same, against raw kafka-python send()", 0.8),
     _least(
         "relay_confluent_vs_txoutbox_ordered",
         "relay with confluent-kafka, against txoutbox ordered",

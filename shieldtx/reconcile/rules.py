@@ -4,8 +4,8 @@ Two books: PAIRS for an event and a consumer group, TOPICS for an event and its 
 the service that wrote the event, downstream the one whose consumer group receives it. A ROLLBACK
 event travels back, so there the service that gave up is upstream.
 
-Nothing here knows Spark: `judge` evaluates a book for one row, `spark/compare/verdict_expression.py` turns the same
-book into a column expression.
+Nothing here knows Spark: `judge` evaluates a book for one row, and
+`spark/compare/verdict_expression.py` turns the same book into a column expression.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def judged(
 ) -> DataFrame:
     """Return a row with its verdict for each event that has a record, or a topic that was read.
 
-    `outbox` is what `written` reads, and the others are what `topics` has read. `windows` holds
-    that of each service by itself.
+    `outbox` is what `outbox_for_topics` reads, and the others are what `topics` has read. `windows`
+    holds that of each service by itself.
     """
     margin = request.margin
     known = horizons.where(F.col("partition") == WHOLE).select("topic", "kind")

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,10 @@ from ruamel.yaml import YAML
 from shieldtx import Settings
 from shieldtx.cli.program import program
 from shieldtx.reconcile.config import read_configuration
+from tests.support.project import ROOT
 
-PROJECT = Path(__file__).resolve().parents[2]
-COMPOSE = PROJECT / "docker-compose.yml"
-DOCKERFILE = (PROJECT / "Dockerfile").read_text()
+COMPOSE = ROOT / "docker-compose.yml"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(COMPOSE)["services"]
 OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
 COMMANDS = sorted(name for name in OURS if "entrypoint" not in SERVICES[name])
@@ -110,7 +109,7 @@ def test_the_reconciliation_stays_and_finds_every_service_and_the_broker() -> No
     folders = dict(volume.split(":")[1::-1] for volume in reconcile["volumes"])
     variables = environment("reconcile")
 
-    found = read_configuration(PROJECT / folders[variables["SHIELDTX_RECONCILE_CONFIG"]], variables)
+    found = read_configuration(ROOT / folders[variables["SHIELDTX_RECONCILE_CONFIG"]], variables)
 
     assert {service.name for service in found.services} == {"orders", "stock"}
     assert found.broker is not None
@@ -141,7 +140,7 @@ def test_the_settings_load_an_application_with_the_groups_that_are_consumed(
     )
     loaded = subprocess.run(
         [sys.executable, "-c", loading],
-        cwd=PROJECT,
+        cwd=ROOT,
         env=os.environ | environment(mine[0]),
         capture_output=True,
         text=True,
@@ -156,7 +155,7 @@ def test_no_password_is_in_the_file_and_the_example_names_every_variable() -> No
     text = COMPOSE.read_text()
     example = dict(
         line.split("=", 1)
-        for line in (PROJECT / ".env.example").read_text().splitlines()
+        for line in (ROOT / ".env.example").read_text().splitlines()
         if line and not line.startswith("#")
     )
     used = {name: kind for name, kind, _ in VARIABLE.findall(text)}
@@ -185,8 +184,8 @@ def test_what_the_dockerfile_copies_is_in_the_context() -> None:
     }
     let_in = {
         line[1:]
-        for line in (PROJECT / ".dockerignore").read_text().splitlines()
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
     assert copied == let_in
-    assert all((PROJECT / source).exists() for source in copied)
+    assert all((ROOT / source).exists() for source in copied)

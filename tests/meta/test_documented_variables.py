@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from shieldtx import Settings
 from shieldtx.errors import ConfigurationError
 from shieldtx.settings.environment import BESIDE_SETTINGS, unknown
-
-ROOT = Path(__file__).parents[2]
+from tests.support.project import ROOT
 
 
 @pytest.fixture

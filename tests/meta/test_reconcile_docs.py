@@ -13,8 +13,9 @@ from shieldtx.reconcile.findings import Outcome, OutputFolder
 from shieldtx.reconcile.repair import REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.verdicts import Verdict
+from tests.support.project import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text()
+PAGE = (ROOT / "docs" / "reconciliation.md").read_text()
 ROWS = {
     verdict.strip(" *"): (name, cells)
     for name, *cells in re.findall(

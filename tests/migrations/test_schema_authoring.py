@@ -14,9 +14,8 @@ from sqlalchemy import Engine, text
 
 from shieldtx._resources import bundled
 from shieldtx.store.schema import Schema
+from tests.support.project import ROOT
 from tests.support.revisions import HEAD, LATER
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

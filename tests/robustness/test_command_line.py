@@ -22,8 +22,8 @@ from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from tests.acceptance import forked
 from tests.robustness.strategies import INJECTIONS
+from tests.support.project import ROOT
 
-ROOT = Path(__file__).parents[2]
 SECRET = "s3cr3tw0rd"
 NOBODY = "127.0.0.1:1"
 UNHEARD_OF = "01a1ff3e-6fbd-72c3-aad7-21c0b0ab8860"

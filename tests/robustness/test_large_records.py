@@ -8,7 +8,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -19,9 +18,9 @@ from shieldtx.embedded import EmbeddedKafka
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.robustness.cases import event_of, record_of
 from tests.robustness.conftest import Make
+from tests.support.project import ROOT
 from tests.support.service import Service
 
-ROOT = Path(__file__).parents[2]
 MB = 1_000_000
 OWN_MB = 150
 """Of the process without records."""

@@ -11,7 +11,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
@@ -32,6 +31,7 @@ from tests.conftest import wait
 from tests.spark.planting import TOPIC
 from tests.spark.running import reconciled
 from tests.support.folders import assert_free_of
+from tests.support.project import ROOT
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is planted
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
@@ -416,7 +416,7 @@ def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     launcher.stdin.write(to_json(asked) + b"\n")
     launcher.stdin.flush()

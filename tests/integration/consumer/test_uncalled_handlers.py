@@ -77,7 +77,7 @@ def test_a_handler_whose_code_has_not_run_fails_its_attempts(upstream, downstrea
     drain(downstream.app.consumer_worker("stock"))
     assert downstream.inbox() == {"MAX_RECONSUMED": 1}
     assert NOT_RUN in reason_of(downstream)
-    assert "test_uncalled.py" in reason_of(downstream)
+    assert "test_uncalled_handlers.py" in reason_of(downstream)
 
 
 def test_a_compensation_whose_code_has_not_run_is_dead(upstream, downstream):

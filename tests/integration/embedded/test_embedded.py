@@ -24,8 +24,7 @@ from shieldtx.embedded import EmbeddedError, EmbeddedKafka, EmbeddedPostgres, Se
 from shieldtx.embedded.free_ports import HOST, accepts_connections, free_port
 from shieldtx.embedded.requirements import require_package
 from tests.support import child_process
-
-ROOT = Path(__file__).parents[2]
+from tests.support.project import ROOT
 
 START_BOTH_AND_WAIT = """
 import signal

@@ -21,8 +21,8 @@ from shieldtx.embedded import DownloadFailed, RequirementMissing
 from shieldtx.embedded.jars import JDBC_VERSION, fetch_jdbc_driver, fetch_kafka
 from shieldtx.embedded.requirements import require_java, require_package
 from tests.support import child_process
+from tests.support.project import ROOT
 
-ROOT = Path(__file__).parents[2]
 JAR = f"postgresql-{JDBC_VERSION}.jar"
 BASE = f"/org/postgresql/postgresql/{JDBC_VERSION}/postgresql-{JDBC_VERSION}"
 POM = f"""<project><modelVersion>4.0.0</modelVersion><groupId>org.postgresql</groupId>

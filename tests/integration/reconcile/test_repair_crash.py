@@ -14,11 +14,11 @@ from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support import child_process
+from tests.support.project import ROOT
 from tests.support.repair_process import BATCH, PLACES
 from tests.support.repair_scenarios import Pair, audited, owed, write_parquet
 from tests.support.service import Service
 
-ROOT = Path(__file__).parents[2]
 ROWS = 2 * BATCH + 2
 
 

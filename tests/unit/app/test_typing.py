@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mypy import api
 
-ROOT = Path(__file__).parents[2]
+from tests.support.project import ROOT
 
 DECLARATIONS = """
 from collections.abc import Iterator, Sequence

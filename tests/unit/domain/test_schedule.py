@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from shieldtx import LEVELS, EventRefused, Verdict
 from shieldtx.domain.schedule import EARLIEST, LATEST, Due, due
+from tests.support.project import ROOT
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(microseconds=1)
@@ -80,7 +80,7 @@ def test_any_delay_of_a_century_can_be(delay: timedelta) -> None:
     assert due(delay=delay) == Due(delay=delay)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "delays.md").read_text()
+PAGE = (ROOT / "docs" / "delays.md").read_text()
 
 
 def test_the_page_has_the_levels_that_there_are() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
 from shieldtx.errors import IllegalTransition
+from tests.support.project import ROOT
 
-README = Path(__file__).parents[2] / "README.md"
+README = ROOT / "README.md"
 
 OUTBOX_ARROWS = {
     (None, "INIT"),

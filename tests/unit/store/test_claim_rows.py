@@ -12,9 +12,9 @@ from shieldtx.store.tables import tables
 def test_a_claim_returns_a_column_for_each_field_of_its_rows(database: str) -> None:
     t = tables()
     columns = claim.claim(t, dialect_named(database)).exported_columns
+    names = [getattr(column, "name", None) for column in columns]
     envelope = [column.name for column in envelope_columns(t.outbox, "created_at")]
-    assert [column.name for column in columns][:ENVELOPE_WIDTH] == envelope
-    assert len(columns) - ENVELOPE_WIDTH == len(claim.ClaimRow._fields) - 1
-    for name in ("seq", "shard", "attempts", "unconfirmed", "waiting"):
-        index = ENVELOPE_WIDTH - 1 + claim.ClaimRow._fields.index(name)
-        assert columns[index].name == name
+    fields = claim.ClaimRow._fields[1:]
+    assert names[:ENVELOPE_WIDTH] == envelope
+    assert len(names[ENVELOPE_WIDTH:]) == len(fields)
+    assert names[ENVELOPE_WIDTH:][:5] == list(fields[:5])

@@ -1,4 +1,4 @@
-"""`python -m tests.verification.faults.nemesis`: everything at once, at random, for as long as it is told."""
+"""`python -m tests.verification.faults.nemesis`: all faults at once, at random, for minutes."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from typing import Any
 from shieldtx.cli import main
 from shieldtx.embedded.child_process import PR_SET_PDEATHSIG, ChildProcess
 from tests.support.paused_process import frozen
+from tests.support.project import ROOT
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [__name__, "kafka", "shieldtx.brokers.kafka.broker", "shieldtx.cli.program"]
 )
 
-ROOT = Path(__file__).parents[2]
 # Python takes the status of a fork's child from a pipe, which holds it once: of two threads that
 # ask, the second is told 255. Whoever starts a child asks for the status of all others.
 _STATUS = threading.Lock()

@@ -1,4 +1,4 @@
-"""Explore the protocol and print what was found: `python -m tests.verification.model [--mutants]`."""
+"""`python -m tests.verification.model [--mutants]`: explore the protocol, print what was found."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import pytest
 from shieldtx.embedded import ServerFailed
 from shieldtx.embedded.child_process import ChildProcess
 from tests.support import child_process
+from tests.support.project import ROOT
 
-ROOT = Path(__file__).parents[2]
 IGNORE_TERM = """
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

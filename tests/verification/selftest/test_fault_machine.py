@@ -18,10 +18,10 @@ from psycopg.errors import DiskFull
 
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.embedded.child_process import ChildProcess
+from tests.support.project import ROOT
 from tests.verification.faults import clocks, disks
 from tests.verification.faults.disks import SmallDisk
 
-ROOT = Path(__file__).parents[2]
 MEGABYTE = 1024 * 1024
 SMALL_LOG = {"max_wal_size": "32MB", "min_wal_size": "32MB"}
 MEGABYTE_OF_LOG = "SELECT pg_logical_emit_message(true, '', repeat('x', 1000000))"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.support.project import ROOT
+
 SUITE = """
 import pytest
 
@@ -43,7 +44,7 @@ def run_suite(folder: Path, suite: str, ci: str) -> tuple[int, str]:
             "no:cacheprovider",
             folder,
         ],
-        cwd=PROJECT,
+        cwd=ROOT,
         env=os.environ | {"CI": ci, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,

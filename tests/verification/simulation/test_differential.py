@@ -25,7 +25,7 @@ IN_THE_STORES = [
     name
     for name, mutant in MUTANTS.items()
     if isinstance(mutant.of, type)
-    and mutant.of.__module__.rpartition(".")[2] in {"outbox", "inbox", "purge"}
+    and mutant.of.__module__.rpartition(".")[2] in {"outbox", "inbox", "retention"}
 ]
 
 

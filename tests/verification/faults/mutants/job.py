@@ -1,4 +1,4 @@
-"""Spark's job with a mutant in it; see `nights`."""
+"""Spark's job with a mutant in it; see `reconciliation`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Mutants of the nightly reconciliation: of Spark's job, and of the repair.
 
 Their commands do not build the banks' application, which applies the other mutants: `run_mutated`
-runs a command with a mutant, and has it start `tests.verification.faults.mutants.job` in place of Spark's job.
+runs a command with a mutant, and has it start `tests.verification.faults.mutants.job` in place of
+Spark's job.
 """
 
 from __future__ import annotations
