@@ -27,20 +27,19 @@ from shieldtx.ports import Broker
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
 from shieldtx.retention import Housekeeping, Retention
 from shieldtx.settings.settings import Settings
-from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
+from shieldtx.store.connections import MAX_CONNECTIONS, Pooler, open_engine, read_committed_view
 from shieldtx.store.dead_letters import SqlDeadLetters
-from shieldtx.store.delayed_events import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.discards import SqlDiscards
-from shieldtx.store.half_message_admin import SqlHalfDesk
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.limits import SqlLimits
 from shieldtx.store.notify import Listener, Notifier
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.relay_store import SqlRelayStore
-from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
-from shieldtx.store.status import SqlOverview
+from shieldtx.store.status import SqlLimitStatus, SqlStatus
 from shieldtx.store.tables import Tables, tables
 from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing.recorder import Tracer
@@ -76,7 +75,7 @@ class ShieldTx(Declarations):
             traceparent=traceparent,
             after_commit=self._hint,
         )
-        self.delayed = Delayed(outbox=self.outbox, store=SqlDelayedStore(self.tables))
+        self.delayed = Delayed(outbox=self.outbox, store=SqlDelayedEventStore(self.tables))
         self.halves = halves = Halves(
             settings,
             catalog=self.catalog,
@@ -108,7 +107,7 @@ class ShieldTx(Declarations):
     def engine(self) -> Engine:
         """The connections of relay and consumers; services write through sessions of their own."""
         if self._engine is not None:
-            return patient_engine(self._engine)
+            return read_committed_view(self._engine)
         return self._open_engine()
 
     @cached_property
@@ -120,9 +119,9 @@ class ShieldTx(Declarations):
         """
         if self._engine is not None or not self._has_server:
             return self.engine
-        return self._open_engine(most=MOST_CONNECTIONS + self.settings.half_check_threads)
+        return self._open_engine(most=MAX_CONNECTIONS + self.settings.half_check_threads)
 
-    def _open_engine(self, *, most: int = MOST_CONNECTIONS) -> Engine:
+    def _open_engine(self, *, most: int = MAX_CONNECTIONS) -> Engine:
         longest = max(
             [h.lease for group in self.groups.values() for h in group.handlers()],
             default=timedelta(minutes=1),
@@ -210,7 +209,7 @@ class ShieldTx(Declarations):
     def housekeeping(self) -> Housekeeping:
         """Build the purge of this service's tables, and of its barriers elsewhere."""
         s = self.settings
-        store = SqlPurgeStore(self.engine, self.tables)
+        store = SqlRetentionStore(self.engine, self.tables)
         elsewhere = self.halves.other_barriers()
         return Housekeeping(
             store=store,
@@ -225,22 +224,22 @@ class ShieldTx(Declarations):
             ),
             barriers=[
                 store,
-                *(SqlPurgeStore(engine, tables(schema)) for engine, schema in elsewhere),
+                *(SqlRetentionStore(engine, tables(schema)) for engine, schema in elsewhere),
             ],
         )
 
-    def overview(self) -> SqlOverview:
+    def overview(self) -> SqlStatus:
         """Build the reader of how this service stands."""
-        return SqlOverview(self.engine, self.tables)
+        return SqlStatus(self.engine, self.tables)
 
     def inbox_store(self) -> SqlInboxStore:
         """Build the consumer's side of the inbox table."""
         most = self.settings.consumer_batch_bytes
         return SqlInboxStore(self.engine, self.tables, batch_bytes=most)
 
-    def limits(self) -> SqlLimits:
+    def limits(self) -> SqlLimitStatus:
         """Build the reader of what is at its limit."""
-        return SqlLimits(self.engine, self.tables)
+        return SqlLimitStatus(self.engine, self.tables)
 
     def trace_store(self) -> SqlTraceStore:
         """Build what keeps the trace, and tells what the tables know of an event."""
@@ -254,9 +253,9 @@ class ShieldTx(Declarations):
         """Build what discards the rows of this service that will never be handled."""
         return SqlDiscards(self.engine, self.tables)
 
-    def half_desk(self) -> SqlHalfDesk:
+    def half_desk(self) -> SqlHalfMessageAdmin:
         """Build what shows half messages to a person, and ends them in the person's name."""
-        return SqlHalfDesk(
+        return SqlHalfMessageAdmin(
             self.engine,
             self.tables,
             barrier_of=self.halves.barrier_to_ask,

@@ -11,7 +11,7 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
 from shieldtx.scheduling.worker import Tick, Worker
-from shieldtx.store.limits import one_schema_two_sources
+from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def relay_worker(app: ShieldTx) -> Worker:
 
 def _warn_of_other_sources(app: ShieldTx) -> None:
     for source, count in app.limits().other_sources(app.settings.source).items():
-        log.warning("%s", one_schema_two_sources(count, source, app.settings.source))
+        log.warning("%s", warning_of_shared_schema(count, source, app.settings.source))
 
 
 def _half_message_ticks(

@@ -27,7 +27,7 @@ from shieldtx.settings import environment
 from shieldtx.store.connections import Pooler
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.migrations import schema_name
-from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS
+from shieldtx.store.schema import DEFAULT_SHARDS, MAX_SHARDS
 
 _LONGEST = timedelta(days=36_525)
 """What locks, databases and calendars can still count."""
@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     shards: int | None = Field(
         default=None,
         ge=1,
-        le=MOST_SHARDS,
+        le=MAX_SHARDS,
         description=f"number of shards of new tables (unset: {DEFAULT_SHARDS}); "
         "existing tables have their own number, and another one here is an error",
     )

@@ -24,7 +24,7 @@ class SqlBarrier:
     def __init__(self, engine: Engine, tables: Tables, *, patience: timedelta) -> None:
         """Wait for a local transaction in flight for `patience` at most."""
         self._dialect = dialect_of(engine.dialect)
-        self._engine = engine.execution_options(isolation_level=self._dialect.patient_isolation)
+        self._engine = engine.execution_options(isolation_level=self._dialect.engine_isolation)
         self._autocommit = autocommit_engine(engine)
         self._tables = tables
         self._patience = patience
@@ -64,7 +64,7 @@ class SqlBarrier:
                 return ended
             with (
                 self._engine.begin() as connection,
-                d.waiting_at_most(connection, self._patience),
+                d.lock_timeout(connection, self._patience),
             ):
                 if connection.scalar(sql.close(t, d, event_id)) is not None:
                     return LocalOutcome.ROLLBACK

@@ -70,7 +70,7 @@ class BlockedRows:
         self._dialect = dialect
         self._clock = clock
         self._leased = sql.leased(tables, dialect)
-        self._held_shards = sql.held_shards(tables, dialect)
+        self._blocked_shards = sql.shards_with_blocked_keys(tables, dialect)
         self._bounds = bounds(tables, dialect)
         self._block_part = sql.block(tables, dialect)
         self._holders = sql.holders(tables)
@@ -134,7 +134,7 @@ class BlockedRows:
     def _make_steps(self, relay: str, claim_took: float, *, is_look: bool) -> int:
         ends = self._clock() + BUDGET_S
         with self._engine.begin() as connection:
-            shards = connection.scalars(self._held_shards, sql.of_relay(relay)).all()
+            shards = connection.scalars(self._blocked_shards, sql.of_relay(relay)).all()
         if not shards:
             self._freed.clear()
             self._known.clear()

@@ -17,6 +17,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.errors import IllegalTransition
 from shieldtx.ports import ReceivedRecord
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
@@ -190,7 +191,7 @@ class SqlDeadLetters:
             "reason": letter.reason,
         }
         connection.execute(
-            sql.audit(
+            audit.record(
                 self._tables,
                 self._dialect,
                 who=who,

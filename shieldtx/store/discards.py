@@ -16,6 +16,7 @@ from shieldtx.domain.events import storable
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, Status
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as letters_sql
 from shieldtx.store.statements import discards as sql
 from shieldtx.store.statements.discards import PARKED
@@ -76,7 +77,7 @@ class SqlDiscards:
             "discard_reason": storable(why),
             "consequence": consequence_of(row),
         }
-        note = letters_sql.audit(
+        note = audit.record(
             self._tables,
             self._dialect,
             who=who,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache, partial
 from operator import itemgetter
 from uuid import UUID, uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
-from shieldtx.store.dialects import autocommit_engine, dialect_of
-from shieldtx.store.half_ends import HalfEnds
+from shieldtx.store.dialects import Dialect, autocommit_engine, dialect_of
 from shieldtx.store.outbox_writer import refusal_of
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import half_message_checks
@@ -24,7 +24,7 @@ from shieldtx.store.tables import Tables
 _CHECKS, _REASON = ENVELOPE_WIDTH, ENVELOPE_WIDTH + 1
 
 
-class SqlHalfStore:
+class SqlHalfMessageStore:
     """Prepares, checks and ends half messages in transactions of its own (the port HalfStore)."""
 
     def __init__(
@@ -37,7 +37,7 @@ class SqlHalfStore:
         self._dialect = d = dialect_of(engine.dialect)
         self._shards = ShardCount(tables, setting=shards)
         self._plan = plan
-        self._ends = HalfEnds(tables, d)
+        self._outcomes = HalfMessageOutcomes(tables, d)
         # A statement costs more to build than to run.
         self._insert = sql.insert(tables, d, plan)
         self._end_alone = {
@@ -47,9 +47,9 @@ class SqlHalfStore:
         self._types_due = half_message_checks.types_due(tables, d, plan)
         self._due = half_message_checks.due(tables, d, plan)
         self._begin = half_message_checks.begin(tables, d, plan)
-        self._held = half_message_checks.held(tables, d)
+        self._lock_checks = half_message_checks.lock_checks(tables, d)
         self._note = half_message_checks.note(tables)
-        self._give_back = half_message_checks.give_back(tables, d)
+        self._release = half_message_checks.release(tables, d)
         self._park = sql.park(tables, d)
 
     def prepare(self, messages: Sequence[Preparation]) -> None:
@@ -74,9 +74,9 @@ class SqlHalfStore:
         if len(event_ids) == 1 and self._is_ended_alone(event_ids[0], outcome):
             return {event_ids[0]: OutboxStatus.HALF}
         with self._engine.begin() as connection:
-            before = self._ends.locked(connection, event_ids)
+            before = self._outcomes.lock(connection, event_ids)
             half = [i for i in dict.fromkeys(event_ids) if before.get(i) is OutboxStatus.HALF]
-            self._ends.end(connection, half, OutboxStatus.HALF, outcome)
+            self._outcomes.write(connection, half, OutboxStatus.HALF, outcome)
         return before
 
     def _is_ended_alone(self, event_id: UUID, outcome: LocalOutcome) -> bool:
@@ -125,18 +125,18 @@ class SqlHalfStore:
         with self._engine.begin() as connection:
             ids = half_message_checks.parameters(token, list(said))
             # In the order of their ids, which is that of their preparation.
-            held = connection.scalars(self._held, ids).all()
+            locked = connection.scalars(self._lock_checks, ids).all()
             for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
-                ended = [event_id for event_id in held if said[event_id].outcome is outcome]
-                self._ends.end(connection, ended, OutboxStatus.HALF, outcome)
+                ended = [event_id for event_id in locked if said[event_id].outcome is outcome]
+                self._outcomes.write(connection, ended, OutboxStatus.HALF, outcome)
             unknown = [
                 half_message_checks.note_parameters(token, event_id, reason=said[event_id].reason)
-                for event_id in held
+                for event_id in locked
                 if said[event_id].outcome is LocalOutcome.UNKNOWN
             ]
             if unknown:
                 connection.execute(self._note, unknown)
-        return set(held)
+        return set(locked)
 
     def give_back(self, token: UUID, unmade: Sequence[DueCheck]) -> None:
         """Let checks that were not made be due at once."""
@@ -144,8 +144,8 @@ class SqlHalfStore:
             return
         parameters = half_message_checks.parameters(token, [check.envelope.id for check in unmade])
         with self._engine.begin() as connection:
-            connection.execute(self._held, parameters).all()
-            connection.execute(self._give_back, parameters)
+            connection.execute(self._lock_checks, parameters).all()
+            connection.execute(self._release, parameters)
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
         """Settle messages as UNRESOLVED whose checks or time are used up."""
@@ -159,6 +159,36 @@ class SqlHalfStore:
             if parked:
                 connection.execute(self._park, parked)
         return [envelope_of(row) for row in rows]
+
+
+class HalfMessageOutcomes:
+    """Locks half messages and writes their outcomes, in a transaction of the caller."""
+
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        self._tables = tables
+        self._dialect = dialect
+        # One a source: a statement costs more to build than to run.
+        self._commit = cache(partial(sql.commit, tables, dialect))
+        self._discard = cache(partial(sql.discard, tables, dialect))
+
+    def lock(self, connection: Connection, event_ids: Sequence[UUID]) -> dict[UUID, OutboxStatus]:
+        """Lock messages and return their statuses; unknown ones are left out."""
+        statement = sql.locked(self._tables, self._dialect, event_ids)
+        return {row[0]: OutboxStatus(row[1]) for row in connection.execute(statement)}
+
+    def write(
+        self,
+        connection: Connection,
+        event_ids: Sequence[UUID],
+        source: OutboxStatus,
+        outcome: LocalOutcome,
+    ) -> None:
+        """Move locked messages from the status `source` to their outcome, in this order."""
+        if not event_ids:
+            return
+        build = self._commit if outcome is LocalOutcome.COMMIT else self._discard
+        each = [sql.end_parameters(self._dialect, event_id) for event_id in event_ids]
+        connection.execute(build(source), each)
 
 
 def _asked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:

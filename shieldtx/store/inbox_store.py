@@ -15,11 +15,17 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
-from shieldtx.store.dialects import SINCE, autocommit_engine, dialect_of
-from shieldtx.store.guarded_session import check_intact, commits_refused, hold, lend, settle
+from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
+from shieldtx.store.guarded_session import (
+    check_intact,
+    commits_refused,
+    guarded_session,
+    lock_rows,
+    settle,
+)
 from shieldtx.store.halving import receive_in_halves
-from shieldtx.store.inbox_receiver import Reception
-from shieldtx.store.statements import compensation
+from shieldtx.store.inbox_receiver import InboxReceiver
+from shieldtx.store.statements import compensation, inbox_unfinished
 from shieldtx.store.statements import inbox as sql
 from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of, values_of
 from shieldtx.store.tables import Tables
@@ -38,14 +44,14 @@ class SqlInboxStore:
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._autocommit = autocommit_engine(engine)
-        self._reception = Reception(tables, self._dialect)
+        self._receiver = InboxReceiver(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
-        self._due = sql.due(tables, self._dialect)
-        self._pending = sql.pending(tables, self._dialect)
-        self._unhandled = sql.unhandled(tables, self._dialect)
+        self._due = inbox_unfinished.due(tables, self._dialect)
+        self._pending = inbox_unfinished.pending(tables, self._dialect)
+        self._unhandled = inbox_unfinished.unhandled(tables, self._dialect)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
-        self._held = sql.held(tables, self._dialect)
-        self._all_held = sql.all_held(tables, self._dialect)
+        self._lock_row = sql.lock_row(tables, self._dialect)
+        self._lock_batch = sql.lock_batch(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
         self._compensated = sql.compensated(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
@@ -59,20 +65,20 @@ class SqlInboxStore:
 
         def at_once(arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
             with self._engine.begin() as connection:
-                return self._reception.receive(connection, group, arrivals, parked)
+                return self._receiver.receive(connection, group, arrivals, parked)
 
         return receive_in_halves(at_once, arrivals, parked)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is, of the types that the worker handles."""
-        parameters = sql.group_parameters(group, handled, limit, self._batch_bytes)
+        parameters = inbox_unfinished.group_parameters(group, handled, limit, self._batch_bytes)
         with self._autocommit.begin() as connection:
             rows = connection.execute(self._due, parameters)
             return [envelope_of(row) for row in rows]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
         """Count the unfinished rows of these types by where they came from."""
-        parameters = sql.group_parameters(group, handled)
+        parameters = inbox_unfinished.group_parameters(group, handled)
         with self._autocommit.begin() as connection:
             rows = connection.execute(self._pending, parameters).all()
         return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
@@ -81,7 +87,7 @@ class SqlInboxStore:
         self, group: str, *, handled: Handled, limit: int
     ) -> Mapping[tuple[str, TxKind], int]:
         """Count the unfinished rows of all other types."""
-        parameters = sql.group_parameters(group, handled, limit)
+        parameters = inbox_unfinished.group_parameters(group, handled, limit)
         with self._autocommit.begin() as connection:
             rows = connection.execute(self._unhandled, parameters).all()
         return {(event_type, TxKind(kind)): rows for event_type, kind, rows in rows}
@@ -112,10 +118,10 @@ class SqlInboxStore:
         parameters = sql.attempt_parameters(
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
-        with lend(self._engine, "handler") as (session, connection):
+        with guarded_session(self._engine, "handler") as (session, connection):
             # First of all: who takes the row over has to wait for the end of this.
-            held = hold(connection, self._held, parameters)
-            if held.rows != 1:
+            locked = lock_rows(connection, self._lock_row, parameters)
+            if locked.number != 1:
                 raise LeaseLost(
                     f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
                     f"attempt {attempt.number} began; raise the handler's lease if this is frequent"
@@ -123,25 +129,25 @@ class SqlInboxStore:
             with commits_refused(session):
                 yield session
             if (compensated := session.info.get(_COMPENSATED)) is None:
-                settle(session, held, self._processed, parameters)
+                settle(session, locked, self._processed, parameters)
             else:
-                settle(session, held, self._compensated, parameters | compensated)
+                settle(session, locked, self._compensated, parameters | compensated)
 
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
         parameters = self._of_batch(attempts)
-        with lend(self._engine, "handler") as (session, connection):
-            held = hold(connection, self._all_held, parameters)
-            if held.rows != len(attempts):
+        with guarded_session(self._engine, "handler") as (session, connection):
+            locked = lock_rows(connection, self._lock_batch, parameters)
+            if locked.number != len(attempts):
                 raise LeaseLost(
-                    f"{len(attempts) - held.rows} of {len(attempts)} events of group "
+                    f"{len(attempts) - locked.number} of {len(attempts)} events of group "
                     f"{attempts[0].group!r} were taken over before their attempt began; raise the "
                     "handlers' leases if this is frequent"
                 )
             with commits_refused(session):
                 yield session
-            settle(session, held, self._all_processed, parameters)
+            settle(session, locked, self._all_processed, parameters)
 
     def clear(self, session: Session) -> None:
         """Make the session of an effect as new for the next handler; nothing in it is undone."""
@@ -205,7 +211,7 @@ class SqlInboxStore:
         connection = session.connection()
         if own:
             # The lock on the row is a shared one.
-            self._dialect.compensate_alone(connection, attempt.group, rollback.causation_id)
+            self._dialect.lock_compensation(connection, attempt.group, rollback.causation_id)
         statement = (
             compensation.own_original(t, rollback.causation_id, rollback.causation_source)
             if own
@@ -229,7 +235,7 @@ class SqlInboxStore:
         """Have the rollback's row name its original and this moment when it is settled."""
         if (original := attempt.envelope.causation_id) is not None:
             since = session.connection().scalar(select(self._dialect.now()))
-            session.info[_COMPENSATED] = {sql.COMPENSATED: original, SINCE: since}
+            session.info[_COMPENSATED] = {sql.COMPENSATED: original, LOCKED_AT: since}
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
         """Leave the tombstone of an event whose rollback came first."""

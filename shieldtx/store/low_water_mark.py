@@ -51,7 +51,7 @@ class _Candidate:
     since: float
 
 
-class LowWater:
+class LowWaterMark:
     """Keeps the mark of one relay."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -13,7 +13,7 @@ from shieldtx.errors import EventRefused, TransactionRefused
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Change, Named
 from shieldtx.store.admission import admit
-from shieldtx.store.delayed_events import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.dialects import dialect_named, dialect_of, is_known
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import backlog
@@ -77,7 +77,7 @@ class SqlOutboxWriter:
 
     def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
         """Discard a delayed event that is not due yet; `who` is kept in the audit."""
-        return SqlDelayedStore(self._tables).cancel(connection, event, who=who)
+        return SqlDelayedEventStore(self._tables).cancel(connection, event, who=who)
 
 
 def refusal_of(error: IntegrityError, envelopes: Sequence[Envelope]) -> EventRefused | None:

@@ -63,7 +63,7 @@ class StoredRun:
     """Now."""
 
 
-class SqlReconcileRuns:
+class SqlReconciliationRuns:
     """Keeps the runs of one configuration, in the database of its first service."""
 
     def __init__(self, engine: Engine, tables: Tables, *, scope: str) -> None:

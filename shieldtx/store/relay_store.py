@@ -18,8 +18,8 @@ from shieldtx.errors import LocalRollbackFailed
 from shieldtx.ports import BATCH_BYTES, Claim, Claimed, Settlement
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.dialects import autocommit_engine, dialect_of
-from shieldtx.store.guarded_session import commits_refused, hold, lend, settle
-from shieldtx.store.low_water_mark import LowWater
+from shieldtx.store.guarded_session import commits_refused, guarded_session, lock_rows, settle
+from shieldtx.store.low_water_mark import LowWaterMark
 from shieldtx.store.statements import claim, delayed_events, shard_leases
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.statements.blocked import Key
@@ -61,7 +61,7 @@ class SqlRelayStore:
         self._dialect = dialect_of(engine.dialect)
         self._autocommit = autocommit_engine(engine)
         self._clock = clock
-        self._low_water = LowWater(clock)
+        self._low_water = LowWaterMark(clock)
         self._blocked = BlockedRows(engine, tables, self._dialect, clock, source=source)
         self._claim_took = 0.0
         # Run for each batch, and therefore built once.
@@ -156,7 +156,7 @@ class SqlRelayStore:
         t, d = self._tables, self._dialect
         with self._engine.begin() as connection:
             # Apart, so that the second statement sees what a claim did that the first waited for.
-            shards = connection.scalars(shard_leases.held(t, relay=relay)).all()
+            shards = connection.scalars(shard_leases.owned(t, relay=relay)).all()
             withdrawn = connection.execute(sql.withdraw(t, d, shards)).rowcount
             connection.execute(shard_leases.hand_over(t, relay=relay, to=renamed))
             # Under its new name it announces itself with the next renewal.
@@ -236,15 +236,15 @@ class SqlRelayStore:
         """Settle a row as FAILED together with its local rollback."""
         t, d = self._tables, self._dialect
         statement = sql.failed(t, d, token, event_id, reason=reason)
-        with lend(self._engine, "local rollback") as (session, connection):
-            held = hold(connection, sql.held(t, d, token, event_id), {})
-            if held.rows != 1:
+        with guarded_session(self._engine, "local rollback") as (session, connection):
+            locked = lock_rows(connection, sql.lock_row(t, d, token, event_id), {})
+            if locked.number != 1:
                 return False
             try:
                 if local_rollback is not None:
                     with commits_refused(session):
                         local_rollback(session)
-                settle(session, held, statement, {})
+                settle(session, locked, statement, {})
                 # Here, because constraints and hooks may wait for the COMMIT to object.
                 session.commit()
             except Exception as error:

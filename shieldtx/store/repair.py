@@ -21,10 +21,10 @@ from shieldtx.outbox.outbox import rollback_of
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import repair as sql
-from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.statements.repair import InboxKey
 from shieldtx.store.tables import Tables
@@ -61,7 +61,7 @@ class _Batch:
         self.ready = wanted
 
 
-class SqlRepairs:
+class SqlRepairStore:
     """Repairs rows of one service, whose name is `source` (the port RepairStore)."""
 
     def __init__(self, engine: Engine, tables: Tables, *, source: str) -> None:
@@ -192,7 +192,7 @@ class SqlRepairs:
             events[seen.group or _OUTBOX].append(str(seen.event_id))
         detail = {"verdict": note.verdict, "action": action, "events": events}
         connection.execute(
-            audit(
+            audit.record(
                 self._tables,
                 self._dialect,
                 who=note.who,

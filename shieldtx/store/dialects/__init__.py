@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects.postgresql import PostgresDialect
-from shieldtx.store.dialects.protocol import SINCE, TRANSACTION, Dialect
+from shieldtx.store.dialects.protocol import LOCKED_AT, TRANSACTION, Dialect
 from shieldtx.store.dialects.sqlite import SqliteDialect
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "dialect_named",
     "autocommit_engine",
     "AUTOCOMMIT_ISOLATION",
-    "SINCE",
+    "LOCKED_AT",
     "TRANSACTION",
 ]
 

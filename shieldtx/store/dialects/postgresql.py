@@ -87,7 +87,7 @@ class PostgresDialect(Dialect):
     has_addresses = True
     has_sequences = True
     migrates_online = True
-    patient_isolation = "READ COMMITTED"
+    engine_isolation = "READ COMMITTED"
     # In AUTOCOMMIT a statement would run at the server's default level, which may be another.
     autocommit_isolation = "READ COMMITTED"
     snapshot_isolation = "REPEATABLE READ"
@@ -103,7 +103,7 @@ class PostgresDialect(Dialect):
     def seconds_until(self, when: ColumnElement[Any]) -> ColumnElement[float]:
         return cast(func.extract("epoch", when - self.now()), Float)
 
-    def among(
+    def is_in(
         self, column: ColumnElement[Any], values: Sequence[Any], type_: TypeEngine[Any]
     ) -> ColumnElement[bool]:
         array = bindparam(None, list(values), type_=ARRAY(type_), unique=True)
@@ -113,13 +113,13 @@ class PostgresDialect(Dialect):
         # As an array, the query is run once and before all else.
         return column == any_(func.array(rows.scalar_subquery()))
 
-    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    def is_in_parameter(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         return column == any_(bindparam(name, type_=ArrayText(column.type)))
 
-    def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    def has_address_in(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         return column == any_(bindparam(name, type_=ArrayText(RowAddress())))
 
-    def texts(self, name: str) -> FromClause:
+    def text_rows(self, name: str) -> FromClause:
         listed = func.unnest(bindparam(name, type_=ArrayText(Text())))
         return listed.table_valued(sqla_column("value", Text())).render_derived()
 
@@ -159,17 +159,19 @@ class PostgresDialect(Dialect):
         right = matching.limit(limit).lateral()
         return left.join(right, true()), right
 
-    def beside(self, left: FromClause, first: Select[Any]) -> tuple[FromClause, ColumnElement[Any]]:
+    def look_up(
+        self, left: FromClause, first: Select[Any]
+    ) -> tuple[FromClause, ColumnElement[Any]]:
         # A join: the server looks up equal rows of `left` once (Memoize), where a scalar subquery
         # would be run for each.
         right = first.lateral()
         [value] = right.c
         return left.outerjoin(right, true()), value
 
-    def estimate_by(self, column: Column[Any]) -> TextClause | None:
+    def estimated_counts(self, column: Column[Any]) -> TextClause | None:
         return _ESTIMATE.bindparams(table=column.table.fullname, column=column.name)
 
-    def made_for(self, outbox: Table, shard: Table) -> TextClause:
+    def shard_count(self, outbox: Table, shard: Table) -> TextClause:
         # The constraint that refuses rows of other shards holds the number; reading it needs no
         # privilege.
         return _MADE_FOR.bindparams(table=outbox.fullname)
@@ -180,7 +182,7 @@ class PostgresDialect(Dialect):
     def upsert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
 
-    def insert_many_new(
+    def insert_new_rows(
         self,
         table: Table,
         columns: Sequence[Column[Any]],
@@ -200,11 +202,11 @@ class PostgresDialect(Dialect):
             select(*(brought.c[column.name] for column in columns), *others.values()),
         )
 
-    def many(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> dict[str, Any]:
+    def rows_parameters(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> dict[str, Any]:
         return {f"all_{name}": values for name, values in columns.items()} | same
 
-    def many_unnumbered(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        return self.many(columns)
+    def unnumbered_rows_parameters(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        return self.rows_parameters(columns)
 
     def next_in_sequence(self) -> dict[str, Any]:
         return {}
@@ -213,10 +215,10 @@ class PostgresDialect(Dialect):
         # As in an INSERT, the database counts.
         return literal_column("DEFAULT", BigInteger())
 
-    def drawn_number(self) -> dict[str, Any]:
+    def next_number_parameters(self) -> dict[str, Any]:
         return {}
 
-    def held(self, table: Table, condition: ColumnElement[bool]) -> Select[Any]:
+    def lock_rows(self, table: Table, condition: ColumnElement[bool]) -> Select[Any]:
         rows = select(table.c.event_id).where(condition).with_for_update(key_share=True)
         transaction = cast(func.pg_current_xact_id(), Text)
         return select(func.count(), self.now(), transaction).select_from(rows.cte("held"))
@@ -225,10 +227,10 @@ class PostgresDialect(Dialect):
         current = cast(func.pg_current_xact_id_if_assigned(), Text)
         return current == bindparam(name, type_=Text())
 
-    def begin_loan(self, connection: Connection) -> None:
+    def mark_transaction(self, connection: Connection) -> None:
         """Do nothing: the id of the transaction tells whether it has ended."""
 
-    def end_loan(self, connection: Connection) -> bool:
+    def is_marked_transaction(self, connection: Connection) -> bool:
         return True
 
     def has_ended(self, connection: Connection) -> bool:
@@ -246,17 +248,17 @@ class PostgresDialect(Dialect):
     def is_autocommit(self, connection: Connection) -> bool:
         return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
-    def migrates_alone(self, connection: Connection, schema: str | None) -> bool:
+    def try_migration_lock(self, connection: Connection, schema: str | None) -> bool:
         name = schema or connection.scalar(select(func.current_schema()))
         key = _lock_key(f"shieldtx migrates {name}")
         return bool(connection.scalar(select(func.pg_try_advisory_xact_lock(key))))
 
-    def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
+    def lock_compensation(self, connection: Connection, group: str, event_id: UUID) -> None:
         key = _lock_key(f"shieldtx group {group} compensates {event_id}")
         connection.execute(select(func.pg_advisory_xact_lock(key)))
 
     @contextmanager
-    def waiting_at_most(self, connection: Connection, patience: timedelta) -> Iterator[None]:
+    def lock_timeout(self, connection: Connection, patience: timedelta) -> Iterator[None]:
         milliseconds = max(1, int(patience.total_seconds() * 1000))
         connection.execute(select(func.set_config("lock_timeout", f"{milliseconds}ms", True)))  # noqa: FBT003  PostgreSQL's signature
         yield
@@ -267,7 +269,7 @@ class PostgresDialect(Dialect):
             arguments["prepare_threshold"] = None
         else:
             arguments["options"] = libpq.session_options(url, idle=idle)
-        return {"connect_args": arguments, "isolation_level": self.patient_isolation}
+        return {"connect_args": arguments, "isolation_level": self.engine_isolation}
 
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         milliseconds = int(idle.total_seconds() * 1000)
@@ -275,7 +277,7 @@ class PostgresDialect(Dialect):
             f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
         )
 
-    def is_useless(self, error: BaseException) -> bool:
+    def needs_another_connection(self, error: BaseException) -> bool:
         # The server takes no writes (a former primary), is shutting down, or refuses the role.
         state = getattr(error, "sqlstate", None) or ""
         return state == _READ_ONLY or state.startswith((_OPERATOR_INTERVENTION, _NOT_AUTHORISED))

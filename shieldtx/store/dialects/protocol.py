@@ -23,9 +23,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
-SINCE: Final = "held_since"
+LOCKED_AT: Final = "locked_at"
 TRANSACTION: Final = "in_transaction"
-"""Parameters of a statement that settles rows which were locked by `held`."""
+"""Parameters of a statement that settles rows which were locked by `lock_rows`."""
 
 UpsertInsert: TypeAlias = postgresql.Insert | sqlite.Insert
 """An INSERT that knows ON CONFLICT."""
@@ -51,7 +51,7 @@ class Dialect(Protocol):
     migrates_online: bool
     """Large tables can be changed while others write to them."""
 
-    patient_isolation: str
+    engine_isolation: str
     """The level at which a transaction sees what others committed while it waited for a lock."""
     autocommit_isolation: str
     """The level of a statement that is a transaction by itself."""
@@ -71,7 +71,7 @@ class Dialect(Protocol):
 
     # Lists: values or parameters of any length, with which the statement's text stays the same.
 
-    def among(
+    def is_in(
         self, column: ColumnElement[Any], values: Sequence[Any], type_: TypeEngine[Any]
     ) -> ColumnElement[bool]:
         """Test membership in a list of values."""
@@ -79,16 +79,16 @@ class Dialect(Protocol):
     def is_in_rows(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
         """Test membership in the rows of a query."""
 
-    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    def is_in_parameter(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Test membership in the list that a statement is run with as its parameter `name`."""
 
-    def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    def has_address_in(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Test whether an address is in the list that is the parameter `name`.
 
         False for every row of a database without addresses.
         """
 
-    def texts(self, name: str) -> FromClause:
+    def text_rows(self, name: str) -> FromClause:
         """Return the list that a statement is run with as its parameter `name`, as rows `value`."""
 
     # Rows and what a claim sees around them.
@@ -118,19 +118,21 @@ class Dialect(Protocol):
         A database without LATERAL joins all of them. Returns the join and the right side of it.
         """
 
-    def beside(self, left: FromClause, first: Select[Any]) -> tuple[FromClause, ColumnElement[Any]]:
+    def look_up(
+        self, left: FromClause, first: Select[Any]
+    ) -> tuple[FromClause, ColumnElement[Any]]:
         """Look up one value for each row of `left`; `first` selects it, or no row for NULL.
 
         Returns what to select from, and the value.
         """
 
-    def estimate_by(self, column: Column[Any]) -> TextClause | None:
+    def estimated_counts(self, column: Column[Any]) -> TextClause | None:
         """Return a SELECT of values of a column and how many rows the last ANALYZE saw of each.
 
         None where the database has no such statistics.
         """
 
-    def made_for(self, outbox: Table, shard: Table) -> Select[Any] | TextClause:
+    def shard_count(self, outbox: Table, shard: Table) -> Select[Any] | TextClause:
         """Return a SELECT of the number of shards; NULL or 0: unknown."""
 
     # INSERT and UPDATE.
@@ -141,24 +143,24 @@ class Dialect(Protocol):
     def upsert(self, table: Table) -> UpsertInsert:
         """Return an INSERT to which ON CONFLICT ... DO UPDATE can be added."""
 
-    def insert_many_new(
+    def insert_new_rows(
         self,
         table: Table,
         columns: Sequence[Column[Any]],
         more: Mapping[str, TypeEngine[Any]],
         computed: Callable[[Any], Mapping[str, Any]],
     ) -> UpsertInsert:
-        """Return an `insert_new` of as many rows as `many` is given.
+        """Return an `insert_new` of as many rows as `rows_parameters` is given.
 
         The rows bring `columns` and `more`; of what they bring, the others are `computed`.
         """
 
-    def many(
+    def rows_parameters(
         self, columns: Mapping[str, Sequence[Any]], **same: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the parameters of an `insert_many_new`; `same` are those of every row."""
+        """Return the parameters of an `insert_new_rows`; `same` are those of every row."""
 
-    def many_unnumbered(
+    def unnumbered_rows_parameters(
         self, columns: Mapping[str, Sequence[Any]]
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the same for a table without a column `seq`."""
@@ -169,12 +171,12 @@ class Dialect(Protocol):
     def next_number(self) -> ColumnElement[int]:
         """Return the value of `seq` in an UPDATE of one row that numbers it as an INSERT does."""
 
-    def drawn_number(self) -> dict[str, Any]:
+    def next_number_parameters(self) -> dict[str, Any]:
         """Return the parameters of an UPDATE of one row with `next_number`."""
 
     # A transaction in which a user's function runs.
 
-    def held(
+    def lock_rows(
         self, table: Table, condition: ColumnElement[bool]
     ) -> Select[Any] | ReturningUpdate[Any]:
         """Return a statement that locks rows as an UPDATE does.
@@ -185,11 +187,11 @@ class Dialect(Protocol):
     def is_transaction(self, name: str) -> ColumnElement[bool]:
         """Test whether the transaction is the one whose id is the parameter `name`."""
 
-    def begin_loan(self, connection: Connection) -> None:
+    def mark_transaction(self, connection: Connection) -> None:
         """Mark the transaction, where it has no id to know it by."""
 
-    def end_loan(self, connection: Connection) -> bool:
-        """Return whether the transaction is still that of `begin_loan`.
+    def is_marked_transaction(self, connection: Connection) -> bool:
+        """Return whether the transaction is still that of `mark_transaction`.
 
         True where `is_transaction` gives the answer.
         """
@@ -208,16 +210,16 @@ class Dialect(Protocol):
 
     # Locks beyond those of rows.
 
-    def migrates_alone(self, connection: Connection, schema: str | None) -> bool:
+    def try_migration_lock(self, connection: Connection, schema: str | None) -> bool:
         """Keep other migrations of the same tables out until this transaction ends.
 
         Returns False where another one runs.
         """
 
-    def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
+    def lock_compensation(self, connection: Connection, group: str, event_id: UUID) -> None:
         """Keep the group's other compensations of an event out until this transaction ends."""
 
-    def waiting_at_most(
+    def lock_timeout(
         self, connection: Connection, patience: timedelta
     ) -> AbstractContextManager[None]:
         """Wait for locks no longer than that, at least inside the block."""
@@ -234,7 +236,7 @@ class Dialect(Protocol):
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         """Have the server end this transaction when its client has been silent for `idle`."""
 
-    def is_useless(self, error: BaseException) -> bool:
+    def needs_another_connection(self, error: BaseException) -> bool:
         """Whether an error means that another connection may do better than this one."""
 
     def is_lock_timeout(self, error: DBAPIError) -> bool:

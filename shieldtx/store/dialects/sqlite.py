@@ -58,7 +58,7 @@ class SqliteDialect(Dialect):
     has_addresses = False
     has_sequences = False
     migrates_online = False
-    patient_isolation = "SERIALIZABLE"
+    engine_isolation = "SERIALIZABLE"
     autocommit_isolation = "AUTOCOMMIT"
     snapshot_isolation = "SERIALIZABLE"
 
@@ -79,7 +79,7 @@ class SqliteDialect(Dialect):
         days = func.julianday(when) - func.julianday(self.now())
         return cast(days * 86400.0, Float)
 
-    def among(
+    def is_in(
         self,
         column: ColumnElement[Any],
         values: Sequence[Any],
@@ -90,14 +90,14 @@ class SqliteDialect(Dialect):
     def is_in_rows(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
         return column.in_(rows)
 
-    def is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    def is_in_parameter(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         return column.in_(bindparam(name, expanding=True, type_=column.type))
 
-    def is_among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    def has_address_in(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         # Rows have no addresses here.
         return and_(column == bindparam(name), false())
 
-    def texts(self, name: str) -> FromClause:
+    def text_rows(self, name: str) -> FromClause:
         return func.json_each(bindparam(name, type_=JSON())).table_valued(
             sqla_column("value", Text())
         )
@@ -127,13 +127,15 @@ class SqliteDialect(Dialect):
         right = rows.subquery()
         return left.join(right, right.c[column] == left.c[column]), right
 
-    def beside(self, left: FromClause, first: Select[Any]) -> tuple[FromClause, ColumnElement[Any]]:
+    def look_up(
+        self, left: FromClause, first: Select[Any]
+    ) -> tuple[FromClause, ColumnElement[Any]]:
         return left, first.scalar_subquery()
 
-    def estimate_by(self, column: Column[Any]) -> TextClause | None:
+    def estimated_counts(self, column: Column[Any]) -> TextClause | None:
         return None
 
-    def made_for(self, outbox: Table, shard: Table) -> Select[Any]:
+    def shard_count(self, outbox: Table, shard: Table) -> Select[Any]:
         return select(func.count()).select_from(shard)
 
     def insert_new(self, table: Table) -> sqlite.Insert:
@@ -142,7 +144,7 @@ class SqliteDialect(Dialect):
     def upsert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)
 
-    def insert_many_new(
+    def insert_new_rows(
         self,
         table: Table,
         columns: Sequence[Column[Any]],
@@ -152,13 +154,17 @@ class SqliteDialect(Dialect):
         brought = {name: bindparam(name, type_=type_) for name, type_ in more.items()}
         return self.insert_new(table).values(dict(computed(brought)))
 
-    def many(self, columns: Mapping[str, Sequence[Any]], **same: Any) -> list[dict[str, Any]]:
+    def rows_parameters(
+        self, columns: Mapping[str, Sequence[Any]], **same: Any
+    ) -> list[dict[str, Any]]:
         rows = zip(*columns.values(), strict=True)
         return [
             dict(zip(columns, row, strict=True)) | self.next_in_sequence() | same for row in rows
         ]
 
-    def many_unnumbered(self, columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    def unnumbered_rows_parameters(
+        self, columns: Mapping[str, Sequence[Any]]
+    ) -> list[dict[str, Any]]:
         rows = zip(*columns.values(), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
@@ -167,12 +173,12 @@ class SqliteDialect(Dialect):
         return {"seq": next(self._numbers)}
 
     def next_number(self) -> ColumnElement[int]:
-        return bindparam("drawn_number", type_=Integer())
+        return bindparam("next_number", type_=Integer())
 
-    def drawn_number(self) -> dict[str, Any]:
-        return {"drawn_number": next(self._numbers)}
+    def next_number_parameters(self) -> dict[str, Any]:
+        return {"next_number": next(self._numbers)}
 
-    def held(self, table: Table, condition: ColumnElement[bool]) -> ReturningUpdate[Any]:
+    def lock_rows(self, table: Table, condition: ColumnElement[bool]) -> ReturningUpdate[Any]:
         # Any UPDATE takes the write lock.
         statement = update(table).where(condition).values(lease_token=table.c.lease_token)
         return statement.returning(literal(1), self.now(), literal(""))
@@ -180,11 +186,11 @@ class SqliteDialect(Dialect):
     def is_transaction(self, name: str) -> ColumnElement[bool]:
         return bindparam(name, type_=Text()) == ""
 
-    def begin_loan(self, connection: Connection) -> None:
+    def mark_transaction(self, connection: Connection) -> None:
         # A savepoint ends with its transaction.
         connection.exec_driver_sql(f"SAVEPOINT {_LOAN}")
 
-    def end_loan(self, connection: Connection) -> bool:
+    def is_marked_transaction(self, connection: Connection) -> bool:
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_LOAN}")
         except DBAPIError:
@@ -208,17 +214,17 @@ class SqliteDialect(Dialect):
         by_itself = by_itself or getattr(driver, "isolation_level", "") is None
         return by_itself and not getattr(driver, "in_transaction", False)
 
-    def migrates_alone(self, connection: Connection, schema: str | None) -> bool:
+    def try_migration_lock(self, connection: Connection, schema: str | None) -> bool:
         # By itself, the driver begins no transaction for DDL. BEGIN IMMEDIATE takes the write lock.
         if not getattr(connection.connection.dbapi_connection, "in_transaction", False):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         return True
 
-    def compensate_alone(self, connection: Connection, group: str, event_id: UUID) -> None:
+    def lock_compensation(self, connection: Connection, group: str, event_id: UUID) -> None:
         """Do nothing: there is one writer at a time."""
 
     @contextmanager
-    def waiting_at_most(self, connection: Connection, patience: timedelta) -> Iterator[None]:
+    def lock_timeout(self, connection: Connection, patience: timedelta) -> Iterator[None]:
         before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
         milliseconds = max(1, int(patience.total_seconds() * 1000))
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}")
@@ -234,7 +240,7 @@ class SqliteDialect(Dialect):
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         """Do nothing: there is no server."""
 
-    def is_useless(self, error: BaseException) -> bool:
+    def needs_another_connection(self, error: BaseException) -> bool:
         return False
 
     def is_lock_timeout(self, error: DBAPIError) -> bool:

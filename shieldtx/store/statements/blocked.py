@@ -61,7 +61,7 @@ def leased(t: Tables, d: Dialect) -> Select[Any]:
     return select(leased_shards(t, d).c.shard)
 
 
-def held_shards(t: Tables, d: Dialect) -> Select[Any]:
+def shards_with_blocked_keys(t: Tables, d: Dialect) -> Select[Any]:
     """Select the relay's shards in which some key is held; run with `of_relay`."""
     leased = leased_shards(t, d)
     o = t.outbox
@@ -70,14 +70,14 @@ def held_shards(t: Tables, d: Dialect) -> Select[Any]:
 
 
 def of_relay(relay: str) -> dict[str, Any]:
-    """Return the parameters of `leased` and `held_shards`."""
+    """Return the parameters of `leased` and `shards_with_blocked_keys`."""
     return {RELAY.key: relay}
 
 
 def block(t: Tables, d: Dialect) -> Update:
     """Take the rows behind held keys out of a part of the line; run with `part`."""
     o, line = t.outbox, t.outbox.alias("line")
-    rows, earlier = d.beside(line, first_holder(t, line))
+    rows, earlier = d.look_up(line, first_holder(t, line))
     held = (
         select(d.address(line))
         .select_from(rows)
@@ -110,7 +110,7 @@ def block_these(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     o = t.outbox
     return (
         update(o)
-        .where(d.among(o.c.event_id, ids, o.c.event_id.type))
+        .where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
         .where(o.c.status == OutboxStatus.INIT.value, not_(o.c.waiting))
         .values(holds_key=True)
     )
@@ -174,6 +174,6 @@ def unblock(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     o = t.outbox
     return (
         update(o)
-        .where(d.among(o.c.event_id, ids, o.c.event_id.type), not_(o.c.waiting))
+        .where(d.is_in(o.c.event_id, ids, o.c.event_id.type), not_(o.c.waiting))
         .values(holds_key=False)
     )

@@ -202,7 +202,7 @@ def _next_in_line(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: b
     """
     o = t.outbox.alias("line")
     on_hold = select(held.c.on_hold).scalar_subquery()
-    rows, earlier = d.beside(o, first_holder(t, o).where(on_hold))
+    rows, earlier = d.look_up(o, first_holder(t, o).where(on_hold))
     return (
         select(d.address(o).label("address"), _size(o, d))
         .select_from(rows)

@@ -99,10 +99,3 @@ def purge_parked(
         is_over = or_(is_over, p.c.parked_at < d.later(-waiting))
     over = select(*key).where(is_over).limit(limit).with_for_update(skip_locked=True)
     return delete(p).where(tuple_(*key).in_(over))
-
-
-def purge_audit(t: Tables, d: Dialect, *, older_than: timedelta, limit: int) -> Delete:
-    """Remove, of the oldest audit entries, those that are too old."""
-    a = t.audit
-    oldest = select(a.c.id).order_by(a.c.id).limit(limit).with_for_update(skip_locked=True)
-    return delete(a).where(a.c.id.in_(oldest), a.c.at < d.later(-older_than))

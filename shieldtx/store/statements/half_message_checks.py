@@ -45,7 +45,7 @@ _TYPES = "of_types"
 def types_due(t: Tables, d: Dialect, plan: CheckPlan) -> Select[Any]:
     """Select those of the given event types that have a message due for a check."""
     o = t.outbox
-    asked = d.texts(_TYPES)
+    asked = d.text_rows(_TYPES)
     rows = select(o.c.event_type.label("value")).where(_is_due(t, d, plan))
     joined, _ = d.first_of_each(asked, rows, "value", 1)
     return select(asked.c.value).select_from(joined).distinct()
@@ -81,35 +81,35 @@ def begin(t: Tables, d: Dialect, plan: CheckPlan) -> ReturningUpdate[Any]:
     pause = case(seconds, value=o.c.checks, else_=seconds[plan.most - 1])
     return (
         update(o)
-        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_due(t, d, plan))
+        .where(d.is_in_parameter(o.c.event_id, _EVENTS), _is_due(t, d, plan))
         .values(checks=o.c.checks + 1, check_at=d.later(pause), lease_token=_TOKEN)
         .returning(*envelope_columns(o, "created_at"), o.c.checks)
     )
 
 
-def held(t: Tables, d: Dialect) -> Select[Any]:
+def lock_checks(t: Tables, d: Dialect) -> Select[Any]:
     """Select messages whose check has not been overtaken; lock them, in an order all agree on."""
     o = t.outbox
     return (
         select(o.c.event_id)
-        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_held(t))
+        .where(d.is_in_parameter(o.c.event_id, _EVENTS), _is_leased(t))
         .order_by(o.c.event_id)
         .with_for_update()
     )
 
 
-def give_back(t: Tables, d: Dialect) -> Update:
+def release(t: Tables, d: Dialect) -> Update:
     """Let checks that were not made be due at once, uncounted."""
     o = t.outbox
     return (
         update(o)
-        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_held(t))
+        .where(d.is_in_parameter(o.c.event_id, _EVENTS), _is_leased(t))
         .values(checks=o.c.checks - 1, check_at=d.now(), lease_token=None)
     )
 
 
 def parameters(token: UUID, event_ids: Sequence[UUID]) -> dict[str, Any]:
-    """Return the parameters of `begin`, `held` and `give_back`."""
+    """Return the parameters of `begin`, `lock_checks` and `release`."""
     return {_TOKEN.key: token, _EVENTS: list(event_ids)}
 
 
@@ -118,7 +118,7 @@ def note(t: Tables) -> Update:
     o = t.outbox
     return (
         update(o)
-        .where(o.c.event_id == _EVENT, _is_held(t))
+        .where(o.c.event_id == _EVENT, _is_leased(t))
         .values(last_error=_REASON, lease_token=None)
     )
 
@@ -138,5 +138,5 @@ def _is_due(t: Tables, d: Dialect, plan: CheckPlan) -> ColumnElement[bool]:
     )
 
 
-def _is_held(t: Tables) -> ColumnElement[bool]:
+def _is_leased(t: Tables) -> ColumnElement[bool]:
     return and_(t.outbox.c.status == OutboxStatus.HALF.value, t.outbox.c.lease_token == _TOKEN)

@@ -82,7 +82,7 @@ def locked(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
     o = t.outbox
     return (
         select(o.c.event_id, o.c.status)
-        .where(d.among(o.c.event_id, event_ids, o.c.event_id.type), _was_prepared(t))
+        .where(d.is_in(o.c.event_id, event_ids, o.c.event_id.type), _was_prepared(t))
         .order_by(o.c.event_id)
         .with_for_update()
     )
@@ -92,7 +92,7 @@ def half_types(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
     """Select the event types of messages that are HALF."""
     o = t.outbox
     return select(o.c.event_id, o.c.event_type).where(
-        d.among(o.c.event_id, event_ids, o.c.event_id.type), o.c.status == HALF.value
+        d.is_in(o.c.event_id, event_ids, o.c.event_id.type), o.c.status == HALF.value
     )
 
 
@@ -136,7 +136,7 @@ def discard(t: Tables, d: Dialect, source: OutboxStatus) -> Update:
 
 def end_parameters(d: Dialect, event_id: UUID) -> dict[str, Any]:
     """Return the parameters of a statement that ends one message."""
-    return {_EVENT.key: event_id} | d.drawn_number()
+    return {_EVENT.key: event_id} | d.next_number_parameters()
 
 
 def used_up(t: Tables, d: Dialect, plan: CheckPlan, *, limit: int) -> Select[Any]:

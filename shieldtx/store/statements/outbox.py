@@ -28,7 +28,7 @@ from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects import SINCE, TRANSACTION, Dialect
+from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, Dialect
 from shieldtx.store.statements.envelope_columns import values_of
 from shieldtx.store.tables import Tables
 
@@ -73,7 +73,7 @@ def processed_there(t: Tables, d: Dialect) -> Update:
     o = t.outbox
     return (
         update(o)
-        .where(d.is_among(d.address(o), _ADDRESSES), o.c.lease_token == _TOKEN)
+        .where(d.has_address_in(d.address(o), _ADDRESSES), o.c.lease_token == _TOKEN)
         .where(_leaves_its_claim_for(o, OutboxStatus.PROCESSED))
         .values(
             status=OutboxStatus.PROCESSED.value,
@@ -136,17 +136,17 @@ def retry(
     )
 
 
-def held(t: Tables, d: Dialect, token: UUID, event_id: UUID) -> Executable:
+def lock_row(t: Tables, d: Dialect, token: UUID, event_id: UUID) -> Executable:
     """Lock a row before its local rollback runs."""
-    return d.held(t.outbox, _may_be_settled(t, d, token, [event_id], OutboxStatus.FAILED))
+    return d.lock_rows(t.outbox, _may_be_settled(t, d, token, [event_id], OutboxStatus.FAILED))
 
 
 def failed(t: Tables, d: Dialect, token: UUID, event_id: UUID, *, reason: str) -> Update:
-    """Settle a row that is never to be delivered; run by `lent_session.settle`."""
+    """Settle a row that is never to be delivered; run by `guarded_session.settle`."""
     return (
         _write_back(t, d, token, [event_id], OutboxStatus.FAILED)
         .where(d.is_transaction(TRANSACTION))
-        .values(settled_at=bindparam(SINCE, type_=Timestamp()), last_error=storable(reason))
+        .values(settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=storable(reason))
     )
 
 
@@ -206,7 +206,7 @@ def _may_be_settled(
 ) -> ColumnElement[bool]:
     o = t.outbox
     return and_(
-        d.among(o.c.event_id, ids, o.c.event_id.type),
+        d.is_in(o.c.event_id, ids, o.c.event_id.type),
         o.c.lease_token == token,
         _leaves_its_claim_for(o, target),
     )

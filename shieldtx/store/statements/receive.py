@@ -38,7 +38,7 @@ def open_keys(t: Tables, d: Dialect) -> Select[Any]:
         select(i.topic, i.key)
         .where(i.consumer_group == bindparam(GROUP, type_=i.consumer_group.type))
         .where(i.settled_at.is_(None))
-        .where(d.is_one_of(i.topic, "topics"), d.is_one_of(i.key, "keys"))
+        .where(d.is_in_parameter(i.topic, "topics"), d.is_in_parameter(i.key, "keys"))
         .distinct()
     )
 
@@ -50,7 +50,7 @@ def receive(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     and TOKEN.
     """
     columns = [t.inbox.c[name] for name in ARRIVAL]
-    statement = d.insert_many_new(
+    statement = d.insert_new_rows(
         t.inbox, columns, {LEASE: Float()}, lambda brought: _state(d, brought[LEASE])
     )
     return statement.returning(t.inbox.c.event_id, t.inbox.c.source)
@@ -74,7 +74,7 @@ def known(t: Tables, d: Dialect, group: str, ids: Sequence[UUID]) -> Select[Any]
     """Select which of these events the group has received before."""
     i = t.inbox
     return select(i.c.event_id, i.c.source).where(
-        i.c.consumer_group == group, d.among(i.c.event_id, ids, i.c.event_id.type)
+        i.c.consumer_group == group, d.is_in(i.c.event_id, ids, i.c.event_id.type)
     )
 
 

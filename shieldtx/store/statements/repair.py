@@ -33,7 +33,7 @@ def outbox_rows(t: Tables, d: Dialect, ids: Sequence[UUID], *, lock: bool) -> Se
     """Select how rows of the outbox stand; locked, without those that somebody is moving."""
     o = t.outbox
     columns = (o.c.event_id, *_standing(o, d))
-    rows = select(*columns).where(d.among(o.c.event_id, ids, o.c.event_id.type))
+    rows = select(*columns).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
     rows = rows.order_by(o.c.event_id)
     return rows.with_for_update(skip_locked=True) if lock else rows
 
@@ -64,7 +64,7 @@ def taken_back(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
     # Written out, so that the planner sees that the index of the rollbacks will do.
     rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
     return select(o.c.causation_id, o.c.causation_source).where(
-        o.c.tx_kind == rollback, d.among(o.c.causation_id, ids, o.c.event_id.type)
+        o.c.tx_kind == rollback, d.is_in(o.c.causation_id, ids, o.c.event_id.type)
     )
 
 
@@ -113,7 +113,7 @@ def _let_in_line(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatu
     o = t.outbox
     sources = OUTBOX.sources_of(OutboxStatus.INIT, among=(source,))
     return update(o).where(
-        d.among(o.c.event_id, ids, o.c.event_id.type), o.c.status.in_([s.value for s in sources])
+        d.is_in(o.c.event_id, ids, o.c.event_id.type), o.c.status.in_([s.value for s in sources])
     )
 
 

@@ -50,9 +50,9 @@ def count_shards(t: Tables) -> Select[Any]:
     return select(func.count()).select_from(t.shard)
 
 
-def made_for(t: Tables, d: Dialect) -> Executable:
+def shard_count(t: Tables, d: Dialect) -> Executable:
     """Select the number of shards that the tables were made for, as every role may read it."""
-    return d.made_for(t.outbox, t.shard)
+    return d.shard_count(t.outbox, t.shard)
 
 
 def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
@@ -84,7 +84,7 @@ def take_free(
     )
 
 
-def held(t: Tables, *, relay: str) -> Select[Any]:
+def owned(t: Tables, *, relay: str) -> Select[Any]:
     """Select the relay's shards, and wait for the end of every claim of them."""
     s = t.shard
     return select(s.c.shard).where(s.c.owner == relay).order_by(s.c.shard).with_for_update()
@@ -96,7 +96,7 @@ def hand_over(t: Tables, *, relay: str, to: str) -> Update:
     return update(s).where(s.c.owner == relay).values(owner=to, epoch=s.c.epoch + 1)
 
 
-def give_back(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
+def release(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
     """Free some shards of the relay, or all of them (None)."""
     s = t.shard
     some = [] if shards is None else [s.c.shard.in_(sorted(shards))]

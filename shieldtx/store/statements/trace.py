@@ -29,7 +29,7 @@ _OF_EVENT = (
 
 def insert_entries(t: Tables, d: Dialect) -> Insert:
     """Keep entries; built once, run with what the dialect's `many` makes of ENTRY."""
-    return d.insert_many_new(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
+    return d.insert_new_rows(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
 
 
 def written(t: Tables, event_id: UUID) -> Select[Any]:

@@ -11,7 +11,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.ports import Handled, Settlement
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.relay_store import SqlRelayStore
-from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import inbox_unfinished
 from tests.contract.conftest import Stores
 from tests.contract.store.test_inbox import GROUP, HANDLED, begin, finish, receive
 from tests.contract.store.test_outbox import claim, envelope, ids, write
@@ -83,11 +83,11 @@ def test_the_bound_of_due_rows_is_missed_where_it_is_not_kept(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No mutant of the banks shows that: due rows are read, and leave no trace in the database."""
-    bounded = inbox_sql.group_parameters
+    bounded = inbox_unfinished.group_parameters
 
     def by_rows_alone(group: str, handled: Handled, limit: int, _bytes: int) -> dict[str, Any]:
         return bounded(group, handled, limit, 2**62)
 
-    monkeypatch.setattr(inbox_sql, "group_parameters", by_rows_alone)
+    monkeypatch.setattr(inbox_unfinished, "group_parameters", by_rows_alone)
     with pytest.raises(AssertionError):
         test_due_rows_end_where_their_bytes_do_and_the_next_go_on(stores)

@@ -18,7 +18,7 @@ from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Retry, Settlement
 from shieldtx.store import low_water_mark
-from shieldtx.store.low_water_mark import LOOK_BACK_S, SETTLING_S, LowWater
+from shieldtx.store.low_water_mark import LOOK_BACK_S, SETTLING_S, LowWaterMark
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -190,7 +190,7 @@ def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> No
 
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     now = 100.0
-    mark = LowWater(lambda: now)
+    mark = LowWaterMark(lambda: now)
     snapshot = low_water_mark.ClaimSnapshot(
         shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=1
     )
@@ -206,7 +206,7 @@ def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
 
 def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_often() -> None:
     now = 100.0
-    mark = LowWater(lambda: now)
+    mark = LowWaterMark(lambda: now)
     spent = {False: 0.0, True: 0.0}
     # As beside a snapshot that is held for long: a look takes 1 s, and every other claim is empty.
     for turn in range(20_000):
@@ -224,7 +224,7 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
 
 def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
     now = 100.0
-    mark = LowWater(lambda: now)
+    mark = LowWaterMark(lambda: now)
     snapshot = low_water_mark.ClaimSnapshot(
         shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=0
     )
@@ -243,14 +243,14 @@ def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
     assert Play(line, seed).overtaken() == []
 
 
-def _careless(self: LowWater, start: int, snapshot: Any, last: int, **_: Any) -> None:
+def _careless(self: LowWaterMark, start: int, snapshot: Any, last: int, **_: Any) -> None:
     self._shards = snapshot.shards if snapshot else self._shards
     self._looked_at = self._clock()
     self._seq = max(self._seq, last)
 
 
 def test_a_careless_mark_is_found_out(line: Line) -> None:
-    with patch.object(LowWater, "note", _careless):
+    with patch.object(LowWaterMark, "note", _careless):
         assert any(Play(line, seed).overtaken() for seed in range(12))
 
 

@@ -35,9 +35,6 @@ from shieldtx.store.tables import tables
 
 FOLDER = Path(__file__).parent / "sql"
 WIDTH = 110
-MODULES = sorted(
-    {module.name for module in pkgutil.iter_modules(statements.__path__)} - {"envelope_columns"}
-)
 # `:name` is a parameter, in PostgreSQL with its type.
 COMPILERS = {
     "postgresql": psycopg.dialect(paramstyle="named"),
@@ -86,7 +83,7 @@ OF_TYPES: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("database", COMPILERS)
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [m.name for m in pkgutil.iter_modules(statements.__path__)])
 def test_statements_are_as_their_sql_files_say(module: str, database: str) -> None:
     if database == "sqlite" and module in POSTGRESQL_ONLY:
         pytest.skip("migrations change SQLite's tables without any of these")
@@ -95,6 +92,9 @@ def test_statements_are_as_their_sql_files_say(module: str, database: str) -> No
         for title, statement in statements_of(module, database)
     )
     file = FOLDER / database / f"{module}.sql"
+    if not found:
+        assert not file.exists()
+        return
     if os.environ.get("UPDATE_SQL"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(found)
@@ -102,7 +102,8 @@ def test_statements_are_as_their_sql_files_say(module: str, database: str) -> No
 
 
 def test_no_sql_file_is_left_of_a_module_that_is_gone() -> None:
-    assert {file.stem for file in FOLDER.glob("*/*.sql")} <= set(MODULES)
+    modules = {module.name for module in pkgutil.iter_modules(statements.__path__)}
+    assert {file.stem for file in FOLDER.glob("*/*.sql")} <= modules
 
 
 def statements_of(module: str, database: str) -> Iterator[tuple[str, Executable]]:

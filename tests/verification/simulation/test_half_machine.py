@@ -37,8 +37,8 @@ from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports import Settlement
 from shieldtx.ports.half_messages import CheckClaim, CheckPlan, Preparation
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_message_admin import SqlHalfDesk
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -68,8 +68,8 @@ class World:
         self.tables = tables()
         for engine in (self.outbox, self.ledger):
             Schema(engine, shards=1).upgrade()
-        self.store = SqlHalfStore(self.outbox, self.tables, shards=1, plan=PLAN)
-        self.desk = SqlHalfDesk(self.outbox, self.tables)
+        self.store = SqlHalfMessageStore(self.outbox, self.tables, shards=1, plan=PLAN)
+        self.desk = SqlHalfMessageAdmin(self.outbox, self.tables)
         self.barrier = SqlBarrier(self.ledger, self.tables, patience=timedelta(milliseconds=1))
         self.relay = SqlRelayStore(self.outbox, self.tables)
         self.messages = HalfMessages(
@@ -291,7 +291,7 @@ class HalfMachine(RuleBasedStateMachine):
 class _Dying:
     """A store in the hands of a relay that dies during its first check."""
 
-    def __init__(self, real: SqlHalfStore, dies: str) -> None:
+    def __init__(self, real: SqlHalfMessageStore, dies: str) -> None:
         self._real = real
         self._dies = dies
 

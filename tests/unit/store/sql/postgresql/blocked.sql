@@ -8,7 +8,7 @@ WITH leased AS
 SELECT leased.shard
 FROM leased;
 
--- held_shards
+-- shards_with_blocked_keys
 WITH leased AS
 (SELECT shield_shard.shard AS shard, shield_shard.epoch AS epoch, shield_shard.lease_until AS lease_until
   FROM shield_shard

@@ -78,8 +78,3 @@ WHERE shield_parked.consumer_group = 'sample' AND shield_parked.topic = 'sample'
     shield_parked.record_partition = 100 AND shield_parked.record_offset = 100 AND (shield_parked.digest LIKE
     'sample' || '%' ESCAPE '/')
 ORDER BY shield_parked.parked_at DESC;
-
--- audit
-INSERT INTO shield_audit (at, who, action, subject, detail)
-VALUES (statement_timestamp(), 'sample', 'sample', 'sample', 'sample')
-RETURNING shield_audit.id;

@@ -35,11 +35,3 @@ WHERE (shield_parked.consumer_group, shield_parked.topic, shield_parked.record_p
       statement_timestamp() + :param_2
   LIMIT 100
   FOR UPDATE SKIP LOCKED);
-
--- purge_audit
-DELETE FROM shield_audit
-WHERE shield_audit.id IN (SELECT shield_audit.id
-  FROM shield_audit
-  ORDER BY shield_audit.id
-  LIMIT 100
-  FOR UPDATE SKIP LOCKED) AND shield_audit.at < statement_timestamp() + :param_2;

@@ -33,7 +33,7 @@ RETURNING shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source
     shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
     shield_outbox.checks;
 
--- held
+-- lock_checks
 SELECT shield_outbox.event_id
 FROM shield_outbox
 WHERE shield_outbox.event_id = ANY (:of_events::UUID[]) AND shield_outbox.status = 'HALF' AND
@@ -41,7 +41,7 @@ WHERE shield_outbox.event_id = ANY (:of_events::UUID[]) AND shield_outbox.status
 ORDER BY shield_outbox.event_id
 FOR UPDATE;
 
--- give_back
+-- release
 UPDATE shield_outbox
 SET lease_token=NULL, checks=(shield_outbox.checks - 1), check_at=statement_timestamp()
 WHERE shield_outbox.event_id = ANY (:of_events::UUID[]) AND shield_outbox.status = 'HALF' AND

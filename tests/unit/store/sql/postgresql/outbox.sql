@@ -54,7 +54,7 @@ SET status='INIT', waiting=True, holds_key=(NOT shield_outbox.waiting OR shield_
 WHERE shield_outbox.event_id = ANY (:param_2::UUID[]) AND shield_outbox.lease_token = :lease_token_1::UUID AND
     shield_outbox.status IN ('PROCESSING');
 
--- held
+-- lock_row
 WITH held AS
 (SELECT shield_outbox.event_id AS event_id
   FROM shield_outbox
@@ -66,7 +66,7 @@ FROM held;
 
 -- failed
 UPDATE shield_outbox
-SET status='FAILED', lease_token=NULL, lease_until=NULL, settled_at=:held_since::TIMESTAMP WITH TIME ZONE,
+SET status='FAILED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at::TIMESTAMP WITH TIME ZONE,
     last_error='sample'
 WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.lease_token = :lease_token_1::UUID AND
     shield_outbox.status IN ('PROCESSING') AND CAST(pg_current_xact_id_if_assigned() AS TEXT) =

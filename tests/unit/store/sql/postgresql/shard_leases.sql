@@ -16,7 +16,7 @@ FROM shield_relay;
 SELECT count(*) AS count_1
 FROM shield_shard;
 
--- made_for
+-- shard_count
 SELECT substring(pg_get_constraintdef(oid) FROM 'shard < ([0-9]+)')::integer
 FROM pg_constraint
 WHERE conrelid = to_regclass(:table) AND conname = 'shield_outbox_shard_check';
@@ -48,7 +48,7 @@ WHERE shield_shard.shard IN (SELECT free.shard
   FROM free)
 RETURNING shield_shard.shard;
 
--- held
+-- owned
 SELECT shield_shard.shard
 FROM shield_shard
 WHERE shield_shard.owner = 'sample'
@@ -60,7 +60,7 @@ UPDATE shield_shard
 SET owner='sample', epoch=(shield_shard.epoch + 1)
 WHERE shield_shard.owner = 'sample';
 
--- give_back
+-- release
 WITH locked AS
 (SELECT shield_shard.shard AS shard
   FROM shield_shard

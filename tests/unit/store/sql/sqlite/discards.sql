@@ -35,11 +35,3 @@ WHERE (shield_parked.consumer_group, shield_parked.topic, shield_parked.record_p
       CAST(:param_1 AS FLOAT))) OR shield_parked.parked_at < strftime('%Y-%m-%d %H:%M:%f000', 'now',
       printf('%+.3f seconds', CAST(:param_2 AS FLOAT)))
   LIMIT 100 OFFSET 0);
-
--- purge_audit
-DELETE FROM shield_audit
-WHERE shield_audit.id IN (SELECT shield_audit.id
-  FROM shield_audit
-  ORDER BY shield_audit.id
-  LIMIT 100 OFFSET 0) AND shield_audit.at < strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds',
-      CAST(:param_3 AS FLOAT)));

@@ -29,14 +29,14 @@ WHERE shield_outbox.event_id IN (:of_events) AND shield_outbox.check_at <= strft
 RETURNING event_id, event_type, source, topic, payload, created_at AS created_at, tx_kind, operation, "key",
     biz_key, headers, causation_id, causation_source, traceparent, checks;
 
--- held
+-- lock_checks
 SELECT shield_outbox.event_id
 FROM shield_outbox
 WHERE shield_outbox.event_id IN (:of_events) AND shield_outbox.status = 'HALF' AND shield_outbox.lease_token =
     :with_token
 ORDER BY shield_outbox.event_id;
 
--- give_back
+-- release
 UPDATE shield_outbox
 SET lease_token=NULL, checks=(shield_outbox.checks - 1), check_at=strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE shield_outbox.event_id IN (:of_events) AND shield_outbox.status = 'HALF' AND shield_outbox.lease_token =

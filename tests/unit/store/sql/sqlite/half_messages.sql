@@ -20,16 +20,16 @@ WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.status = 'HALF';
 
 -- commit
 UPDATE shield_outbox
-SET seq=:drawn_number, status='INIT', waiting=(shield_outbox.send_delay IS NOT NULL OR shield_outbox.send_at
-    IS NOT NULL), due_at=coalesce(shield_outbox.send_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f
+SET seq=:next_number, status='INIT', waiting=(shield_outbox.send_delay IS NOT NULL OR shield_outbox.send_at IS
+    NOT NULL), due_at=coalesce(shield_outbox.send_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f
     seconds', CAST(coalesce(shield_outbox.send_delay, :coalesce_1) AS FLOAT)))), lease_token=NULL,
     created_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), settled_at=NULL, last_error=NULL, check_at=NULL
 WHERE shield_outbox.event_id = :of_event AND shield_outbox.status = 'HALF';
 
 -- commit_alone
 UPDATE shield_outbox
-SET seq=:drawn_number, status='INIT', waiting=(shield_outbox.send_delay IS NOT NULL OR shield_outbox.send_at
-    IS NOT NULL), due_at=coalesce(shield_outbox.send_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f
+SET seq=:next_number, status='INIT', waiting=(shield_outbox.send_delay IS NOT NULL OR shield_outbox.send_at IS
+    NOT NULL), due_at=coalesce(shield_outbox.send_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f
     seconds', CAST(coalesce(shield_outbox.send_delay, :coalesce_1) AS FLOAT)))), lease_token=NULL,
     created_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), settled_at=NULL, last_error=NULL, check_at=NULL
 WHERE shield_outbox.event_id = (SELECT half.event_id

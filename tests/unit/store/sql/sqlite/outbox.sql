@@ -54,7 +54,7 @@ SET status='INIT', waiting=True, holds_key=(shield_outbox.waiting = 0 OR shield_
 WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.lease_token = :lease_token_1 AND
     shield_outbox.status IN ('PROCESSING');
 
--- held
+-- lock_row
 UPDATE shield_outbox
 SET lease_token=shield_outbox.lease_token
 WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.lease_token = :lease_token_1 AND
@@ -63,7 +63,7 @@ RETURNING 1 AS anon_1, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS strftime_1, ''
 
 -- failed
 UPDATE shield_outbox
-SET status='FAILED', lease_token=NULL, lease_until=NULL, settled_at=:held_since, last_error='sample'
+SET status='FAILED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at, last_error='sample'
 WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.lease_token = :lease_token_1 AND
     shield_outbox.status IN ('PROCESSING') AND :in_transaction = '';
 

@@ -17,7 +17,7 @@ FROM shield_relay;
 SELECT count(*) AS count_1
 FROM shield_shard;
 
--- made_for
+-- shard_count
 SELECT count(*) AS count_1
 FROM shield_shard;
 
@@ -47,7 +47,7 @@ WHERE shield_shard.shard IN (SELECT free.shard
   FROM free)
 RETURNING shard;
 
--- held
+-- owned
 SELECT shield_shard.shard
 FROM shield_shard
 WHERE shield_shard.owner = 'sample'
@@ -58,7 +58,7 @@ UPDATE shield_shard
 SET owner='sample', epoch=(shield_shard.epoch + 1)
 WHERE shield_shard.owner = 'sample';
 
--- give_back
+-- release
 WITH locked AS
 (SELECT shield_shard.shard AS shard
   FROM shield_shard
