@@ -1,4 +1,4 @@
-"""The inbox port over SQLAlchemy."""
+"""The consumer's rows: received, attempted, settled."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
+from shieldtx.store.compensation import CompensationRows
 from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import (
     check_intact,
@@ -25,9 +26,9 @@ from shieldtx.store.guarded_session import (
 )
 from shieldtx.store.halving import receive_in_halves
 from shieldtx.store.inbox_receiver import InboxReceiver
-from shieldtx.store.statements import compensation, inbox_unfinished
 from shieldtx.store.statements import inbox as sql
-from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of, values_of
+from shieldtx.store.statements import inbox_unfinished
+from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
 _COMPENSATED: Final = "shieldtx.compensated"
@@ -45,6 +46,7 @@ class SqlInboxStore:
         self._dialect = dialect_of(engine.dialect)
         self._autocommit = autocommit_engine(engine)
         self._receiver = InboxReceiver(tables, self._dialect)
+        self._compensation = CompensationRows(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
         self._due = inbox_unfinished.due(tables, self._dialect)
         self._pending = inbox_unfinished.pending(tables, self._dialect)
@@ -204,32 +206,8 @@ class SqlInboxStore:
             return True
 
     def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
-        """Find and lock what a rollback takes back."""
-        t, rollback = self._tables, attempt.envelope
-        if rollback.causation_id is None:
-            return None
-        connection = session.connection()
-        if own:
-            # The lock on the row is a shared one.
-            self._dialect.lock_compensation(connection, attempt.group, rollback.causation_id)
-        statement = (
-            compensation.own_original(t, rollback.causation_id, rollback.causation_source)
-            if own
-            else compensation.received_original(
-                t, attempt.group, rollback.causation_id, rollback.causation_source or ""
-            )
-        )
-        row = connection.execute(statement).one_or_none()
-        if row is None:
-            return None
-        compensated = connection.scalars(
-            compensation.is_compensated(t, attempt.group, rollback.causation_id)
-        ).one()
-        return Original(
-            envelope=envelope_of(row),
-            status=None if own else InboxStatus(row[ENVELOPE_WIDTH]),
-            compensated=bool(compensated),
-        )
+        """Find and lock the event that a rollback takes back."""
+        return self._compensation.original(session.connection(), attempt, own=own)
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
         """Have the rollback's row name its original and this moment when it is settled."""
@@ -239,40 +217,11 @@ class SqlInboxStore:
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
         """Leave the tombstone of an event whose rollback came first."""
-        rollback = attempt.envelope
-        if rollback.causation_id is None or rollback.causation_source is None:
-            return False
-        tombstone = rollback.evolve(
-            id=rollback.causation_id,
-            source=rollback.causation_source,
-            kind=TxKind.COMMIT,
-            biz_key=None,
-            payload="null",
-            causation_id=rollback.id,
-            causation_source=rollback.source,
-        )
-        row = (
-            values_of(tombstone)
-            | self._dialect.next_in_sequence()
-            | {"consumer_group": attempt.group, "event_time": rollback.time}
-        )
-        statement = compensation.fence(self._tables, self._dialect)
-        return session.connection().execute(statement, row).one_or_none() is not None
+        return self._compensation.fence(session.connection(), attempt)
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
         """Return the received event, or rollback, whose handler wrote `envelope`."""
-        if envelope.causation_id is None or envelope.causation_source is None:
-            return None
-        row = (
-            session.connection()
-            .execute(
-                compensation.received_by_anybody(
-                    self._tables, envelope.causation_id, envelope.causation_source
-                )
-            )
-            .one_or_none()
-        )
-        return None if row is None else envelope_of(row)
+        return self._compensation.cause(session.connection(), envelope)
 
     def _of_batch(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
         first, ids = attempts[0], [attempt.envelope.id for attempt in attempts]
