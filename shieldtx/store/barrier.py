@@ -1,4 +1,4 @@
-"""The barrier over SQLAlchemy: the side of the local transaction and the side of its check."""
+"""The barrier of half messages: the local transaction enters it, a check asks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a person: FAILED events, DEAD compensations, parked records; and their replay."""
+"""Dead letters: FAILED events, DEAD compensations and parked records, and their replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPLAY: dict[Status, Status] = {
     OutboxStatus.FAILED: OutboxStatus.INIT,
     InboxStatus.DEAD: InboxStatus.PROCESSING,
 }
-"""From which state a person may replay, and where to."""
+"""From which state an operator may replay, and where to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class DeadLetter:
     reason: str
     """The last error."""
     unconfirmed: bool
-    """Of an own event: an attempt that nobody confirmed may have delivered it."""
+    """Of an own event: an attempt that was never confirmed may have delivered it."""
 
     def __str__(self) -> str:
         """Name the row."""
@@ -55,7 +55,7 @@ class DeadLetter:
 
     @property
     def can_be_replayed(self) -> bool:
-        """Whether a person may replay it."""
+        """Whether an operator may replay it."""
         return self.status in REPLAY
 
 
@@ -84,7 +84,7 @@ class ParkedRecord:
 
 
 class SqlDeadLetters:
-    """Finds what waits for a person, and replays it in the person's name."""
+    """Lists dead letters and replays them, with an audit entry each."""
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine

@@ -1,6 +1,6 @@
-"""What will never be handled: FAILED events, DEAD compensations and parked records, discarded.
+"""Discards: FAILED events, DEAD compensations and parked records that are not to be handled.
 
-A discard is final. It says that nothing more is to happen, and it undoes nothing.
+A discard is final: nothing more happens, and nothing is undone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fence: where a relay's claims start while keys are held, whatever waits behind those.
+"""The fence: where a relay's claims start while keys are blocked, however many rows wait for them.
 
 Rows behind held keys leave the line one by one, which takes minutes for a million of them. Until
 then each claim would walk over all of them. One blocked row holds all later rows of its key, so it
@@ -9,7 +9,8 @@ fence is the number of the sequence up to which every row of the line is
 - being published by this relay.
 
 Only the owner of a shard unblocks rows of it. So no row above the fence overtakes a row below it,
-whoever settles the row that holds the key. The fence retreats when a row below it may be free:
+whichever relay settles the row that holds the key. The fence retreats when a row below it may be
+free:
 
 - before a row is unblocked, and when rows of a claim are released;
 - when the shards or their epochs differ, which the claim itself compares;
@@ -62,10 +63,10 @@ class Fence:
         self._digest = sql.digest(tables, dialect)
         self._bounds = sql.bounds(tables, dialect)
         self._unfenced = sql.unfenced(tables, dialect, only_source=source is not None)
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin anew, at the beginning."""
+    def reset(self) -> None:
+        """Start at the beginning."""
         self.seq = 0
         """Claims start after this number of the sequence."""
         self.shards = 0
@@ -96,11 +97,11 @@ class Fence:
         snapshot = claim.snapshot_of(seen)
         if snapshot is None:
             # Without shards, a sweep sees nothing either.
-            self.forget()
+            self.reset()
             return False
         now = self._clock()
         if snapshot.shards != self.shards:
-            self.forget()
+            self.reset()
             self.shards = snapshot.shards
         target = self._target
         is_settled = target is None or (
@@ -113,7 +114,7 @@ class Fence:
             self._took += self._clock() - now
             if connection.scalar(self._digest, blocked.of_relay(relay)) != self.shards:
                 # A lease has run out meanwhile, and this step did not look at all rows.
-                self.forget()
+                self.reset()
                 return False
             if goes_on:
                 return True

@@ -105,7 +105,7 @@ class SqlHalfMessageStore:
         with self._engine.begin() as connection:
             asked = half_message_checks.due_parameters(event_type, limit)
             due = [(row[0], row[1]) for row in connection.execute(self._due, asked)]
-            ids = _asked_together(due)
+            ids = _checked_together(due)
             rows = (
                 connection.execute(self._begin, half_message_checks.parameters(token, ids)).all()
                 if ids
@@ -191,11 +191,11 @@ class HalfMessageOutcomes:
         connection.execute(build(source), each)
 
 
-def _asked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
-    """Choose which of the messages that are due are asked about together.
+def _checked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
+    """Choose which of the messages that are due are checked together.
 
-    One whose last check was never answered is asked about alone, so that, if whoever asks dies of
-    it, no other one's check is lost with it.
+    A message whose last check was never answered is checked alone: if the checker dies of it again,
+    no other message's check is lost.
     """
     if due and due[0][1]:
         return [due[0][0]]

@@ -1,4 +1,4 @@
-"""How records become rows: of the inbox, or parked."""
+"""The consumer's intake: records become rows of the inbox, or parked records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class InboxReceiver:
                 old.append(arrival)
         started = {identity: a for identity, a in fresh.items() if identity in leases}
         if old:
-            # The INSERT waited for whoever stored them, perhaps with other rows of their keys.
+            # The INSERT waited for the transaction that stored them, perhaps with other rows of
+            # their keys.
             for identity in self._released(connection, group, started, token):
                 del started[identity]
         conflicts = self._business_key_conflicts(connection, group, old)
@@ -162,7 +163,7 @@ class InboxReceiver:
     def _business_key_conflicts(
         self, connection: Connection, group: str, old: Sequence[Arrival]
     ) -> list[Parked]:
-        """Find those that are no redelivery: another event with their business key came before."""
+        """Find different events that reuse a business key: they are not redeliveries."""
         ids = [a.envelope.id for a in old if _may_conflict(a.envelope)]
         if not ids:
             return []

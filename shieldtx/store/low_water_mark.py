@@ -1,4 +1,4 @@
-"""The low-water mark: from where on a relay's claims look for the next rows in line.
+"""The low-water mark: the number of the sequence from which a relay's claims start.
 
 Rows that are settled leave dead entries in the index of the open ones, and while any session of the
 database holds an old snapshot they cannot be cleaned away: each claim would walk over all of them.
@@ -8,11 +8,11 @@ overtake:
 - A transaction that commits late writes below what was claimed before. The mark follows to where a
   claim came only when every transaction that ran at that time has ended, and another claim from the
   old mark has looked once more.
-- An event that was given back, that waits for its retry, or that comes with a shard from another
-  relay, lies below the mark too. Then it starts anew from the beginning.
-- A person's replay puts an event back in line, behind which nothing has to wait. Nobody tells the
-  relay: it looks from the beginning every now and then, and sooner when there is nothing to do,
-  as long as these looks take no more than their share of its time.
+- An event that was released, that waits for its retry, or that comes with a shard from another
+  relay, is below the mark too. Then the next claim starts at the beginning.
+- An operator's replay puts an event back into the main line; no later event has to wait for it. The
+  relay is not notified: a claim starts at the beginning from time to time, and sooner when there is
+  nothing to do, as long as these full scans take no more than their share of its time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 SETTLING_S = 0.5
 """A number of the sequence may be drawn a moment before its transaction can be seen to run."""
-LOOK_BACK_S = 2.0
-"""How often a busy relay looks from the beginning without a reason, at most."""
+FULL_SCAN_INTERVAL_S = 2.0
+"""Between two full scans of a busy relay that nothing caused, at least."""
 SHARE = 20
-"""Looks without a reason take one part in so many of the relay's time, busy or not, at most."""
+"""Full scans that nothing caused take at most one part in so many of the relay's time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +59,8 @@ class LowWaterMark:
         self._seq = 0
         self._shards = 0
         self._candidate: _Candidate | None = None
-        self._looked_at = 0.0
-        self._look_took = 0.0
+        self._full_scan_at = 0.0
+        self._full_scan_took = 0.0
         self._is_busy = True
 
     @property
@@ -70,15 +70,15 @@ class LowWaterMark:
 
     def start(self) -> int:
         """Return where the next claim starts; 0 is the beginning."""
-        pause = max(LOOK_BACK_S if self._is_busy else 0.0, SHARE * self._look_took)
-        return self._seq if self._clock() - self._looked_at < pause else 0
+        pause = max(FULL_SCAN_INTERVAL_S if self._is_busy else 0.0, SHARE * self._full_scan_took)
+        return self._seq if self._clock() - self._full_scan_at < pause else 0
 
-    def forget(self) -> None:
-        """Begin anew: some row below the mark is, or may be, open again."""
+    def reset(self) -> None:
+        """Start at the beginning: some row below the mark is, or may be, open again."""
         self._seq = 0
         self._candidate = None
 
-    def note(
+    def record(
         self, start: int, snapshot: ClaimSnapshot | None, last: int, *, full: bool, took: float
     ) -> None:
         """Learn from a claim that started at `start` and came to `last`, in `took` seconds.
@@ -87,12 +87,12 @@ class LowWaterMark:
         """
         now = self._clock()
         if start == 0:
-            self._looked_at, self._look_took = now, took
+            self._full_scan_at, self._full_scan_took = now, took
         self._is_busy = snapshot is not None
         if snapshot is None:
             return
         if snapshot.has_blocked_keys or snapshot.shards != self._shards:
-            self.forget()
+            self.reset()
             self._shards = snapshot.shards
             if snapshot.has_blocked_keys:
                 return

@@ -168,7 +168,7 @@ class Migrations:
         return [c for c in changes if not c.is_done(self._connection, self._schema)]
 
     def finish(self, changes: Iterable[OnlineChange], *, online: bool) -> None:
-        """Make the changes: beside writers in autocommit, or in the connection's transaction."""
+        """Make the changes: with writers in autocommit, or in the connection's transaction."""
         for change in changes:
             change.make(Operations(self._context()), self._schema, online=online)
 

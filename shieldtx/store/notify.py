@@ -37,7 +37,7 @@ def channel_of(schema: str | None) -> str:
 
 
 class Notifier:
-    """Tells the relays of a database that something was committed."""
+    """Notifies the relays of a database of commits."""
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
@@ -53,7 +53,7 @@ class Notifier:
         self._wanted.set()
 
     def close(self) -> None:
-        """Stop sending and let go of the connection; later hints go nowhere."""
+        """Stop sending and close the connection; later hints are dropped."""
         self._closed.set()
         self._wanted.set()
         if self._thread is not None:

@@ -66,7 +66,7 @@ class SqlRelayStore:
         self._claim_took = 0.0
         # Run for each batch, and therefore built once.
         self._claim = claim.claim(tables, self._dialect, of_source=source is not None)
-        self._processed = sql.processed_there(tables, self._dialect)
+        self._processed = sql.processed_at_addresses(tables, self._dialect)
         self._until_due = delayed_events.until_due(tables, self._dialect)
         self._open_claims: dict[UUID, _OpenClaim] = {}
         """By their tokens, the oldest first."""
@@ -74,13 +74,13 @@ class SqlRelayStore:
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Lease the next due rows of the relay's shards to it."""
         token = uuid4()
-        if self._blocked.tend(relay, claim_took=self._claim_took):
-            self._low_water.forget()
+        if self._blocked.run_if_due(relay, claim_took=self._claim_took):
+            self._low_water.reset()
         start, began = self._low_water.start(), self._clock()
         rows = self._claim_rows(token, relay=relay, limit=limit, start=start)
         self._claim_took = took = self._clock() - began
         if not rows:
-            self._low_water.note(start, None, 0, full=False, took=took)
+            self._low_water.record(start, None, 0, full=False, took=took)
             return Claim(token=token, events=[], lease_left=timedelta(0))
         snapshot = claim.snapshot_of(rows[0].snapshot)
         if snapshot is not None and snapshot.chosen > len(rows):
@@ -89,7 +89,7 @@ class SqlRelayStore:
         last = max((row.seq for row in rows if not row.waiting), default=0)
         # A character has up to four bytes.
         cut = sum(len(row.envelope.payload) for row in rows) * 4 >= self._batch_bytes
-        self._low_water.note(start, snapshot, last, full=cut or len(rows) >= limit, took=took)
+        self._low_water.record(start, snapshot, last, full=cut or len(rows) >= limit, took=took)
         self._remember(token, rows)
         return Claim(
             token=token,
@@ -179,9 +179,9 @@ class SqlRelayStore:
         if claimed is not None:
             claimed.addresses.clear()
             holders = claimed.holders
-            self._blocked.freed(holders[id_] for id_ in s.processed if id_ in holders)
+            self._blocked.note_free_keys(holders[id_] for id_ in s.processed if id_ in holders)
         if statements or count < len(settlement):
-            self._low_water.forget()
+            self._low_water.reset()
         if s.unsent or s.unconfirmed or count < len(settlement):
             self._blocked.fence.retreat(0 if claimed is None else claimed.first_seq)
         return count
@@ -202,8 +202,8 @@ class SqlRelayStore:
 
     def _start_from_the_beginning(self) -> None:
         """Let the next claim begin at the beginning."""
-        self._low_water.forget()
-        self._blocked.fence.forget()
+        self._low_water.reset()
+        self._blocked.fence.reset()
 
     def _settle_processed(self, connection: Connection, token: UUID, ids: Sequence[UUID]) -> int:
         """Settle rows by the addresses that they had when they were claimed, or by their ids.
@@ -216,7 +216,7 @@ class SqlRelayStore:
         count = 0
         if len(known) == len(ids):
             addresses = [known[event_id] for event_id in ids]
-            parameters = sql.place_parameters(token, addresses)
+            parameters = sql.address_parameters(token, addresses)
             count = connection.execute(self._processed, parameters).rowcount
         if count < len(ids):
             # Taken over by another relay, or moved by a rewrite of the table.
@@ -253,7 +253,7 @@ class SqlRelayStore:
                 raise LocalRollbackFailed(f"local rollback failed: {reason_of(error)}") from error
         claimed = self._open_claims.get(token)
         if claimed is not None and event_id in claimed.holders:
-            self._blocked.freed([claimed.holders[event_id]])
+            self._blocked.note_free_keys([claimed.holders[event_id]])
         return True
 
 

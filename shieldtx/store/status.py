@@ -1,4 +1,4 @@
-"""How a service stands: what waits and since when, what needs a person, which relays live."""
+"""The status of a service: its backlog, what needs an operator, running relays, reached limits."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class RunningRelay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceStatus:
-    """All of it, at one time by the database's clock."""
+    """The whole status, at one time by the database's clock."""
 
     at: datetime
     outbox: Backlog
     oldest_half: timedelta | None
-    """How long ago the oldest half message was prepared whose end is not known yet; None: none."""
+    """How long ago the oldest HALF message was prepared; None: there is none."""
     oldest_unresolved: timedelta | None
-    """Likewise of those whose end nobody could tell."""
+    """Likewise of UNRESOLVED ones."""
     topics: Sequence[TopicBacklog]
     inbox: Backlog
     groups: Sequence[GroupBacklog]
@@ -88,7 +88,7 @@ class ServiceStatus:
 
 
 class SqlStatus:
-    """Reads the overview: it counts up to `limit` rows of a kind, and says where there are more."""
+    """Reads the status: it counts up to `limit` rows of a kind, and marks where there are more."""
 
     def __init__(self, engine: Engine, tables: Tables, *, limit: int = DEFAULT_LIMIT) -> None:
         self._engine = engine
@@ -204,7 +204,7 @@ class PartitionAtLimit:
 
 
 def warning_of_shared_schema(count: int, other: str, own: str) -> str:
-    """Say what happens to events of another source in this outbox, and what to do."""
+    """Return what happens to events of another source in this outbox, and what to do."""
     return (
         f"{count:,} events of source {other} wait in shards that relays of source {own} own, and "
         f"are not sent from there; events of source {own} wait in the same way in shards that "

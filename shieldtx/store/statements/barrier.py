@@ -33,7 +33,7 @@ def found(t: Tables, event_id: UUID) -> Select[Any]:
 
 
 def purge(t: Tables, d: Dialect, *, older_than: timedelta, upto: UUID, limit: int) -> Delete:
-    """Remove old rows, but for those that somebody has locked."""
+    """Remove old rows, but for locked ones."""
     b = t.barrier
     old = (
         select(b.c.event_id)

@@ -69,7 +69,7 @@ def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[
     # Asked once: while no key is held, no row is looked at for it.
     on_hold = select(exists(shards.where(_has_a_key_on_hold(t, leased))).label("on_hold"))
     held = on_hold.cte("held").prefix_with("MATERIALIZED")
-    # A row's lease ends with its shard's: whoever owns the shard next may take both.
+    # A row's lease ends with its shard's: the next owner of the shard may take both.
     until = func.min(leased.c.lease_until)
     # The waiting line first: its rows are older, and each holds back its key.
     ready = union_all(
@@ -89,7 +89,7 @@ def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[
         .values(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
-            # Whoever had it until its lease ran out may have sent it, and cannot be asked.
+            # The former owner of a lease that ran out may have sent the row.
             unconfirmed=or_(o.c.unconfirmed, o.c.status == OutboxStatus.PROCESSING.value),
             lease_token=_TOKEN,
             lease_until=select(until).scalar_subquery(),

@@ -1,4 +1,4 @@
-"""The statements on what waits for a person: dead letters and parked records."""
+"""The statements on dead letters and parked records."""
 
 from __future__ import annotations
 

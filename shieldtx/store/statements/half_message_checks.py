@@ -2,7 +2,7 @@
 
 A check carries the token of its claim until its answer is written down. So an answer that was
 overtaken, by a word or by the check after it, finds no row; and a message that is due while it
-still carries one was asked about by somebody who has not come back.
+still carries one was checked by a process that has not answered.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def parameters(token: UUID, event_ids: Sequence[UUID]) -> dict[str, Any]:
 
 
 def note(t: Tables) -> Update:
-    """Keep why a check could not tell; run with `note_parameters`."""
+    """Keep the reason of an inconclusive check; run with `note_parameters`."""
     o = t.outbox
     return (
         update(o)

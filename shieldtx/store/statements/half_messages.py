@@ -75,9 +75,10 @@ def parameters_of(
 
 
 def locked(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
-    """Select how messages stand, and lock their rows, in an order that all agree on.
+    """Select the statuses of messages and lock their rows, in the order of their ids.
 
-    Locked first, so that a number of the sequence is not drawn before a wait for somebody else.
+    Locked first, so that no number of the sequence is drawn before a wait for another
+    transaction.
     """
     o = t.outbox
     return (
@@ -154,7 +155,7 @@ def used_up(t: Tables, d: Dialect, plan: CheckPlan, *, limit: int) -> Select[Any
 
 
 def park(t: Tables, d: Dialect) -> Update:
-    """Leave a message to a person; built once, run with `park_parameters`."""
+    """Park a message as UNRESOLVED, for an operator; built once, run with `park_parameters`."""
     reason = bindparam("why", type_=Text())
     return _leave(t, HALF, WITH_A_PERSON).values(settled_at=d.now(), last_error=reason)
 

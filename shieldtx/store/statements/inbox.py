@@ -41,7 +41,7 @@ COMPENSATED = "compensated"
 
 
 def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
-    """Count an attempt, if it is the row's turn and no transaction is at work on it.
+    """Count an attempt, if the row is due, first of its key and not locked.
 
     One that died in a batch was counted and may not have run at all: it goes on under its number.
     Built once and run for each event, with the parameters of `attempt_parameters`.
@@ -108,13 +108,13 @@ def _in_its_transaction(settled: Update, d: Dialect) -> Update:
 
 
 def release(t: Tables, d: Dialect) -> Update:
-    """Take the start of attempts of a batch back; built once, run with `batch_parameters`."""
+    """Undo the start of attempts of a batch; built once, run with `batch_parameters`."""
     i = t.inbox
     return _write_back_all(t, d, InboxStatus.PROCESSING).values(attempts=i.c.attempts - 1)
 
 
 def note(t: Tables, d: Dialect, *, reason: str) -> Update:
-    """Write down why the process of a batch ends; run with `batch_parameters`."""
+    """Record why the process of a batch ends; run with `batch_parameters`."""
     i = t.inbox
     return (
         update(i)
@@ -200,15 +200,15 @@ def is_row(t: Tables, group: Any, event_id: Any, source: Any) -> ColumnElement[b
 
 
 def _write_back(t: Tables, group: Any, event_id: Any, token: Any, target: InboxStatus) -> Update:
-    """End an attempt's hold on its row, if the row still carries its token."""
-    return _end_hold(t, t.inbox.c.event_id == event_id, group, token, target)
+    """End an attempt's lease on its row, if the row still carries its token."""
+    return _end_lease(t, t.inbox.c.event_id == event_id, group, token, target)
 
 
 def _write_back_all(t: Tables, d: Dialect, target: InboxStatus) -> Update:
-    return _end_hold(t, d.is_in_parameter(t.inbox.c.event_id, _EVENT_IDS), _GROUP, _TOKEN, target)
+    return _end_lease(t, d.is_in_parameter(t.inbox.c.event_id, _EVENT_IDS), _GROUP, _TOKEN, target)
 
 
-def _end_hold(
+def _end_lease(
     t: Tables, rows: ColumnElement[bool], group: Any, token: Any, target: InboxStatus
 ) -> Update:
     return (
@@ -230,7 +230,7 @@ def _may_be_settled(
 
 
 def _may_start(t: Tables) -> ColumnElement[bool]:
-    # A settled row is entered again by a person's word only, see `replay`.
+    # Only an operator's `replay` starts a settled row again.
     return _may_become(t, InboxStatus.PROCESSING, InboxStatus.INIT, InboxStatus.PROCESSING)
 
 

@@ -1,4 +1,4 @@
-"""When an inbox row may be processed: due, in no worker's hands, and first of its key."""
+"""When an inbox row may be processed: due, leased to no worker, and first of its key."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shieldtx.store.tables import Tables
 
 
 def is_free(i: Any, d: Dialect) -> ColumnElement[bool]:
-    """Due, and in no worker's hands."""
+    """Whether a row is due, and leased to no worker."""
     return and_(i.c.due_at <= d.now(), or_(i.c.lease_until.is_(None), i.c.lease_until <= d.now()))
 
 
 def is_held_back(t: Tables, i: Any) -> ColumnElement[bool]:
-    """An earlier row of its key is not finished, or the event that it takes back is not.
+    """Whether an earlier row of its key is unfinished, or the event that it takes back is.
 
-    A rollback that waits for its event holds back nobody: the two would wait for each other.
+    A rollback that waits for its event blocks no row: the two would wait for each other.
     """
     earlier = t.inbox.alias("earlier")
     same_key = exists().where(

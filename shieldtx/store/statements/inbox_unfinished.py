@@ -32,7 +32,7 @@ _HANDLED = {TxKind.COMMIT: "handled_commits", TxKind.ROLLBACK: "handled_rollback
 
 
 def due(t: Tables, d: Dialect) -> Select[Any]:
-    """Select rows whose turn it is, in the order of arrival; built once, run with its limits.
+    """Select rows that may be processed, in the order of arrival; built once, run with its limits.
 
     The limits are one of rows and one of their payloads' bytes; one row is selected however large
     it is. Rows that the worker has no handler for are left out: they would fill the limit for ever.

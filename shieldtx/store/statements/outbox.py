@@ -68,8 +68,8 @@ def processed(t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID]) -> Update
     )
 
 
-def processed_there(t: Tables, d: Dialect) -> Update:
-    """Settle acknowledged rows by their addresses; built once, run with `place_parameters`."""
+def processed_at_addresses(t: Tables, d: Dialect) -> Update:
+    """Settle acknowledged rows by their addresses; built once, run with `address_parameters`."""
     o = t.outbox
     return (
         update(o)
@@ -85,7 +85,7 @@ def processed_there(t: Tables, d: Dialect) -> Update:
     )
 
 
-def place_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
+def address_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of statements that go by rows' addresses."""
     return {_TOKEN.key: token, _ADDRESSES: addresses}
 
@@ -93,18 +93,18 @@ def place_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
 def release(
     t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID], *, reason: str, unconfirmed: bool
 ) -> Update:
-    """Give rows back where they were, without counting the attempt."""
+    """Release rows without counting the attempt."""
     statement = unclaim(t, d, token, ids).values(last_error=storable(reason))
     return statement.values(unconfirmed=True) if unconfirmed else statement
 
 
 def unclaim(t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID]) -> Update:
-    """Give rows back as they were before their claim."""
+    """Release rows as they were before their claim."""
     return _write_back(t, d, token, ids, OutboxStatus.INIT).values(attempts=t.outbox.c.attempts - 1)
 
 
 def withdraw(t: Tables, d: Dialect, shards: Sequence[int]) -> Update:
-    """Give back what is leased in these shards, as it was before its claim."""
+    """Release what is leased in these shards, as it was before its claim."""
     o = t.outbox
     return (
         update(o)
@@ -164,7 +164,7 @@ def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:
 def in_line_again(d: Dialect) -> dict[str, Any]:
     """Return the columns of a settled row that has all its attempts before it once more.
 
-    It holds back nobody: later events of its key may have been published.
+    It blocks no row: later events of its key may have been published.
     """
     return {
         "status": OutboxStatus.INIT.value,
@@ -193,7 +193,7 @@ def _of_new_event(d: Dialect) -> dict[str, Any]:
 def _write_back(
     t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
 ) -> Update:
-    """End a claim's hold on rows that still carry its token."""
+    """End a claim's lease on rows that still carry its token."""
     return (
         update(t.outbox)
         .where(_may_be_settled(t, d, token, ids, target))

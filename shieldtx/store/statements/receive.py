@@ -46,7 +46,7 @@ def open_keys(t: Tables, d: Dialect) -> Select[Any]:
 def receive(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Store what no unique key knows yet, started where it has a lease, and return the ids of it.
 
-    Built once, run with what the dialect's `many` makes of the columns ARRIVAL and LEASE, of GROUP
+    Built once, run with the dialect's `rows_parameters` of the columns ARRIVAL and LEASE, of GROUP
     and TOKEN.
     """
     columns = [t.inbox.c[name] for name in ARRIVAL]

@@ -23,7 +23,7 @@ def begin(
     folder: str,
     lease: timedelta,
 ) -> ReturningInsert[Any]:
-    """Note that a run begins, unless another one of its scope is at work."""
+    """Note that a run begins, unless another one of its scope runs."""
     return (
         d.insert_new(t.reconcile_run)
         .values(
@@ -40,7 +40,7 @@ def begin(
 
 
 def give_up_dead(t: Tables, d: Dialect, *, scope: str, outcome: str, problem: str) -> Update:
-    """End the run of a scope that has not been heard of for a whole lease."""
+    """End the run of a scope whose lease has run out."""
     r = t.reconcile_run
     return (
         update(r)
@@ -50,7 +50,7 @@ def give_up_dead(t: Tables, d: Dialect, *, scope: str, outcome: str, problem: st
 
 
 def extend(t: Tables, d: Dialect, *, run_id: str, lease: timedelta) -> Update:
-    """Say that a run is at work, for one lease more."""
+    """Extend the lease of a run."""
     r = t.reconcile_run
     return (
         update(r)
@@ -70,7 +70,7 @@ def finish(
     totals: str,
     problem: str,
 ) -> Update:
-    """Note how a run ended that was still counted as being at work."""
+    """Record the outcome of a run that has not ended yet."""
     r = t.reconcile_run
     return (
         update(r)

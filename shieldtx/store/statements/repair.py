@@ -30,7 +30,7 @@ InboxKey = tuple[UUID, str, str]
 
 
 def outbox_rows(t: Tables, d: Dialect, ids: Sequence[UUID], *, lock: bool) -> Select[Any]:
-    """Select how rows of the outbox stand; locked, without those that somebody is moving."""
+    """Select the present state of outbox rows; with `lock`, without those that are locked."""
     o = t.outbox
     columns = (o.c.event_id, *_standing(o, d))
     rows = select(*columns).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
@@ -76,7 +76,7 @@ def count_shards(t: Tables) -> Select[Any]:
 def publish_again(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     """Put PROCESSED events back in line: the broker acknowledged them, and they are not there.
 
-    Other groups may have them all the same, so that a local rollback is for a person to decide.
+    Other groups may have them all the same, so that a local rollback is for an operator to decide.
     """
     return _let_in_line(t, d, ids, OutboxStatus.PROCESSED).values(
         in_line_again(d) | {"unconfirmed": True}

@@ -36,7 +36,7 @@ def announce(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> Insert:
 
 
 def forget_dead_relays(t: Tables, d: Dialect) -> Delete:
-    """Remove relays that have not been heard of for a whole lease."""
+    """Remove relays whose lease has run out."""
     return delete(t.relay).where(t.relay.c.alive_until <= d.now())
 
 
@@ -56,7 +56,7 @@ def shard_count(t: Tables, d: Dialect) -> Executable:
 
 
 def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
-    """Extend the relay's leases; one that has run out is not extended but has to be taken anew."""
+    """Extend the relay's leases; one that has run out is not extended but has to be taken again."""
     s = t.shard
     mine = _locked_in_order(t, s.c.owner == relay, s.c.lease_until > d.now())
     return (
@@ -67,7 +67,7 @@ def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningU
 def take_free(
     t: Tables, d: Dialect, *, relay: str, lease: timedelta, limit: int
 ) -> ReturningUpdate[Any]:
-    """Take up to `limit` shards that nobody holds, passing over those that a claim has locked."""
+    """Take up to `limit` shards that no relay owns, passing over those that a claim has locked."""
     s = t.shard
     free = (
         select(s.c.shard)

@@ -51,7 +51,7 @@ def open_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     delayed = _events(t, DELAYED, since).where(
         open_, o.c.waiting, not_(o.c.holds_key), o.c.check_at.is_(None)
     )
-    # Of a half message nobody knows yet whether it is to be sent.
+    # Whether a half message is to be sent is not known yet.
     half = _events(t, HALF, cast(null(), Timestamp())).where(o.c.check_at.is_not(None))
     parts = (
         line.order_by(o.c.shard, o.c.seq),
@@ -92,7 +92,7 @@ def oldest_half(t: Tables, limit: int) -> Select[Any]:
 
 
 def oldest_unresolved(t: Tables, limit: int) -> Select[Any]:
-    """Find when the oldest half message was prepared whose end nobody knows, among `limit`."""
+    """Find when the oldest UNRESOLVED half message was prepared, among `limit`."""
     o = t.outbox
     is_unresolved = and_(needs_operator(o), o.c.status == OutboxStatus.UNRESOLVED.value)
     return _earliest(select(o.c.created_at).where(is_unresolved).limit(limit))

@@ -301,7 +301,7 @@ class Crew:
         relay.clock.now += A_LOOK_LATER
         sqla_event.listen(self.stores.engine, "before_cursor_execute", run_out)
         try:
-            relay.store._blocked.tend(relay.name)
+            relay.store._blocked.run_if_due(relay.name)
         finally:
             sqla_event.remove(self.stores.engine, "before_cursor_execute", run_out)
         with self.stores.engine.begin() as connection:

@@ -128,7 +128,7 @@ def test_a_later_row_stays_behind_a_blocked_one_that_nobody_has_unblocked(
     [last] = write(stores, envelope("k"))
     # The relay has died right after the settlement: the next one knows of no key that became free.
     heir = restarted(stores, clock)
-    heir.outbox._blocked._next_look = clock.now + 1
+    heir.outbox._blocked._next_scan = clock.now + 1
     assert ids(claim(heir)) == []
     clock.now += 2
     assert ids(claim(heir)) == [*rest, last]
@@ -245,7 +245,7 @@ def test_a_claim_looks_up_keys_where_many_rows_are_not_blocked_yet(
     write(stores, *(envelope(f"k{n % keys}") for n in range(keys * behind)))
     with stores.engine.begin() as connection:
         connection.execute(text("ANALYZE shield_outbox"))
-    stores.outbox._blocked._next_look = clock.now + 1
+    stores.outbox._blocked._next_scan = clock.now + 1
     run: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:

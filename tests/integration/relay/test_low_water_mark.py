@@ -18,7 +18,7 @@ from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.outbox.session_buffer import Posting
 from shieldtx.ports import Claim, Retry, Settlement
 from shieldtx.store import low_water_mark
-from shieldtx.store.low_water_mark import LOOK_BACK_S, SETTLING_S, LowWaterMark
+from shieldtx.store.low_water_mark import FULL_SCAN_INTERVAL_S, SETTLING_S, LowWaterMark
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -184,7 +184,7 @@ def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> No
             ),
             {"id": failed},
         )
-    line.now += LOOK_BACK_S
+    line.now += FULL_SCAN_INTERVAL_S
     assert line.take() == [failed]
 
 
@@ -195,10 +195,10 @@ def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
         shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=1
     )
     for last in (10, 20, 30):
-        mark.note(mark.start(), snapshot, last, full=True, took=1.0)
+        mark.record(mark.start(), snapshot, last, full=True, took=1.0)
         now += SETTLING_S
     assert mark.start() > 0
-    now += LOOK_BACK_S
+    now += FULL_SCAN_INTERVAL_S
     assert mark.start() > 0
     now += 20.0
     assert mark.start() == 0
@@ -216,7 +216,7 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
         seen = low_water_mark.ClaimSnapshot(
             shards=1, has_blocked_keys=False, oldest_running=turn, next_to_run=turn, chosen=0
         )
-        mark.note(start, None if turn % 2 else seen, turn, full=False, took=took)
+        mark.record(start, None if turn % 2 else seen, turn, full=False, took=took)
         if turn > 100:  # there is a mark by now
             spent[start == 0] += took
     assert 0 < spent[True] < spent[False] / low_water_mark.SHARE + 1.0
@@ -229,10 +229,10 @@ def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_
         shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=0
     )
     for last in (10, 20, 30):
-        mark.note(mark.start(), snapshot, last, full=True, took=0.001)
+        mark.record(mark.start(), snapshot, last, full=True, took=0.001)
         now += SETTLING_S
     assert mark.start() > 0
-    mark.note(mark.start(), None, 0, full=False, took=0.001)
+    mark.record(mark.start(), None, 0, full=False, took=0.001)
     assert mark.start() == 0
 
 
@@ -245,12 +245,12 @@ def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
 
 def _careless(self: LowWaterMark, start: int, snapshot: Any, last: int, **_: Any) -> None:
     self._shards = snapshot.shards if snapshot else self._shards
-    self._looked_at = self._clock()
+    self._full_scan_at = self._clock()
     self._seq = max(self._seq, last)
 
 
 def test_a_careless_mark_is_found_out(line: Line) -> None:
-    with patch.object(LowWaterMark, "note", _careless):
+    with patch.object(LowWaterMark, "record", _careless):
         assert any(Play(line, seed).overtaken() for seed in range(12))
 
 
@@ -274,7 +274,7 @@ class Play:
             self._draw.choice([*steps, self.hand_over])()
         while self._open:
             self.end()
-        self._line.now += LOOK_BACK_S
+        self._line.now += FULL_SCAN_INTERVAL_S
         while self.work(gently=True):
             self._line.now += SETTLING_S
         return [key for key, written in self._written.items() if self._sent[key] != written]
@@ -332,7 +332,7 @@ class Play:
         self._line.leases.renew(relay="r", lease=HOUR)
 
     def wait(self) -> None:
-        self._line.now += self._draw.choice([0.1, SETTLING_S, LOOK_BACK_S])
+        self._line.now += self._draw.choice([0.1, SETTLING_S, FULL_SCAN_INTERVAL_S])
 
 
 def _rows(line: Line, statement: str, **parameters: Any) -> list[Any]:

@@ -22,7 +22,7 @@ SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=statement
 WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.lease_token = :lease_token_1::UUID AND
     shield_outbox.status IN ('PROCESSING');
 
--- processed_there
+-- processed_at_addresses
 UPDATE shield_outbox
 SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=statement_timestamp(), last_error=NULL
 WHERE shield_outbox.ctid = ANY (:at_addresses::TID[]) AND shield_outbox.lease_token = :with_token::UUID AND

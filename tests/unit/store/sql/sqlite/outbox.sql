@@ -21,7 +21,7 @@ SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=strftime(
 WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.lease_token = :lease_token_1 AND
     shield_outbox.status IN ('PROCESSING');
 
--- processed_there
+-- processed_at_addresses
 UPDATE shield_outbox
 SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=strftime('%Y-%m-%d %H:%M:%f000',
     'now'), last_error=NULL
