@@ -59,7 +59,7 @@ def cancel(session: Session, event: Event) -> None:
 def deliver() -> None:
     """Run relays and consumers until none of them has anything left to do."""
     relays = shop.relay(), warehouse.relay()
-    consumers = warehouse.consumer_worker("stock"), shop.consumer_worker("refunds")
+    consumers = warehouse.build_consumer("stock"), shop.build_consumer("refunds")
     for relay in relays:
         relay.renew()
     while any(w.run_once().more for w in relays) or any(w.run_once().more for w in consumers):

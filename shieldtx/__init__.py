@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from shieldtx.domain.schedule import LEVELS
     from shieldtx.domain.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
     from shieldtx.errors import EventRefused, Refused, ShieldTxError
-    from shieldtx.hooks.hooks import ConsumeContext, SendContext
-    from shieldtx.outbox.delayed_events import Delayed
+    from shieldtx.hooks.contexts import ConsumeContext, SendContext
+    from shieldtx.outbox.delayed_events import DelayedEvents
     from shieldtx.outbox.outbox import Outbox
-    from shieldtx.ports import BizKey, Change, DelayedEvent, Verdict
+    from shieldtx.ports import BizKey, Change, ChangeResult, DelayedEvent
     from shieldtx.settings.settings import Settings
 
 __all__ = [

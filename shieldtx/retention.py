@@ -23,7 +23,7 @@ class Purged:
     """Whether to go on at once."""
 
 
-class PurgeStore(Protocol):
+class RetentionStore(Protocol):
     """Walks over a table batch by batch, each in a short transaction of its own.
 
     It remembers how far it is, and starts again after the end.
@@ -55,7 +55,7 @@ class PurgeStore(Protocol):
         ...
 
 
-class BarrierPurgeStore(Protocol):
+class BarrierRetentionStore(Protocol):
     """Takes old rows out of a barrier, each batch in a short transaction of its own."""
 
     def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
@@ -89,15 +89,15 @@ REST = 0.15
 """What part of a batch's time passes before the next one: others need the database too."""
 
 
-class Housekeeping:
+class RetentionService:
     """Purges in small transactions with pauses, so that it stands in nobody's way for long."""
 
     def __init__(
         self,
         *,
-        store: PurgeStore,
+        store: RetentionStore,
         retention: Retention,
-        barriers: Sequence[BarrierPurgeStore] = (),
+        barriers: Sequence[BarrierRetentionStore] = (),
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], None] = time.sleep,
     ) -> None:

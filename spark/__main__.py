@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.request import ReconcileRequest, from_json
 
 from . import job
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
                 return job.run(spark, asked).outcome
         except Exception:  # noqa: BLE001  whatever it was, the exit status has to say so
             traceback.print_exc()
-            return Outcome.ERROR
+            return RunOutcome.ERROR
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _leave(scratch: str, *_signal: object) -> None:
     Its JVM ends when this process has.
     """
     shutil.rmtree(scratch, ignore_errors=True)
-    os._exit(Outcome.ERROR)
+    os._exit(RunOutcome.ERROR)
 
 
 if __name__ == "__main__":

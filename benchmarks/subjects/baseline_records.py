@@ -10,7 +10,7 @@ from benchmarks.data.events import EVENT_TYPE, SOURCE, mark_of, payload_text
 from shieldtx.brokers import cloudevents
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.domain.events import Envelope, new_event_id
-from shieldtx.ports import Record
+from shieldtx.ports.broker import Record
 
 
 class Ready(NamedTuple):

@@ -15,7 +15,7 @@ def main() -> None:
     job = telling.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     handle(app, job["group"], lists=job["lists"])
-    consumer = app.consumer_worker(job["group"])
+    consumer = app.build_consumer(job["group"])
     telling.ready()
     dealt_with = 0
     while not telling.is_over:

@@ -135,7 +135,7 @@ def sell(shop: Shop, cashier: Cashier, orders: int) -> Counter[str]:
 
 def settle(shop: Shop) -> None:
     """Do what `shieldtx relay` and `shieldtx consume` do, until nothing is open any more."""
-    relay, consumer = shop.shield.relay(), shop.shield.consumer_worker("dispatch")
+    relay, consumer = shop.shield.relay(), shop.shield.build_consumer("dispatch")
     checks = shop.shield.halves.check_backs()
     ends = time.monotonic() + PATIENCE_S
     while open_messages(shop) or consumer.run_once().more:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from examples.payment.bank import HOST, PAID, REFUSED, VOID
 from shieldtx import Event, LocalOutcome, Settings, ShieldTx
-from shieldtx.ports import Broker
+from shieldtx.ports.broker import Broker
 
 PATIENCE_S = 0.5
 """For an answer of the bank."""

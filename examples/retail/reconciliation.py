@@ -12,7 +12,7 @@ from rich.text import Text
 
 from examples.retail.fleet import Fleet
 from examples.retail.stage import Stage
-from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.verdicts import Verdict
 
 CONFIGURATION: Final = "reconcile.toml"
@@ -45,8 +45,8 @@ class Operator:
         arguments = ("--full", "--margin", "0", "--out", f"{REPORTS}/{run}")
         status = self._shieldtx(f"reconciliation {run}", "reconcile", *arguments)
         wrong = []
-        if status != (Outcome.MISMATCHES if expected else Outcome.CLEAN):
-            names = {outcome.value: outcome.name for outcome in Outcome}
+        if status != (RunOutcome.MISMATCHES if expected else RunOutcome.CLEAN):
+            names = {outcome.value: outcome.name for outcome in RunOutcome}
             wrong.append(f"the reconciliation ended with {names.get(status, status)}")
         found = mismatches(folder)
         if found != expected:

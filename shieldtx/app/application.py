@@ -13,7 +13,7 @@ from typing import Self
 from sqlalchemy import Engine
 
 from shieldtx.app.declarations import Declarations
-from shieldtx.app.half_messages import Halves
+from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.brokers import signing
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Inbox
@@ -21,11 +21,11 @@ from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
 from shieldtx.domain.callables import check_callable
 from shieldtx.domain.events import new_event_id
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.outbox.delayed_events import Delayed
+from shieldtx.outbox.delayed_events import DelayedEvents
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.ports import Broker
+from shieldtx.ports.broker import Broker
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
-from shieldtx.retention import Housekeeping, Retention
+from shieldtx.retention import Retention, RetentionService
 from shieldtx.settings.settings import Settings
 from shieldtx.store.connections import MAX_CONNECTIONS, Pooler, open_engine, read_committed_view
 from shieldtx.store.dead_letters import SqlDeadLetters
@@ -42,7 +42,7 @@ from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.status import SqlLimitStatus, SqlStatus
 from shieldtx.store.tables import Tables, tables
 from shieldtx.store.trace import SqlTraceStore
-from shieldtx.tracing.recorder import Tracer
+from shieldtx.tracing.recorder import TraceRecorder
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +70,18 @@ class ShieldTx(Declarations):
         self._broker = broker
         self.outbox = Outbox(
             source=settings.source,
-            catalog=self.catalog,
+            event_types=self.event_types,
             writer=SqlOutboxWriter(self.tables, shards=settings.shards),
             traceparent=traceparent,
             after_commit=self._hint,
         )
-        self.delayed = Delayed(outbox=self.outbox, store=SqlDelayedEventStore(self.tables))
-        self.halves = halves = Halves(
+        self.delayed = DelayedEvents(outbox=self.outbox, store=SqlDelayedEventStore(self.tables))
+        self.halves = halves = HalfMessageWiring(
             settings,
-            catalog=self.catalog,
+            event_types=self.event_types,
             engine=lambda: self.engine,
             checks_engine=lambda: self.checks_engine,
-            seal=self.outbox.seal,
+            to_envelope=self.outbox.to_envelope,
             after_commit=self._hint,
         )
         # Half messages, part of this object's own face.
@@ -89,7 +89,7 @@ class ShieldTx(Declarations):
         self.checks, self.barrier = halves.checks, halves.barrier
         self.half_prepare, self.half_commit = halves.prepare, halves.commit
         self.half_rollback = halves.rollback
-        self.tracer = Tracer(self.trace_store)
+        self.tracer = TraceRecorder(self.trace_store)
         if settings.trace:
             self.tracer.attach(self.hooks)
 
@@ -171,7 +171,7 @@ class ShieldTx(Declarations):
             hooks=self.hooks,
         )
 
-    def consumer_worker(
+    def build_consumer(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
         """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
@@ -206,12 +206,12 @@ class ShieldTx(Declarations):
             stopping=stopping,
         )
 
-    def housekeeping(self) -> Housekeeping:
+    def housekeeping(self) -> RetentionService:
         """Build the purge of this service's tables, and of its barriers elsewhere."""
         s = self.settings
         store = SqlRetentionStore(self.engine, self.tables)
         elsewhere = self.halves.other_barriers()
-        return Housekeeping(
+        return RetentionService(
             store=store,
             retention=Retention(
                 outbox=s.retention_outbox,

@@ -12,14 +12,20 @@ from sqlalchemy.orm import Session
 
 from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.domain.callables import check_callable, run
-from shieldtx.domain.event_types import Catalog, EventType, Limits, OnBacklog
+from shieldtx.domain.event_types import EventLimits, EventType, EventTypeRegistry, OnBacklog
 from shieldtx.domain.events import NO_HEADERS, Envelope, physical_topic
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.outbox.publish_decorator import DueAt, Part, Publication, payload_type_of, publishing
+from shieldtx.outbox.publish_decorator import (
+    DueAt,
+    PayloadField,
+    Publication,
+    payload_type_of,
+    publish_decorator,
+)
 from shieldtx.relay.relay import LocalRollback
 from shieldtx.settings.settings import Settings
 
@@ -34,8 +40,8 @@ class Declarations:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.catalog = Catalog(
-            Limits(payload=settings.max_payload_bytes),
+        self.event_types = EventTypeRegistry(
+            EventLimits(payload=settings.max_payload_bytes),
             backlog_limit=settings.backlog_limit,
             on_backlog=settings.on_backlog,
         )
@@ -52,8 +58,8 @@ class Declarations:
         backlog_limit: int | None = None,
         on_backlog: OnBacklog | str | None = None,
     ) -> EventType:
-        """Declare an event type that is written with `outbox.add`; see Catalog.declare."""
-        return self.catalog.declare(
+        """Declare an event type that is written with `outbox.add`; see EventTypeRegistry.declare."""
+        return self.event_types.declare(
             event_type,
             payload=payload,
             topic=topic,
@@ -66,8 +72,8 @@ class Declarations:
         self,
         event_type: str,
         *,
-        key: Part = None,
-        biz_key: Part = None,
+        key: PayloadField = None,
+        biz_key: PayloadField = None,
         payload: Any = None,
         topic: str | None = None,
         operation: Operation = Operation.INSERT,
@@ -96,8 +102,8 @@ class Declarations:
                 at=at,
                 level=level,
             )
-            decorated = publishing(self.outbox, publication)(function)
-            if self.catalog.find(event_type) is None:
+            decorated = publish_decorator(self.outbox, publication)(function)
+            if self.event_types.find(event_type) is None:
                 kind = payload if payload is not None else payload_type_of(function)
                 self.declare(event_type, payload=kind, topic=topic, retry=retry)
             elif any(given is not None for given in (payload, topic, retry)):
@@ -128,13 +134,13 @@ class Declarations:
     def consumer(self, group: str) -> ConsumerGroup:
         """Return the consumer group of this name, to declare its handlers on."""
         if group not in self.groups:
-            self.groups[group] = ConsumerGroup(group, self.catalog)
+            self.groups[group] = ConsumerGroup(group, self.event_types)
         return self.groups[group]
 
     def topics(self) -> list[str]:
         """Return the broker's names of all topics that this service writes or reads, sorted."""
         prefix = self.settings.topic_prefix
-        named = {(t.topic, kind) for t in self.catalog for kind in TxKind}
+        named = {(t.topic, kind) for t in self.event_types for kind in TxKind}
         for group in self.groups.values():
             # A group that gives up writes to the rollback topic of what it reads.
             named |= {(topic, kind) for topic, _ in group.subscriptions() for kind in TxKind}
@@ -165,16 +171,16 @@ class Declarations:
 
     def _retry_of(self, event_type: str) -> RetryPolicy:
         # A rollback event is of a type that its upstream declared, not this service.
-        declared = self.catalog.find(event_type)
+        declared = self.event_types.find(event_type)
         return RetryPolicy() if declared is None else declared.retry
 
     def _knows(self, envelope: Envelope) -> bool:
         """Whether this release can tell if an event has a local rollback."""
-        known = self.catalog.find(envelope.type) is not None
+        known = self.event_types.find(envelope.type) is not None
         return known or envelope.kind is TxKind.ROLLBACK
 
     def _roll_back_locally(
         self, function: HandlerFunction, session: Session, envelope: Envelope
     ) -> None:
-        payload = decode_payload(self.catalog.get(envelope.type).payload, envelope.payload)
+        payload = decode_payload(self.event_types.get(envelope.type).payload, envelope.payload)
         run(function, session, envelope.opened(payload))

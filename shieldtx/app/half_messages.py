@@ -11,18 +11,22 @@ from uuid import UUID
 from sqlalchemy import Engine
 
 from shieldtx.domain.callables import check_callable, check_result
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import NO_HEADERS, Envelope, Event
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages.block import Half, guard_open
-from shieldtx.half_messages.check_back import CheckBack, Checker, Parking
-from shieldtx.half_messages.messages import HalfMessages, Parts
-from shieldtx.half_messages.transactional_decorator import Argument, Transaction, transactional
-from shieldtx.outbox.outbox import CallersTransaction
-from shieldtx.outbox.publish_decorator import Part, payload_type_of
-from shieldtx.ports.half_messages import CheckPlan
+from shieldtx.half_messages.block import HalfMessageBlock, guard_open
+from shieldtx.half_messages.check_back import CheckBack, Checker, Expiry
+from shieldtx.half_messages.messages import EventFields, HalfMessages
+from shieldtx.half_messages.transactional_decorator import (
+    Argument,
+    LocalTransactionSpec,
+    transactional,
+)
+from shieldtx.outbox.publish_decorator import PayloadField, payload_type_of
+from shieldtx.outbox.transaction import CallersTransaction
+from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
@@ -37,17 +41,17 @@ _Place: TypeAlias = tuple[Engine | None, str | None]
 """The database of a barrier (None: the service's own) and its schema."""
 
 
-class Halves:
+class HalfMessageWiring:
     """The half messages of a service."""
 
     def __init__(
         self,
         settings: Settings,
         *,
-        catalog: Catalog,
+        event_types: EventTypeRegistry,
         engine: Callable[[], Engine],
         checks_engine: Callable[[], Engine],
-        seal: Callable[[Event], Envelope],
+        to_envelope: Callable[[Event], Envelope],
         after_commit: Callable[[], None],
     ) -> None:
         """Connect to nothing yet.
@@ -55,10 +59,10 @@ class Halves:
         `engine` opens the service's own database, `checks_engine` does so for a relay's checks.
         """
         self._settings = settings
-        self._catalog = catalog
+        self._event_types = event_types
         self._engine = engine
         self._checks_engine = checks_engine
-        self._seal = seal
+        self._seal = to_envelope
         self._after_commit = after_commit
         self._checkers: dict[str, Checker] = {}
         self._barriers: dict[str, _Place] = {}
@@ -74,16 +78,18 @@ class Halves:
         payload: Any = None,
         *,
         rollback_on: tuple[type[BaseException], ...] = (),
-        **parts: Unpack[Parts],
-    ) -> Half:
+        **parts: Unpack[EventFields],
+    ) -> HalfMessageBlock:
         """Open a block around a local transaction that is not in the outbox's own database.
 
         `with shield.half("orders.placed", order, key=order.id) as tx:` prepares the message first,
         and does not enter the block if it cannot. The end of the block commits it; see Half.
         """
-        return Half(self.messages, event_type, payload, rollback_on=rollback_on, **parts)
+        return HalfMessageBlock(
+            self.messages, event_type, payload, rollback_on=rollback_on, **parts
+        )
 
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[Parts]) -> UUID:
+    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[EventFields]) -> UUID:
         """Prepare a half message by itself and return its id, to be committed or rolled back."""
         return self.messages.prepare(event_type, payload, **parts)
 
@@ -102,7 +108,7 @@ class Halves:
             self.messages.end(event_ids, LocalOutcome.ROLLBACK)
 
     def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
-        """Guard a local transaction with the half messages of the blocks around; see Half.guard.
+        """Guard a local transaction with the half messages of the blocks around; see HalfMessageBlock.guard.
 
         Outside of blocks with those that `half_prepare` returned the ids of.
         """
@@ -118,8 +124,8 @@ class Halves:
         event_type: str,
         *,
         payload: Argument,
-        key: Part = None,
-        biz_key: Part = None,
+        key: PayloadField = None,
+        biz_key: PayloadField = None,
         payload_type: Any = None,
         topic: str | None = None,
         operation: Operation = Operation.INSERT,
@@ -136,7 +142,7 @@ class Halves:
         """
 
         def decorate(function: F) -> F:
-            transaction = Transaction(
+            transaction = LocalTransactionSpec(
                 event_type=event_type,
                 payload=payload,
                 key=key,
@@ -148,11 +154,11 @@ class Halves:
                 rollback_on=rollback_on,
             )
             decorated = transactional(lambda: self.messages, transaction)(function)
-            if self._catalog.find(event_type) is None:
+            if self._event_types.find(event_type) is None:
                 kind = payload_type
                 if kind is None and isinstance(payload, str):
                     kind = payload_type_of(function, payload)
-                self._catalog.declare(event_type, payload=kind, topic=topic)
+                self._event_types.declare(event_type, payload=kind, topic=topic)
             elif any(given is not None for given in (payload_type, topic)):
                 raise ConfigurationError(
                     f"event type {event_type!r} is declared already: give its payload and topic "
@@ -199,7 +205,7 @@ class Halves:
         return HalfMessages(
             store=self._store,
             barrier_of=self._barrier_of,
-            seal=self._seal,
+            to_envelope=self._seal,
             after_commit=self._after_commit,
             barrier_retention=self._settings.retention_barrier,
         )
@@ -228,9 +234,9 @@ class Halves:
         """Return the event types with a checker that have a half message due for a check."""
         return self._check_store.types_due(sorted(self._checkers))
 
-    def parking(self) -> Parking:
+    def parking(self) -> Expiry:
         """Build what leaves half messages to a person."""
-        return Parking(store=self._check_store)
+        return Expiry(store=self._check_store)
 
     def other_barriers(self) -> Sequence[tuple[Engine, str | None]]:
         """Return the databases and schemas of barriers that are not in the service's own."""
@@ -251,7 +257,7 @@ class Halves:
             engine,
             tables(s.database_schema),
             shards=s.shards,
-            plan=CheckPlan(
+            plan=CheckSchedule(
                 immunity=s.half_immunity,
                 interval=s.half_check_interval,
                 growth=s.half_check_growth,
@@ -292,7 +298,7 @@ class Halves:
         self._checkers[event_type] = checker
 
     def _call(self, function: Callable[[Event], LocalOutcome], envelope: Envelope) -> LocalOutcome:
-        declared = self._catalog.get(envelope.type)
+        declared = self._event_types.get(envelope.type)
         outcome = function(envelope.opened(decode_payload(declared.payload, envelope.payload)))
         check_result(outcome, function)
         return outcome

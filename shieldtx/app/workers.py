@@ -10,7 +10,7 @@ from functools import partial
 from shieldtx.app.application import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
-from shieldtx.scheduling.worker import Tick, Worker
+from shieldtx.scheduling.worker import PeriodicJob, Worker
 from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
 
 
-def relay_worker(app: ShieldTx) -> Worker:
+def relay_process(app: ShieldTx) -> Worker:
     """Build the process that relays, renews its leases, checks half messages and keeps house."""
     relay = app.relay()
     housekeeping = app.housekeeping()
@@ -58,8 +58,8 @@ def relay_worker(app: ShieldTx) -> Worker:
     worker = Worker(
         name="relay",
         ticks=[
-            Tick(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
-            Tick(
+            PeriodicJob(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
+            PeriodicJob(
                 name="poll",
                 run=poll,
                 every=poll_interval,
@@ -67,7 +67,7 @@ def relay_worker(app: ShieldTx) -> Worker:
                 until_next=partial(relay.until_due, within=poll_interval),
                 vital=True,
             ),
-            Tick(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
+            PeriodicJob(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
             *_half_message_ticks(app, stopping=lambda: worker.stopping, wake=wake),
         ],
         close=close,
@@ -88,7 +88,7 @@ def _warn_of_other_sources(app: ShieldTx) -> None:
 
 def _half_message_ticks(
     app: ShieldTx, *, stopping: Callable[[], bool], wake: Callable[[str], None]
-) -> list[Tick]:
+) -> list[PeriodicJob]:
     """Check the half messages of each type by a tick of its own: none waits for a slow checker.
 
     Only a type with a check due is woken, by one look at all types.
@@ -108,20 +108,20 @@ def _half_message_ticks(
     parking = app.halves.parking()
     check_backs = app.halves.check_backs(stopping=stopping)
     checks = [
-        Tick(name=_checks_of(each.event_type), run=partial(check, each), every=None)
+        PeriodicJob(name=_checks_of(each.event_type), run=partial(check, each), every=None)
         for each in check_backs
     ]
-    looks = [Tick(name="checks", run=look, every=CHECKS)] if checks else []
-    return [*looks, *checks, Tick(name="parking", run=park, every=PARKING)]
+    looks = [PeriodicJob(name="checks", run=look, every=CHECKS)] if checks else []
+    return [*looks, *checks, PeriodicJob(name="parking", run=park, every=PARKING)]
 
 
 def _checks_of(event_type: str) -> str:
     return f"checks of {event_type}"
 
 
-def consumer_worker(app: ShieldTx, group: str) -> Worker:
+def consumer_process(app: ShieldTx, group: str) -> Worker:
     """Build the process that consumes for one group; its passes wait for records themselves."""
-    consumer = app.consumer_worker(group, stopping=lambda: worker.stopping)
+    consumer = app.build_consumer(group, stopping=lambda: worker.stopping)
 
     def consume() -> bool:
         consumer.run_once()
@@ -134,7 +134,7 @@ def consumer_worker(app: ShieldTx, group: str) -> Worker:
     worker = Worker(
         name=f"consumer {group}",
         # The interval is the pause after a failed pass.
-        ticks=[Tick(name="poll", run=consume, every=timedelta(seconds=1), vital=True)],
+        ticks=[PeriodicJob(name="poll", run=consume, every=timedelta(seconds=1), vital=True)],
         close=close,
         stop_timeout=app.settings.stop_timeout,
         watchdog=max(app.settings.watchdog, _longest_pass(app, group)),

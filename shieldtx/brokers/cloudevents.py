@@ -19,7 +19,7 @@ from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.domain.schedule import EARLIEST, LATEST
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused, UndecodableRecord
-from shieldtx.ports import ReceivedRecord, Record
+from shieldtx.ports.broker import ReceivedRecord, Record
 
 SPEC_VERSION: Final = "1.0"
 CONTENT_TYPE: Final = "application/json"

@@ -17,7 +17,7 @@ from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import UndecodableRecord
-from shieldtx.ports import ReceivedRecord, Record
+from shieldtx.ports.broker import ReceivedRecord, Record
 
 HEADER: Final = "ce_signature"
 MIN_KEY_BYTES: Final = 32

@@ -12,7 +12,7 @@ from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.discards import discard
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
-from shieldtx.cli.prompts import operator, says_yes
+from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.waiting import (
     Group,
     Limit,
@@ -136,10 +136,10 @@ def replay(
     failed = [letter for letter in chosen if letter.group is None]
     for letter in failed:
         typer.echo(dead_letter_views.warning_of(letter), err=True)
-    if failed and not yes and not says_yes("Replay?"):
+    if failed and not yes and not confirm("Replay?"):
         typer.echo("nothing was replayed (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
-    store.replay(chosen, who=who or operator())
+    store.replay(chosen, who=who or current_operator())
     if as_json:
         print_json([dead_letter_views.summary_of_letter(letter) for letter in chosen])
         return

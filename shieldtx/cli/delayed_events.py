@@ -15,9 +15,9 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table
-from shieldtx.cli.prompts import operator
+from shieldtx.cli.prompts import current_operator
 from shieldtx.errors import ConfigurationError, EventRefused
-from shieldtx.ports import BizKey, Change, DelayedEvent, Named, Verdict
+from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
 from shieldtx.settings.settings import Seconds
 
 commands = typer.Typer(
@@ -26,14 +26,14 @@ commands = typer.Typer(
 
 _DURATION: TypeAdapter[timedelta] = TypeAdapter(Seconds)
 _WHY_NOT = {
-    Verdict.UNKNOWN: "there is no such event in this outbox",
-    Verdict.NOT_DELAYED: "it waits for something else than its time",
-    Verdict.IN_DOUBT: "an attempt that nobody confirmed may have delivered it",
-    Verdict.DUE: "its time has come, a relay may take it at any moment",
-    Verdict.CLAIMED: "a relay is publishing it",
-    Verdict.PUBLISHED: "it has been published",
-    Verdict.CANCELLED: "it was cancelled or discarded before",
-    Verdict.FAILED: "it has failed, see `shieldtx dead show`",
+    ChangeResult.UNKNOWN: "there is no such event in this outbox",
+    ChangeResult.NOT_DELAYED: "it waits for something else than its time",
+    ChangeResult.IN_DOUBT: "an attempt that nobody confirmed may have delivered it",
+    ChangeResult.DUE: "its time has come, a relay may take it at any moment",
+    ChangeResult.CLAIMED: "a relay is publishing it",
+    ChangeResult.PUBLISHED: "it has been published",
+    ChangeResult.CANCELLED: "it was cancelled or discarded before",
+    ChangeResult.FAILED: "it has failed, see `shieldtx dead show`",
 }
 
 EventIds = Annotated[list[str] | None, typer.Argument(help="Events, each of which goes by itself.")]
@@ -102,7 +102,7 @@ def cancel(
     """
     events = _named(event_ids, event_type, biz_key)
     app = invocation(context).service()
-    name = who or operator()
+    name = who or current_operator()
     changes = _change(app, events, lambda s, e: app.delayed.cancel(s, e, who=name))
     _tell(changes, "is cancelled", as_json=as_json)
 
@@ -137,10 +137,10 @@ def reschedule(
     """
     events = _named(event_ids, event_type, biz_key)
     app = invocation(context).service()
-    name = who or operator()
+    name = who or current_operator()
     when: dict[str, Any] = {"delay": _duration(delay), "at": _time(at), "level": level}
 
-    def move(session: Session, event: Named) -> Change:
+    def move(session: Session, event: EventRef) -> Change:
         try:
             return app.delayed.reschedule(session, event, who=name, **when)
         except EventRefused as error:
@@ -149,7 +149,9 @@ def reschedule(
     _tell(_change(app, events, move), "is due", as_json=as_json)
 
 
-def _named(ids: Sequence[str] | None, event_type: str | None, biz_key: str | None) -> list[Named]:
+def _named(
+    ids: Sequence[str] | None, event_type: str | None, biz_key: str | None
+) -> list[EventRef]:
     """Return the events that are meant; raises ConfigurationError."""
     if bool(ids) == (biz_key is not None) or (event_type is None) != (biz_key is None):
         raise ConfigurationError("name events by their ids, or one by --type and --biz-key")
@@ -181,15 +183,15 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _change(
-    app: ShieldTx, events: Sequence[Named], change: Callable[[Session, Named], Change]
-) -> list[tuple[Named, Change]]:
+    app: ShieldTx, events: Sequence[EventRef], change: Callable[[Session, EventRef], Change]
+) -> list[tuple[EventRef, Change]]:
     """Change what can be changed, in one transaction."""
     app.schema.check()
     with Session(app.engine) as session, session.begin():
         return [(event, change(session, event)) for event in events]
 
 
-def _tell(changes: Sequence[tuple[Named, Change]], done: str, *, as_json: bool) -> None:
+def _tell(changes: Sequence[tuple[EventRef, Change]], done: str, *, as_json: bool) -> None:
     """Say what became of each; the exit status is 1 unless all are done."""
     if as_json:
         print_json([_answer(event, change) for event, change in changes])
@@ -205,7 +207,7 @@ def _tell(changes: Sequence[tuple[Named, Change]], done: str, *, as_json: bool) 
         raise typer.Exit(FAILED)
 
 
-def _answer(event: Named, change: Change) -> dict[str, Any]:
+def _answer(event: EventRef, change: Change) -> dict[str, Any]:
     return {
         "ref": _name(event),
         "event_id": None if change.event_id is None else str(change.event_id),
@@ -215,7 +217,7 @@ def _answer(event: Named, change: Change) -> dict[str, Any]:
     }
 
 
-def _name(event: Named) -> str:
+def _name(event: EventRef) -> str:
     return f"{event.event_type} {event.biz_key}" if isinstance(event, BizKey) else str(event)
 
 

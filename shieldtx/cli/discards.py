@@ -12,7 +12,7 @@ from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, print_json, print_line
-from shieldtx.cli.prompts import operator, says_yes
+from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.waiting import (
     Group,
     Limit,
@@ -76,7 +76,7 @@ def discard(
         chosen = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
     if chosen:
         _confirm(chosen, yes=yes)
-    found = app.discards().discard(chosen, who=who or operator(), reason=reason)
+    found = app.discards().discard(chosen, who=who or current_operator(), reason=reason)
     _tell(found, as_json=as_json)
 
 
@@ -106,7 +106,7 @@ def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
     for row in rows:
         if dead_letter_views.status_of(row) in set(Waiting):
             typer.echo(f"warning: {dead_letter_views.titled(row)}; {consequence_of(row)}", err=True)
-    if not yes and not says_yes(f"Discard {len(rows)} for good?"):
+    if not yes and not confirm(f"Discard {len(rows)} for good?"):
         typer.echo("nothing was discarded (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
 

@@ -11,7 +11,7 @@ from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.dead_letter_views import masked
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
-from shieldtx.cli.prompts import operator, says_yes
+from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin
@@ -150,10 +150,10 @@ def _decide(
     chosen = [_found(desk, event_id) for event_id in dict.fromkeys(event_ids)]
     for message in chosen:
         typer.echo(_warning(message, outcome), err=True)
-    if not yes and not says_yes(f"{outcome.capitalize()}?"):
+    if not yes and not confirm(f"{outcome.capitalize()}?"):
         typer.echo("nothing was decided (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
-    desk.decide(chosen, outcome, who=who or operator())
+    desk.decide(chosen, outcome, who=who or current_operator())
     if as_json:
         print_json([_summary(message) for message in chosen])
         return

@@ -45,7 +45,7 @@ def relay_once(app: ShieldTx) -> RelayPass:
 def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
     """Handle what is on the topics and what is due in the inbox; return what was counted."""
     stop = _stop_on_signals()
-    consumer = app.consumer_worker(group, stopping=stop.is_set)
+    consumer = app.build_consumer(group, stopping=stop.is_set)
     done: Counter[str] = Counter(dict.fromkeys(("records", "fresh", "duplicates", "parked"), 0))
     try:
         while not stop.is_set():

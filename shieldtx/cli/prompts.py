@@ -8,7 +8,7 @@ import socket
 import sys
 
 
-def operator() -> str:
+def current_operator() -> str:
     """Return in whose name a command runs, for the audit: user@host."""
     try:
         user = getpass.getuser()
@@ -17,7 +17,7 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def says_yes(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Ask on standard error: standard output is for results."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

@@ -24,7 +24,7 @@ from shieldtx.cli.reconcile_config import (
 from shieldtx.cli.recording import run_stored
 from shieldtx.errors import AlreadyRunning, ConfigurationError
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.report.terminal import remarks, summary_table
 from shieldtx.reconcile.request import EVERYTHING, Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
@@ -142,7 +142,7 @@ def _run(
     selection: Selection | None,
     *,
     as_json: bool,
-) -> Outcome:
+) -> RunOutcome:
     require_tables(request.services)
     result = run_stored(configuration, request, selection)
     if as_json:

@@ -19,7 +19,7 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
 from shieldtx.store.schema import Schema
 
@@ -71,7 +71,7 @@ def ending_as_error() -> Iterator[None]:
         if failure is None:
             raise
         typer.echo(f"error: {failure.line}", err=True)
-        raise typer.Exit(Outcome.ERROR) from error
+        raise typer.Exit(RunOutcome.ERROR) from error
 
 
 def _of_application(app: ShieldTx) -> Configuration:
@@ -87,7 +87,7 @@ def _of_application(app: ShieldTx) -> Configuration:
                 schema=settings.database_schema,
                 retention=min(settings.retention_outbox, settings.retention_inbox),
                 groups=tuple(e for group in app.groups.values() for e in _expected(group)) or None,
-                others=tuple(sorted({declared.topic for declared in app.catalog} - received)),
+                others=tuple(sorted({declared.topic for declared in app.event_types} - received)),
             ),
         ),
         broker=BrokerAccess(

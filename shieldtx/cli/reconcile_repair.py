@@ -14,7 +14,7 @@ from sqlalchemy import Engine, make_url
 
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, print_table
-from shieldtx.cli.prompts import operator, says_yes
+from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import (
     Config,
     ending_as_error,
@@ -24,7 +24,7 @@ from shieldtx.cli.reconcile_config import (
 from shieldtx.cli.recording import stored_runs
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports.repair import RepairStore
-from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair import (
     PART_OF_RETENTION,
@@ -90,7 +90,7 @@ def repair(
             job = _Job(opened=opened, run=ended, rows=rows, named=verdict or [])
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
-            report = job.carry_out(who=who or operator(), dry_run=dry_run)
+            report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
         data = _data(job.run, report, dry_run=dry_run)
         if as_json:
             print_json(data)
@@ -163,7 +163,7 @@ def _ended(run: StoredRun | None, name: str) -> StoredRun:
         )
     if run.outcome is None:
         raise ConfigurationError(f"run {run.run_id} is still at work: repair when it has ended")
-    if run.outcome in {Outcome.ERROR.name, ABANDONED}:
+    if run.outcome in {RunOutcome.ERROR.name, ABANDONED}:
         raise ConfigurationError(
             f"run {run.run_id} broke off ({run.outcome}), so it is not known what is wrong: "
             "reconcile once more, or name an earlier run"
@@ -228,7 +228,7 @@ def _agreed(job: _Job) -> bool:
     plan = planned(job.read(), job.policy)
     for (verdict, action), rows in plan.repaired.items():
         typer.echo(f"{action}: {rows.done} rows, {verdict}", err=True)
-    return not plan.repaired or says_yes(f"Repair what run {job.run.run_id} has found?")
+    return not plan.repaired or confirm(f"Repair what run {job.run.run_id} has found?")
 
 
 def _data(run: StoredRun, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:

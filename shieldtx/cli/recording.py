@@ -9,11 +9,11 @@ from dataclasses import replace
 from sqlalchemy import create_engine
 
 from shieldtx.cli.output import showing_progress
-from shieldtx.cli.prompts import operator
+from shieldtx.cli.prompts import current_operator
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import is_good, mode_of, selection_since, watermarks_of
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult, run
@@ -46,7 +46,7 @@ def run_stored(
             selection = selection_since(runs.last_good())
         run_id, mode = str(new_event_id()), mode_of(selection)
         folder = request.folder.expanduser().resolve()
-        runs.begin(run_id, mode=mode, who=operator(), folder=str(folder))
+        runs.begin(run_id, mode=mode, who=current_operator(), folder=str(folder))
         try:
             with runs.holding(run_id) as lost:
                 asked = replace(request, run_id=run_id, selection=selection)
@@ -54,7 +54,7 @@ def run_stored(
                     result = run(asked, given_up=lost.is_set, say=say)
         except BaseException as error:
             problem = message_of(error) or repr(error)
-            runs.finish(run_id, outcome=Outcome.ERROR.name, problem=problem)
+            runs.finish(run_id, outcome=RunOutcome.ERROR.name, problem=problem)
             raise
         findings = result.findings
         if findings is None:

@@ -126,7 +126,7 @@ def _half_messages(overview: ServiceStatus) -> list[tuple[str, str]]:
 def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str, Any]]]:
     """Say what the write side objects to, and what consumers do not poll."""
     # Of several types of a topic, the one with the lowest limit is the first to be met.
-    by_limit = sorted(app.catalog, key=lambda declared: -(declared.backlog_limit or 0))
+    by_limit = sorted(app.event_types, key=lambda declared: -(declared.backlog_limit or 0))
     declared = {
         declared.topic: declared
         for declared in by_limit

@@ -11,7 +11,7 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, print_json, print_table
 from shieldtx.errors import BrokerError, ConfigurationError, TopicMissing
-from shieldtx.ports import TopicState
+from shieldtx.ports.broker import TopicState
 
 log = logging.getLogger(__name__)
 

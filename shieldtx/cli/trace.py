@@ -19,13 +19,13 @@ from shieldtx.cli.output import AsJson, print_json, print_line, print_made_table
 from shieldtx.cli.reconcile_config import Config
 from shieldtx.cli.trace_views import data_of, tree_of
 from shieldtx.errors import ConfigurationError, SchemaMismatch
+from shieldtx.ports.tracing import TraceReader
 from shieldtx.reconcile.config import read_configuration
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing import timeline
-from shieldtx.tracing.model import TraceReader
 
 
 def trace(

@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from shieldtx.cli.output import age, moment, printable
 from shieldtx.domain.states import TxKind
-from shieldtx.tracing.model import Hop, Life, Step
+from shieldtx.tracing.model import EventTimeline, Hop, Step
 
 _WORDS: Final = {
     "WRITTEN": "written",
@@ -35,7 +35,7 @@ _AFTER: Final = 13
 _SECOND: Final = 1.0
 
 
-def data_of(life: Life) -> dict[str, Any]:
+def data_of(life: EventTimeline) -> dict[str, Any]:
     """Return all that is told of an event."""
     event = life.identity
     return {
@@ -56,7 +56,7 @@ def data_of(life: Life) -> dict[str, Any]:
     }
 
 
-def tree_of(life: Life, *, asked: UUID) -> Tree:
+def tree_of(life: EventTimeline, *, asked: UUID) -> Tree:
     """Return the same for people; the event `asked` for is marked where it is not the first."""
     tree = Tree(_title(life), guide_style="dim")
     event = life.identity
@@ -94,7 +94,7 @@ def _data_of_step(step: Step) -> dict[str, Any]:
     }
 
 
-def _fill(tree: Tree, life: Life, asked: UUID) -> None:
+def _fill(tree: Tree, life: EventTimeline, asked: UUID) -> None:
     for hop in life.hops:
         where = "outbox" if hop.group is None else f"inbox of group {hop.group}"
         branch = tree.add(_text(f"{hop.service}, {where}: {hop.status}", style="bold"))
@@ -110,7 +110,7 @@ def _fill(tree: Tree, life: Life, asked: UUID) -> None:
         _fill(tree.add(_title(caused, asked)), caused, asked)
 
 
-def _title(life: Life, asked: UUID | None = None) -> Text:
+def _title(life: EventTimeline, asked: UUID | None = None) -> Text:
     event = life.identity
     named = [f"{event.kind.value} {event.type} {event.event_id} of {event.source}"]
     if event.key is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.app.workers import consumer_worker, relay_worker
+from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.cli import topics
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.once import consume_once, relay_once
@@ -47,7 +47,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     app.schema.check()
     app.schema.check_sequences()
     if not once:
-        _run(relay_worker(app), f"relay of {app.settings.source}")
+        _run(relay_process(app), f"relay of {app.settings.source}")
     done = relay_once(app)
     counts = asdict(done)
     if as_json:
@@ -89,7 +89,7 @@ def consume(
     _require_topics(app, group, may_wait=not once)
     topics.refuse_strangers(app, group)
     if not once:
-        _run(consumer_worker(app, group), f"consumer {group} of {app.settings.source}")
+        _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
     done = consume_once(app, group)
     if as_json:
         print_json(done)

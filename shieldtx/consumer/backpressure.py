@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Final
 
-from shieldtx.ports import Place, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ _PLACE_OF: Final = itemgetter(0, 1)
 
 
 def held_after(
-    held: frozenset[Place], pending: Mapping[Place, int], *, limit: int
-) -> frozenset[Place]:
+    held: frozenset[TopicPartition], pending: Mapping[TopicPartition, int], *, limit: int
+) -> frozenset[TopicPartition]:
     """Return the partitions to hold, of those `held` and of those with `pending` events.
 
     One is held from the limit on, until it has no more than `LOW` of it.
@@ -52,20 +52,20 @@ class PendingEvents:
         self,
         *,
         limit: int,
-        count: Callable[[], Mapping[Place, int]],
+        count: Callable[[], Mapping[TopicPartition, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Count with `count`, which asks the inbox; at once when asked the first time."""
         self._limit = limit
         self._count = count
         self._clock = clock
-        self._bound: Counter[Place] = Counter()
+        self._bound: Counter[TopicPartition] = Counter()
         self._is_over = True
         self._next_look = clock()
-        self._held: frozenset[Place] = frozenset()
+        self._held: frozenset[TopicPartition] = frozenset()
 
     @property
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[TopicPartition]:
         """The partitions that are not to be polled, as of the last look."""
         return self._held
 

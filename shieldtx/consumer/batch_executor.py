@@ -19,7 +19,7 @@ from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.reasons import reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import PayloadRefused
-from shieldtx.ports import Attempt, InboxStore
+from shieldtx.ports.inbox import Attempt, InboxStore
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from shieldtx.domain.events import Envelope, age_of
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.ports import Attempt, InboxStore, Original
+from shieldtx.ports.inbox import Attempt, InboxStore, Original
 
 log = logging.getLogger(__name__)
 

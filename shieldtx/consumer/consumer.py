@@ -15,7 +15,8 @@ from shieldtx.consumer.fetcher import Intake
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.unhandled import UnhandledEvents
 from shieldtx.domain.events import Envelope, physical_topic
-from shieldtx.ports import BATCH_BYTES, InboxStore, Place, Receipt, ReceivedInPart
+from shieldtx.ports.broker import BATCH_BYTES, TopicPartition
+from shieldtx.ports.inbox import InboxStore, Receipt, ReceivedInPart
 
 LONGEST_PASS = 60.0
 """Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.
@@ -92,7 +93,7 @@ class Consumer:
             limit=settings.pending_limit, count=self._count_pending, clock=clock
         )
         self._unhandled = UnhandledEvents(group=group, store=store, clock=clock)
-        self._held: frozenset[Place] = frozenset()
+        self._held: frozenset[TopicPartition] = frozenset()
         self._may_skip_a_look = False
         self._next_look = clock()
         self._pass_ends = clock() + LONGEST_PASS
@@ -179,7 +180,7 @@ class Consumer:
             self._next_look += self._settings.poll_timeout.total_seconds()
         return verdicts
 
-    def _count_pending(self) -> Mapping[Place, int]:
+    def _count_pending(self) -> Mapping[TopicPartition, int]:
         prefix = self._settings.topic_prefix
         pending = self._store.pending(self._group.name, handled=self._group.handled())
         return {

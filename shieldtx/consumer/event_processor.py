@@ -18,10 +18,12 @@ from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import HandlerError, LeaseLost, NothingToCompensate, PayloadRefused, Refused
-from shieldtx.hooks.attempt_timer import Watch
+from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.outbox.outbox import Outbox, flush_events, handling
-from shieldtx.ports import Attempt, InboxStore
+from shieldtx.outbox.causation import handling
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.session_events import flush_events
+from shieldtx.ports.inbox import Attempt, InboxStore
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class Inbox:
         self._compensation = Compensation(
             group=group, store=store, outbox=outbox, call=self.call, kept_for=kept_for
         )
-        self.watch = Watch(hooks or Hooks())
+        self.watch = AttemptTimer(hooks or Hooks())
         """Is told of each attempt, here and by whoever applies several together."""
 
     def work(self, envelope: Envelope) -> Verdict:

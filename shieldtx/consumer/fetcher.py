@@ -14,7 +14,8 @@ from shieldtx.consumer.batch_executor import shares_batches
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerError, UndecodableRecord
-from shieldtx.ports import BATCH_BYTES, Arrival, Parked, Place, ReceivedRecord, Subscriber
+from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, Subscriber, TopicPartition
+from shieldtx.ports.inbox import IncomingEvent, Parked
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class Batch(NamedTuple):
     """Records in the order they were read, and what they are to the group."""
 
     records: tuple[ReceivedRecord, ...] = ()
-    arrivals: tuple[Arrival, ...] = ()
+    arrivals: tuple[IncomingEvent, ...] = ()
     parked: tuple[Parked, ...] = ()
     ignored: int = 0
     """Events of types that the group has no handler for."""
@@ -50,7 +51,7 @@ class Intake(Protocol):
         """Have a batch read again: its rows could not be stored."""
         ...
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """Take nothing from these partitions from now on, and from all others."""
         ...
 
@@ -89,7 +90,7 @@ class DirectIntake:
             raise
 
     def _sorted(self, records: tuple[ReceivedRecord, ...]) -> Batch:
-        arrivals: list[Arrival] = []
+        arrivals: list[IncomingEvent] = []
         parked: list[Parked] = []
         for record in records:
             try:
@@ -113,7 +114,7 @@ class DirectIntake:
         """See Intake."""
         self._subscriber.rewind(batch.records)
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """See Intake."""
         self._subscriber.hold(places)
 
@@ -125,14 +126,14 @@ class DirectIntake:
         """See Intake."""
         self._subscriber.close()
 
-    def _arrival(self, record: ReceivedRecord) -> Arrival | None:
+    def _arrival(self, record: ReceivedRecord) -> IncomingEvent | None:
         envelope = self._decode(record)
         handler = self._group.handler_of(envelope.type, envelope.kind)
         if handler is None:
             return None
         handler.check_authority(envelope)
         lease = handler.lease if shares_batches(handler, envelope) else None
-        return Arrival(envelope=envelope, record=record, lease=lease)
+        return IncomingEvent(envelope=envelope, record=record, lease=lease)
 
 
 class ReadAheadIntake:
@@ -203,7 +204,7 @@ class ReadAheadIntake:
             log.warning("nothing was read ahead: %s", failure)
         self._beside.submit(self._intake.put_back, Batch(records)).result()
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """See Intake; what was read ahead goes back, so that none of it is from these."""
         self.put_back(Batch())
         self._beside.submit(self._intake.hold, places).result()

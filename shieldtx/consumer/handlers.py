@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.callables import check_callable
-from shieldtx.domain.event_types import Catalog, checked_name
+from shieldtx.domain.event_types import EventTypeRegistry, checked_name
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import payload_type
 from shieldtx.domain.retry import RetryPolicy
@@ -62,9 +62,9 @@ class Handler:
 class ConsumerGroup:
     """The handlers of one consumer group; events are dedupled per group."""
 
-    def __init__(self, name: str, catalog: Catalog) -> None:
+    def __init__(self, name: str, event_types: EventTypeRegistry) -> None:
         self.name = checked_name("consumer group", name)
-        self._catalog = catalog
+        self._event_types = event_types
         self._handlers: dict[tuple[str, TxKind], Handler] = {}
         # Those that take something over from their event type, which may be declared later.
         self._completed_by_type: dict[tuple[str, TxKind], tuple[str, ...]] = {}
@@ -222,7 +222,7 @@ class ConsumerGroup:
 
     def _complete(self, key: tuple[str, TxKind]) -> None:
         """Take over what the handler left to its event type, if that is declared by now."""
-        declared = self._catalog.find(key[0])
+        declared = self._event_types.find(key[0])
         if declared is not None:
             left_out = self._completed_by_type.pop(key)
             taken_over = {name: getattr(declared, name) for name in left_out}

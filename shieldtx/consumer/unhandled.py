@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.ports import InboxStore
+from shieldtx.ports.inbox import InboxStore
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ def checked_name(what: str, name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class EventLimits:
     """How large the parts of an event may be, in bytes of UTF-8.
 
     The default payload fits Kafka's default `message.max.bytes` (1,048,588) with its headers.
@@ -81,19 +81,19 @@ class EventType:
     on_backlog: OnBacklog = OnBacklog.REFUSE
 
 
-class Catalog:
+class EventTypeRegistry:
     """The event types that a service writes, by name."""
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: EventLimits | None = None,
         *,
         backlog_limit: int | None = None,
         on_backlog: OnBacklog = OnBacklog.REFUSE,
     ) -> None:
         """Begin empty; the backlog's limit is that of types which are declared without one."""
         self._types: dict[str, EventType] = {}
-        self.limits = limits or Limits()
+        self.limits = limits or EventLimits()
         self.limits_backlogs = False
         """Some type has a limit."""
         self._backlog_limit = backlog_limit

@@ -33,7 +33,7 @@ class _End(Enum):
     ROLLED_BACK = auto()
 
 
-class Entry:
+class BarrierEntry:
     """One local transaction that has entered a barrier, or will with its commit."""
 
     def __init__(self, caller: Session | Connection, event_ids: Sequence[UUID]) -> None:
@@ -51,7 +51,9 @@ class Entry:
         self._end = how
 
 
-def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequence[UUID]) -> Entry:
+def enter_now(
+    caller: Session | Connection, barrier: Barrier, event_ids: Sequence[UUID]
+) -> BarrierEntry:
     """Enter the open transaction, which is begun where there is none.
 
     Raises TransactionRefused inside of a savepoint: it could be rolled back alone, and the barrier
@@ -59,7 +61,7 @@ def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequenc
     """
     if caller.in_nested_transaction():
         raise TransactionRefused(_IN_A_SAVEPOINT)
-    entry = Entry(caller, event_ids)
+    entry = BarrierEntry(caller, event_ids)
     connection = caller.connection() if isinstance(caller, Session) else caller
     # A savepoint that the session knows nothing of, unless it takes part in a Connection's.
     if connection.in_nested_transaction() and not _is_shared(caller):
@@ -68,7 +70,7 @@ def enter_now(caller: Session | Connection, barrier: Barrier, event_ids: Sequenc
     return entry
 
 
-def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> Entry:
+def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> BarrierEntry:
     """Enter the transaction of a session that cannot reach its database here, with its commit.
 
     Raises TransactionRefused when the transaction is ending, and for a session that shares the
@@ -86,7 +88,7 @@ def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID
         raise TransactionRefused(
             "the session's transaction has ended or failed: guard it before its commit"
         )
-    entry = Entry(session, event_ids)
+    entry = BarrierEntry(session, event_ids)
     session.info.setdefault(_WAITING, []).append((barrier, entry))
     for connection in root.connections if root is not None else ():
         _hear_of(connection, session)
@@ -103,9 +105,9 @@ def _hear_of(connection: Connection, session: Session) -> None:
         connection.execution_options(**{_WAITED_FOR: session})
 
 
-def _enter(connection: Connection, barrier: Barrier, entry: Entry) -> None:
+def _enter(connection: Connection, barrier: Barrier, entry: BarrierEntry) -> None:
     barrier.enter(connection, sorted(entry.event_ids))
-    entered: list[Entry] | None = connection.get_execution_options().get(_ENTERED)
+    entered: list[BarrierEntry] | None = connection.get_execution_options().get(_ENTERED)
     if entered is None:
         entered = []
         connection.execution_options(**{_ENTERED: entered})
@@ -166,7 +168,7 @@ def _on_rollback(connection: Connection, *_: Any) -> None:
 
 
 def _end(connection: Connection, how: _End) -> None:
-    entered: list[Entry] = connection.get_execution_options().get(_ENTERED, [])
+    entered: list[BarrierEntry] = connection.get_execution_options().get(_ENTERED, [])
     for entry in entered:
         entry.end(how)
     entered.clear()

@@ -19,22 +19,22 @@ from shieldtx.errors import (
     TransactionRefused,
 )
 from shieldtx.half_messages.barrier_check import joint, outcomes
-from shieldtx.half_messages.barrier_entry import Entry
+from shieldtx.half_messages.barrier_entry import BarrierEntry
 from shieldtx.half_messages.messages import (
     OPPOSITES,
+    EventFields,
     HalfMessages,
-    Parts,
     contradiction,
     enter,
     session_of,
 )
-from shieldtx.outbox.outbox import CallersTransaction
+from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import Barrier
 
 log = logging.getLogger(__name__)
 
 
-class Half:
+class HalfMessageBlock:
     """The block around one local transaction, with one half message or several.
 
     At its end the messages are committed. Barriers that were entered are asked before a commit or a
@@ -50,14 +50,14 @@ class Half:
         payload: Any = None,
         *,
         rollback_on: tuple[type[BaseException], ...] = (),
-        **parts: Unpack[Parts],
+        **parts: Unpack[EventFields],
     ) -> None:
         self._messages = messages
         self._prepare_first = partial(self.prepare, event_type, payload, **parts)
         self._rollback_on = rollback_on
         self._said: LocalOutcome | None = None
         self._barriers: dict[UUID, Barrier] = {}
-        self._entries: list[Entry] = []
+        self._entries: list[BarrierEntry] = []
         self.ids: list[UUID] = []
         """Of the messages, in the order in which they will be in line."""
 
@@ -66,7 +66,7 @@ class Half:
         """Of the first message."""
         return self.ids[0]
 
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[Parts]) -> UUID:
+    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[EventFields]) -> UUID:
         """Prepare one more message of the same local transaction; all end together."""
         event_id = self._messages.prepare(event_type, payload, **parts)
         self.ids.append(event_id)
@@ -225,14 +225,14 @@ class Half:
         return f"half message {', '.join(map(str, self.ids))}"
 
 
-_OPEN: ContextVar[tuple[Half, ...]] = ContextVar("shieldtx.open_blocks", default=())
+_OPEN: ContextVar[tuple[HalfMessageBlock, ...]] = ContextVar("shieldtx.open_blocks", default=())
 
 
-def _open(half: Half) -> None:
+def _open(half: HalfMessageBlock) -> None:
     _OPEN.set((*_OPEN.get(), half))
 
 
-def _close(half: Half) -> None:
+def _close(half: HalfMessageBlock) -> None:
     _OPEN.set(tuple(other for other in _OPEN.get() if other is not half))
 
 

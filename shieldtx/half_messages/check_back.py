@@ -14,8 +14,8 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.half_messages.checker_pool import Asking
-from shieldtx.ports.half_messages import Answer, DueCheck, HalfStore
+from shieldtx.half_messages.checker_pool import CheckerPool
+from shieldtx.ports.half_messages import CheckResult, DueCheck, HalfMessageStore
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ Checker: TypeAlias = Callable[[Envelope], LocalOutcome]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckPass:
+class CheckBackResult:
     """What one pass did, in half messages."""
 
     checked: int = 0
@@ -41,7 +41,7 @@ class CheckPass:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParkingPass:
+class ExpiryResult:
     """What one pass did, in half messages."""
 
     parked: int
@@ -63,7 +63,7 @@ class CheckBack:
         self,
         *,
         event_type: str,
-        store: HalfStore,
+        store: HalfMessageStore,
         checker: Checker,
         timeout: timedelta,
         budget: timedelta,
@@ -88,16 +88,16 @@ class CheckBack:
         self._after_commit = after_commit
         self._stopping = stopping
         self._clock = clock
-        self._hanging: list[Asking] = []
+        self._hanging: list[CheckerPool] = []
 
-    def run_once(self) -> CheckPass:
+    def run_once(self) -> CheckBackResult:
         """Check what is due, up to the size of a batch; errors of the database are raised."""
         threads = self._free_threads()
         if not threads:
-            return CheckPass()
+            return CheckBackResult()
         ends = self._clock() + self._budget
         claim = self._store.claim_checks(self.event_type, limit=self._batch_size)
-        asking = Asking(
+        asking = CheckerPool(
             claim.checks,
             self._ask,
             may_begin=lambda: not self._stopping() and self._clock() < ends,
@@ -113,7 +113,7 @@ class CheckBack:
             unmade = asking.end()
             self._hanging.append(asking)
         self._store.give_back(claim.token, unmade)
-        return CheckPass(
+        return CheckBackResult(
             checked=len(claim.checks) - len(unmade),
             committed=counts[LocalOutcome.COMMIT],
             rolled_back=counts[LocalOutcome.ROLLBACK],
@@ -127,7 +127,7 @@ class CheckBack:
         self._hanging = [asking for asking in self._hanging if asking.hanging]
         return max(0, self._threads - sum(asking.hanging for asking in self._hanging))
 
-    def _write_down(self, token: UUID, answers: Sequence[Answer]) -> list[LocalOutcome | None]:
+    def _write_down(self, token: UUID, answers: Sequence[CheckResult]) -> list[LocalOutcome | None]:
         """Return what was said, None for what does not count any more."""
         if not answers:
             return []
@@ -146,26 +146,26 @@ class CheckBack:
             self._after_commit()
         return said
 
-    def _ask(self, check: DueCheck) -> Answer:
+    def _ask(self, check: DueCheck) -> CheckResult:
         try:
             outcome = self._checker(check.envelope)
         except BaseException as error:
             log.debug("the checker raised", exc_info=loggable(error))
-            return Answer(check, LocalOutcome.UNKNOWN, reason_of(error))
+            return CheckResult(check, LocalOutcome.UNKNOWN, reason_of(error))
         if not isinstance(outcome, LocalOutcome):
             told = f"the checker returned {outcome!r}, which is no LocalOutcome"
-            return Answer(check, LocalOutcome.UNKNOWN, told)
-        return Answer(check, outcome, f"the checker said {outcome}")
+            return CheckResult(check, LocalOutcome.UNKNOWN, told)
+        return CheckResult(check, outcome, f"the checker said {outcome}")
 
 
-class Parking:
+class Expiry:
     """Leaves half messages to a person whose checks, or whose time, are used up."""
 
-    def __init__(self, *, store: HalfStore, batch_size: int = 100) -> None:
+    def __init__(self, *, store: HalfMessageStore, batch_size: int = 100) -> None:
         self._store = store
         self._batch_size = batch_size
 
-    def run_once(self) -> ParkingPass:
+    def run_once(self) -> ExpiryResult:
         """Park up to a batch, of any event type, and raise the alarm for each."""
         parked = self._store.park(limit=self._batch_size)
         for envelope in parked:
@@ -176,4 +176,4 @@ class Parking:
                 envelope.id,
                 envelope.id,
             )
-        return ParkingPass(parked=len(parked), more=len(parked) == self._batch_size)
+        return ExpiryResult(parked=len(parked), more=len(parked) == self._batch_size)

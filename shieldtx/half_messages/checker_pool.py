@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.ports.half_messages import Answer, DueCheck
+from shieldtx.ports.half_messages import CheckResult, DueCheck
 
 
 class _Running(NamedTuple):
@@ -17,7 +17,7 @@ class _Running(NamedTuple):
     deadline: float
 
 
-class Asking:
+class CheckerPool:
     """The checks of one batch, on their way through a few threads that end with it.
 
     A thread whose check is over its deadline is given up: nobody waits for it, and what it says is
@@ -27,7 +27,7 @@ class Asking:
     def __init__(
         self,
         checks: Sequence[DueCheck],
-        ask: Callable[[DueCheck], Answer],
+        ask: Callable[[DueCheck], CheckResult],
         *,
         may_begin: Callable[[], bool],
         timeout: float,
@@ -42,7 +42,7 @@ class Asking:
         self._askers: set[threading.Thread] = set()
         self._running: dict[threading.Thread, _Running] = {}
         self._hanging: set[threading.Thread] = set()
-        self._answers: list[Answer] = []
+        self._answers: list[CheckResult] = []
         self._all_done = threading.Condition()
 
     @property
@@ -59,7 +59,7 @@ class Asking:
                 asker.start()
                 self._askers.add(asker)
 
-    def answers(self, *, within: float) -> Iterator[list[Answer]]:
+    def answers(self, *, within: float) -> Iterator[list[CheckResult]]:
         """Hand the answers over, each `within` so many seconds, until nobody asks any more."""
         is_over = False
         while not is_over:
@@ -85,7 +85,7 @@ class Asking:
         while (check := self._next(asker, answer)) is not None:
             answer = self._ask(check)
 
-    def _next(self, asker: threading.Thread, answer: Answer | None) -> DueCheck | None:
+    def _next(self, asker: threading.Thread, answer: CheckResult | None) -> DueCheck | None:
         """Hear the answer of a thread, unless it was given up, and return what it is to ask."""
         with self._all_done:
             if asker in self._hanging:
@@ -114,7 +114,7 @@ class Asking:
         for asker in late:
             reason = f"no answer within {self._timeout:g} s"
             check = self._running[asker].check
-            self._answers.append(Answer(check, LocalOutcome.UNKNOWN, reason))
+            self._answers.append(CheckResult(check, LocalOutcome.UNKNOWN, reason))
             self._give_up(asker)
 
     def _give_up(self, asker: threading.Thread) -> None:

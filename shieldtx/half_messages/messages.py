@@ -25,9 +25,9 @@ from shieldtx.errors import (
     TransactionRefused,
 )
 from shieldtx.half_messages.barrier_check import outcomes
-from shieldtx.half_messages.barrier_entry import Entry, enter_at_commit, enter_now
-from shieldtx.outbox.outbox import CallersTransaction, caller_of
-from shieldtx.ports.half_messages import Barrier, HalfStore, Preparation
+from shieldtx.half_messages.barrier_entry import BarrierEntry, enter_at_commit, enter_now
+from shieldtx.outbox.transaction import CallersTransaction, caller_of
+from shieldtx.ports.half_messages import Barrier, HalfMessageStore, NewHalfMessage
 
 _ENDS = {
     LocalOutcome.COMMIT: {
@@ -51,7 +51,7 @@ OPPOSITES = {
 }
 
 
-class Parts(TypedDict, total=False):
+class EventFields(TypedDict, total=False):
     """What a half message may be made of, besides its type and its payload."""
 
     key: str | None
@@ -77,9 +77,9 @@ class HalfMessages:
     def __init__(
         self,
         *,
-        store: HalfStore,
+        store: HalfMessageStore,
         barrier_of: Callable[[str], Barrier | None],
-        seal: Callable[[Event], Envelope],
+        to_envelope: Callable[[Event], Envelope],
         after_commit: Callable[[], None],
         barrier_retention: timedelta = timedelta.max,
     ) -> None:
@@ -88,10 +88,10 @@ class HalfMessages:
         self._store = store
         self.barrier_of = barrier_of
         """By event type; None where another one tells the end of its local transactions."""
-        self._seal = seal
+        self._seal = to_envelope
         self._after_commit = after_commit
 
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[Parts]) -> UUID:
+    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[EventFields]) -> UUID:
         """Store a half message and return its id.
 
         Raises EventRefused naming the field, UnknownEventType, and what the database raises: then
@@ -108,7 +108,7 @@ class HalfMessages:
             operation=parts.get("operation", Operation.INSERT),
             headers=parts.get("headers", NO_HEADERS),
         )
-        message = Preparation(
+        message = NewHalfMessage(
             envelope=self._seal(event), delay=when.delay, at=when.at, immunity=immunity
         )
         self._store.prepare([message])
@@ -200,7 +200,7 @@ class HalfMessages:
         enter(transaction, barriers)
 
 
-def enter(transaction: CallersTransaction, barriers: Mapping[UUID, Barrier]) -> list[Entry]:
+def enter(transaction: CallersTransaction, barriers: Mapping[UUID, Barrier]) -> list[BarrierEntry]:
     """Enter the barriers of half messages, each database's in one statement."""
     caller = session_of(transaction)
     entries = []

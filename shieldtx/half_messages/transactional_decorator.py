@@ -14,10 +14,10 @@ from shieldtx.domain.callables import check_callable, uncalled
 from shieldtx.domain.events import NO_HEADERS
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages.block import Half
+from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.half_messages.messages import HalfMessages
-from shieldtx.outbox.outbox import caller_of
-from shieldtx.outbox.publish_decorator import Part, part_of, transactions_among
+from shieldtx.outbox.publish_decorator import PayloadField, part_of, transactions_among
+from shieldtx.outbox.transaction import caller_of
 
 log = logging.getLogger(__name__)
 
@@ -28,23 +28,23 @@ Argument: TypeAlias = str | Callable[[Mapping[str, Any]], object]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Transaction:
+class LocalTransactionSpec:
     """What a decorated method prepares before it runs."""
 
     event_type: str
     payload: Argument
-    key: Part = None
-    biz_key: Part = None
+    key: PayloadField = None
+    biz_key: PayloadField = None
     operation: Operation = Operation.INSERT
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     delay: timedelta | None = None
     immunity: timedelta | None = None
     rollback_on: tuple[type[BaseException], ...] = ()
 
-    def half_of(self, messages: HalfMessages, arguments: Mapping[str, Any]) -> Half:
+    def half_of(self, messages: HalfMessages, arguments: Mapping[str, Any]) -> HalfMessageBlock:
         """Make the block around one call."""
         payload = self.payload(arguments) if callable(self.payload) else arguments[self.payload]
-        return Half(
+        return HalfMessageBlock(
             messages,
             self.event_type,
             payload,
@@ -58,7 +58,7 @@ class Transaction:
         )
 
 
-def _check(transaction: Transaction, function: Callable[..., Any]) -> None:
+def _check(transaction: LocalTransactionSpec, function: Callable[..., Any]) -> None:
     """Refuse what could not be called, or would not do its work when it is."""
     what = f"local transaction of event type {transaction.event_type!r}"
     check_callable(function, what=what, call="", accepts_async=True)
@@ -67,7 +67,7 @@ def _check(transaction: Transaction, function: Callable[..., Any]) -> None:
 
 
 def transactional(
-    messages: Callable[[], HalfMessages], transaction: Transaction
+    messages: Callable[[], HalfMessages], transaction: LocalTransactionSpec
 ) -> Callable[[F], F]:
     """Return the decorator that prepares a half message for each call, and ends it with the call.
 
@@ -79,12 +79,14 @@ def transactional(
         _check(transaction, function)
         signature = inspect.signature(function)
 
-        def half_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Half:
+        def half_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HalfMessageBlock:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return transaction.half_of(messages(), bound.arguments)
 
-        def hear(half: Half, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        def hear(
+            half: HalfMessageBlock, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        ) -> None:
             if problem := uncalled(result):
                 # The block hears of an error, and leaves the end to a check.
                 raise ConfigurationError(

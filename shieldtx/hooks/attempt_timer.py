@@ -8,10 +8,10 @@ from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.ports import Attempt
+from shieldtx.ports.inbox import Attempt
 
 
-class Watch:
+class AttemptTimer:
     """Calls the consume hooks; does nothing where there are none. Used by one thread."""
 
     def __init__(self, hooks: Hooks, *, clock: Callable[[], float] = time.monotonic) -> None:

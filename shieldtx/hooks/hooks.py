@@ -13,7 +13,9 @@ from uuid import UUID
 from shieldtx.domain.callables import check_callable, run
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.relay import ClaimedEvent
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class SendContext:
     """1 for the first; one that a broker's outage cost is not counted, and comes again."""
     waited: float
     """Seconds between the claim and the handing over to the broker's client."""
-    outcome: Outcome | None = None
+    outcome: DeliveryOutcome | None = None
     """How it ended; None before it did."""
     error: str = ""
     """Why it was not acknowledged."""
@@ -170,7 +172,7 @@ class Hooks:
     # --- what the workers call --------------------------------------------------------------------
 
     @property
-    def watch_sending(self) -> bool:
+    def has_send_hooks(self) -> bool:
         """Whether any hook has to do with sending; asked once a batch."""
         return bool(self._before_send or self._after_send or self._on_send_error)
 
@@ -179,7 +181,7 @@ class Hooks:
         """Whether any hook has to do with attempts; asked once a batch."""
         return bool(self._before_consume or self._after_consume or self._on_consume_error)
 
-    def sending(self, claims: Sequence[Claimed], *, waited: float) -> None:
+    def sending(self, claims: Sequence[ClaimedEvent], *, waited: float) -> None:
         """Tell that events are about to be sent, so many seconds after their claim."""
         if self._before_send:
             for claimed in claims:
@@ -187,7 +189,7 @@ class Hooks:
 
     def sent(
         self,
-        claims: Sequence[Claimed],
+        claims: Sequence[ClaimedEvent],
         deliveries: Sequence[Delivery],
         *,
         waited: float,
@@ -195,7 +197,7 @@ class Hooks:
     ) -> None:
         """Tell how they ended."""
         for claimed, delivery in zip(claims, deliveries, strict=False):
-            acknowledged = delivery.outcome is Outcome.ACKNOWLEDGED
+            acknowledged = delivery.outcome is DeliveryOutcome.ACKNOWLEDGED
             hooks = self._after_send if acknowledged else self._on_send_error
             if hooks:
                 self._call(hooks, _send_context(claimed, waited, delivery, took))
@@ -259,7 +261,10 @@ def _plain(hook: H) -> H:
 
 
 def _send_context(
-    claimed: Claimed, waited: float, delivery: Delivery | None = None, took: float | None = None
+    claimed: ClaimedEvent,
+    waited: float,
+    delivery: Delivery | None = None,
+    took: float | None = None,
 ) -> SendContext:
     envelope = claimed.envelope
     return SendContext(

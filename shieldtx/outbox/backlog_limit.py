@@ -40,7 +40,7 @@ class _Look:
     """When to look again, by the process's clock."""
 
 
-class BacklogGate:
+class BacklogLimiter:
     """Refuses events of a topic with too large a backlog, or warns, by looks some seconds old.
 
     A look is made on the connection of whoever adds an event, in the open transaction. An

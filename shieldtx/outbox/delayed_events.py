@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 
 from shieldtx.domain.schedule import due
 from shieldtx.errors import EventRefused
-from shieldtx.outbox.outbox import CallersTransaction, Outbox
-from shieldtx.ports import Change, DelayedEvent, DelayedStore, Named
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.transaction import CallersTransaction
+from shieldtx.ports.delayed_events import Change, DelayedEvent, DelayedEventStore, EventRef
 
 
-class Delayed:
+class DelayedEvents:
     """The delayed events of a service, in the caller's transaction.
 
     A change is part of that transaction, with its audit entry: rolled back, it did not happen. With
@@ -19,7 +20,7 @@ class Delayed:
     TransactionRefused for what is no transaction.
     """
 
-    def __init__(self, *, outbox: Outbox, store: DelayedStore) -> None:
+    def __init__(self, *, outbox: Outbox, store: DelayedEventStore) -> None:
         self._outbox = outbox
         self._store = store
 
@@ -39,7 +40,7 @@ class Delayed:
         )
 
     def cancel(
-        self, transaction: CallersTransaction, event: Named, *, who: str | None = None
+        self, transaction: CallersTransaction, event: EventRef, *, who: str | None = None
     ) -> Change:
         """Discard an event that is not due yet; the answer is false, and says why, if it is.
 
@@ -54,7 +55,7 @@ class Delayed:
     def reschedule(
         self,
         transaction: CallersTransaction,
-        event: Named,
+        event: EventRef,
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,

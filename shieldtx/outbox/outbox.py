@@ -14,13 +14,15 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event, new_event_id, storable
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.backlog_limit import BacklogGate
-from shieldtx.outbox.session_buffer import Buffer, OutboxWriter, Posting, buffers_of
+from shieldtx.outbox.backlog_limit import BacklogLimiter
+from shieldtx.outbox.session_buffer import SessionBuffer
+from shieldtx.outbox.session_events import buffers_of
+from shieldtx.ports.outbox import OutboxWriter, Posting
 
 CallersTransaction: TypeAlias = (
     Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]
@@ -44,15 +46,15 @@ class Outbox:
         self,
         *,
         source: str,
-        catalog: Catalog,
+        event_types: EventTypeRegistry,
         writer: OutboxWriter,
         traceparent: Callable[[], str | None] = lambda: None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self.source = source
-        self._catalog = catalog
+        self._event_types = event_types
         self._writer = writer
-        self._gate = BacklogGate(writer)
+        self._gate = BacklogLimiter(writer)
         self._traceparent = traceparent
         self._after_commit = after_commit
 
@@ -62,7 +64,7 @@ class Outbox:
         The service may have had another name then, and still declares the type. Another service
         with the same tables declares types of its own.
         """
-        return envelope.source == self.source or self._catalog.find(envelope.type) is not None
+        return envelope.source == self.source or self._event_types.find(envelope.type) is not None
 
     def add(
         self,
@@ -96,13 +98,18 @@ class Outbox:
         caller = caller_of(transaction)
         handled = _handled_in(caller)
         postings = [
-            Posting(envelope=self.seal(event, handled), delay=when.delay, at=when.at)
+            Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
             for event in events
         ]
         if not postings:
             return []
         limited: set[str] = set()
-        if self._catalog.limits_backlogs and handled is None and not when.delay and when.at is None:
+        if (
+            self._event_types.limits_backlogs
+            and handled is None
+            and not when.delay
+            and when.at is None
+        ):
             commits = (p.envelope for p in postings if p.envelope.kind is TxKind.COMMIT)
             limited = {envelope.type for envelope in commits}
         if isinstance(caller, Connection):
@@ -156,7 +163,7 @@ class Outbox:
             self._admit_session(caller).wake()
 
     @contextmanager
-    def staying_in(
+    def require_same_transaction(
         self, transaction: CallersTransaction, *, whose: str, event_type: str | None
     ) -> Iterator[None]:
         """Raise TransactionRefused for a transaction that cannot take events, before the block.
@@ -183,20 +190,20 @@ class Outbox:
         """Make the event by which this service takes `original` back."""
         return rollback_of(original, source=self.source, reason=reason)
 
-    def seal(self, event: Event, handled: Event | None = None) -> Envelope:
+    def to_envelope(self, event: Event, handled: Event | None = None) -> Envelope:
         """Check an event and turn it into what the table holds."""
-        payload = self._catalog.encode(event)
+        payload = self._event_types.encode(event)
         if handled is not None and event.causation_id is None:
             event = replace(event, causation_id=handled.id, causation_source=handled.source)
         trace = event.traceparent or self._traceparent()
         if trace is None and handled is not None:
             trace = handled.traceparent
-        self._catalog.check_trace(trace)
+        self._event_types.check_trace(trace)
         return Envelope(
             id=event.id,
             type=event.type,
             source=self.source,
-            topic=self._catalog.get(event.type).topic,
+            topic=self._event_types.get(event.type).topic,
             payload=payload,
             # Replaced by the database's time in the row.
             time=datetime.now(UTC),
@@ -214,20 +221,22 @@ class Outbox:
         self, caller: Session | AsyncSession | Connection, event_types: Collection[str]
     ) -> None:
         """Raise BacklogExceeded when an event of these types is not to be added now."""
-        if not self._catalog.limits_backlogs or not event_types:
+        if not self._event_types.limits_backlogs or not event_types:
             return
         connection = caller if isinstance(caller, Connection) else None
         if isinstance(caller, Session):
             connection = buffers_of(caller)[self].connection()
         for event_type in event_types:
-            self._gate.admit(self._catalog.get(event_type), connection)
+            self._gate.admit(self._event_types.get(event_type), connection)
 
-    def _admit_session(self, caller: Session | AsyncSession, *, lazily: bool = False) -> Buffer:
+    def _admit_session(
+        self, caller: Session | AsyncSession, *, lazily: bool = False
+    ) -> SessionBuffer:
         """Return the session's buffer, once its transaction is known to take events."""
         session = caller.sync_session if isinstance(caller, AsyncSession) else caller
         buffers = buffers_of(session)
         if self not in buffers:
-            buffers[self] = Buffer(
+            buffers[self] = SessionBuffer(
                 session, self._writer, self._after_commit, self._gate.look_for_others
             )
         buffers[self].admit(asynchronous=isinstance(caller, AsyncSession), lazily=lazily)

@@ -20,9 +20,10 @@ from shieldtx.domain.events import NO_HEADERS, Event
 from shieldtx.domain.schedule import Due, due
 from shieldtx.domain.states import Operation
 from shieldtx.errors import ConfigurationError, EventRefused, PayloadRefused, TransactionRefused
-from shieldtx.outbox.outbox import CallersTransaction, Outbox, caller_of
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.transaction import CallersTransaction, caller_of
 
-Part: TypeAlias = str | Callable[[Any], object] | None
+PayloadField: TypeAlias = str | Callable[[Any], object] | None
 """Where a part of the event comes from: a field of the payload by name, or a function of it.
 
 It becomes text by `str`; None as its value is refused, since the order of a key would be lost."""
@@ -45,8 +46,8 @@ class Publication:
     """What a decorated method publishes."""
 
     event_type: str
-    key: Part = None
-    biz_key: Part = None
+    key: PayloadField = None
+    biz_key: PayloadField = None
     operation: Operation = Operation.INSERT
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     delay: DueAt[timedelta] = None
@@ -93,7 +94,7 @@ class Publication:
         return due(**{name: _due_part(name, getattr(self, name), result) for name in _DUE})
 
 
-def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
+def publish_decorator(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
     """Return the decorator that adds an event for each call that returns.
 
     Methods and coroutine methods alike; one of their arguments must be the Session, AsyncSession or
@@ -104,7 +105,7 @@ def publishing(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
         what = f"publisher of event type {publication.event_type!r}"
         check_callable(function, what=what, call="", accepts_async=True)
         stay = functools.partial(
-            outbox.staying_in,
+            outbox.require_same_transaction,
             whose=function.__qualname__,
             event_type=None if publication.is_for_later else publication.event_type,
         )
@@ -208,7 +209,7 @@ def _homes_of(transaction: CallersTransaction) -> list[object]:
     return [session, *bound, *(root.connections if root is not None else ())]
 
 
-def part_of(name: str, part: Part, payload: Any) -> str | None:
+def part_of(name: str, part: PayloadField, payload: Any) -> str | None:
     """Return the key or business key of a payload as text."""
     return None if part is None else str(_value_of(name, part, payload))
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
-from shieldtx.ports import Change, Named
+from shieldtx.ports.delayed_events import Change, EventRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class OutboxWriter(Protocol):
         """
         ...
 
-    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event in somebody's name, or say why not."""
         ...
 
@@ -87,7 +87,7 @@ class _Entry:
     Empty: not written."""
 
 
-class Buffer:
+class SessionBuffer:
     """Holds the events of one session until its transaction commits, and inserts them together.
 
     At the last moment: by then the transaction holds the locks of all its business rows, so that
@@ -253,7 +253,7 @@ class Buffer:
         Whoever commits: the session, the connection by itself; and events may still come after
         `before_commit`, from the flush of the commit itself.
         """
-        heard_by: list[Buffer] | None = connection.get_execution_options().get(_BUFFERS)
+        heard_by: list[SessionBuffer] | None = connection.get_execution_options().get(_BUFFERS)
         if heard_by is None:
             heard_by = []
             connection.execution_options(**{_BUFFERS: heard_by})
@@ -375,9 +375,9 @@ class Buffer:
                     entry.written_in = ()
 
 
-def buffers_of(session: Session) -> dict[object, Buffer]:
+def buffers_of(session: Session) -> dict[object, SessionBuffer]:
     """Return the buffers of a session, by the outbox that fills them."""
-    buffers: dict[object, Buffer] = session.info.setdefault(_BUFFERS, {})
+    buffers: dict[object, SessionBuffer] = session.info.setdefault(_BUFFERS, {})
     return buffers
 
 
@@ -425,12 +425,12 @@ def _on_end(session: Session, ended: SessionTransaction) -> None:
         buffer.on_end(ended)
 
 
-def _known(session: Session) -> list[Buffer]:
+def _known(session: Session) -> list[SessionBuffer]:
     """Return the buffers of a session, which has none for most."""
     return list(session.info[_BUFFERS].values()) if _BUFFERS in session.info else []
 
 
-def _hearing(connection: Connection) -> list[Buffer]:
+def _hearing(connection: Connection) -> list[SessionBuffer]:
     """Return the buffers that hear of a connection's commit."""
     return list(connection.get_execution_options().get(_BUFFERS, ()))
 

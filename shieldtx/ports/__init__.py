@@ -2,31 +2,31 @@
 
 from shieldtx.ports.broker import (
     BATCH_BYTES,
+    Backpressure,
     Broker,
     Delivery,
-    Outcome,
-    Place,
-    Pressure,
+    DeliveryOutcome,
     Publisher,
     ReceivedRecord,
     Record,
     Subscriber,
     TopicAdmin,
+    TopicPartition,
     TopicState,
 )
 from shieldtx.ports.delayed_events import (
     BizKey,
     Change,
+    ChangeResult,
     DelayedEvent,
-    DelayedStore,
-    Named,
-    Verdict,
+    DelayedEventStore,
+    EventRef,
 )
 from shieldtx.ports.inbox import (
-    Arrival,
     Attempt,
     Handled,
     InboxStore,
+    IncomingEvent,
     Origin,
     Original,
     Parked,
@@ -35,12 +35,12 @@ from shieldtx.ports.inbox import (
 )
 from shieldtx.ports.relay import (
     Claim,
-    Claimed,
-    Holding,
+    ClaimedEvent,
     LeaseStore,
-    OutboxStore,
+    RelayStore,
     Retry,
     Settlement,
+    ShardLeases,
 )
 
 __all__ = [

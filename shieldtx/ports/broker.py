@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 BATCH_BYTES: Final = 64 * 1024 * 1024
 """How much a worker has of records at a time, unless it is told otherwise."""
 
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 """A topic, as the broker names it, and one of its partitions."""
 
 
@@ -41,7 +41,7 @@ class ReceivedRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + headers
 
 
-class Outcome(Enum):
+class DeliveryOutcome(Enum):
     """How the publication of one record ended."""
 
     ACKNOWLEDGED = auto()
@@ -67,7 +67,7 @@ class Outcome(Enum):
 class Delivery:
     """The outcome of one record; `reason` says why it was not acknowledged."""
 
-    outcome: Outcome
+    outcome: DeliveryOutcome
     reason: str = ""
     partition: int | None = None
     offset: int | None = None
@@ -75,7 +75,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pressure:
+class Backpressure:
     """How hard a broker is pressed by what it is sent; truthy when it is too hard."""
 
     pause: float = 0.0
@@ -104,7 +104,7 @@ class Publisher(Protocol):
         """
         ...
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell how hard the last call has pressed the broker, as of now."""
         ...
 
@@ -138,7 +138,7 @@ class Subscriber(Protocol):
         """Have these records delivered again by the next polls: they could not be taken care of."""
         ...
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls from now on, and read all others.
 
         It holds for partitions that become this member's later, too; nothing is lost by it, and no

@@ -22,11 +22,11 @@ class BizKey(NamedTuple):
     biz_key: str
 
 
-Named: TypeAlias = UUID | BizKey
+EventRef: TypeAlias = UUID | BizKey
 """An event, by its id or by its business key."""
 
 
-class Verdict(StrEnum):
+class ChangeResult(StrEnum):
     """What became of a wish to cancel or reschedule an event."""
 
     DONE = "done"
@@ -61,7 +61,7 @@ class Verdict(StrEnum):
 class Change:
     """What became of a wish to cancel or reschedule an event; true if it is done."""
 
-    verdict: Verdict
+    verdict: ChangeResult
     event_id: UUID | None = None
     """None: no such event."""
     status: OutboxStatus | None = None
@@ -72,7 +72,7 @@ class Change:
     @property
     def done(self) -> bool:
         """Whether it is as it was wished."""
-        return self.verdict is Verdict.DONE
+        return self.verdict is ChangeResult.DONE
 
     def __bool__(self) -> bool:
         return self.done
@@ -95,7 +95,7 @@ class DelayedEvent:
     """Until it is due, by the database's clock; below zero where no relay has taken it yet."""
 
 
-class DelayedStore(Protocol):
+class DelayedEventStore(Protocol):
     """Changes delayed events over the caller's connection, in the transaction that is open there.
 
     A change waits for another one of the same event to end, and is noted in the audit under `who`.
@@ -113,10 +113,10 @@ class DelayedStore(Protocol):
         """Return up to `limit` delayed events, the next due first."""
         ...
 
-    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard an event that is not due yet."""
         ...
 
-    def reschedule(self, connection: Connection, event: Named, due: Due, *, who: str) -> Change:
+    def reschedule(self, connection: Connection, event: EventRef, due: Due, *, who: str) -> Change:
         """Give an event that is not due yet another time."""
         ...

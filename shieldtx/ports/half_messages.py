@@ -15,7 +15,7 @@ from shieldtx.domain.states import LocalOutcome, OutboxStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Preparation:
+class NewHalfMessage:
     """A half message on its way into the table; `delay` or `at` is for when it is committed."""
 
     envelope: Envelope
@@ -44,7 +44,7 @@ class CheckClaim:
     """Others may be due already."""
 
 
-class Answer(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check said."""
 
     check: DueCheck
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckPlan:
+class CheckSchedule:
     """When a half message is asked about, by the database's clock."""
 
     immunity: timedelta = timedelta(seconds=6)
@@ -80,10 +80,10 @@ class CheckPlan:
         return waits
 
 
-class HalfStore(Protocol):
+class HalfMessageStore(Protocol):
     """The half messages in the outbox. Every method is one short transaction of its own."""
 
-    def prepare(self, messages: Sequence[Preparation]) -> None:
+    def prepare(self, messages: Sequence[NewHalfMessage]) -> None:
         """Store half messages: all of them, or none and an error.
 
         Raises EventRefused for what was written before.
@@ -113,7 +113,7 @@ class HalfStore(Protocol):
         """
         ...
 
-    def answer(self, token: UUID, answers: Sequence[Answer]) -> Collection[UUID]:
+    def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
         """Write down what checks of a claim said, and return the messages for which it counts.
 
         It does not for those that are not HALF any more, or that are being checked anew.

@@ -24,7 +24,7 @@ Handled: TypeAlias = AbstractSet[tuple[str, TxKind]]
 """The event types and kinds that a worker's group has handlers for."""
 
 
-class Arrival(NamedTuple):
+class IncomingEvent(NamedTuple):
     """A decoded record on its way into the inbox."""
 
     envelope: Envelope
@@ -91,7 +91,9 @@ class ReceivedInPart(Exception):
 class InboxStore(Protocol):
     """The consumer's side of the inbox table."""
 
-    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+    def receive(
+        self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
+    ) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new.
 
         The same transaction counts the first attempts of those that have a lease and whose turn it

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from shieldtx.domain.events import Envelope
 
 
-class Claimed(NamedTuple):
+class ClaimedEvent(NamedTuple):
     """An outbox row in the hands of a relay."""
 
     envelope: Envelope
@@ -29,7 +29,7 @@ class Claim:
 
     token: UUID
     """Fences every write-back: it counts only while the row still carries this token."""
-    events: Sequence[Claimed]
+    events: Sequence[ClaimedEvent]
     lease_left: timedelta
     """How long the shortest lease among them lasts, by the database's clock at the claim."""
     cut: bool = False
@@ -65,7 +65,7 @@ class Settlement:
         return len(self.processed) + len(self.unsent) + len(self.unconfirmed) + len(self.retries)
 
 
-class OutboxStore(Protocol):
+class RelayStore(Protocol):
     """The relay's side of the outbox table. Every method is one short transaction of its own."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
@@ -113,7 +113,7 @@ class OutboxStore(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holding:
+class ShardLeases:
     """What a relay holds after a renewal."""
 
     shards: frozenset[int]
@@ -126,7 +126,7 @@ class Holding:
 class LeaseStore(Protocol):
     """Who owns which shard, by the database's clock."""
 
-    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+    def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         """Announce the relay, extend its leases and take free shards up to its fair share."""
         ...
 

@@ -47,7 +47,7 @@ class RowSeen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Receipted:
+class RepairedEvent:
     """An event that a group should have received."""
 
     event_id: UUID
@@ -86,7 +86,7 @@ class Repaired:
 class RepairStore(Protocol):
     """The database of one service."""
 
-    def received(self, events: Sequence[Receipted]) -> set[Receipted]:
+    def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         """Return which of these its inbox holds."""
         ...
 

@@ -19,7 +19,7 @@ TOPICS = "(topics)"
 """Stands for the other side where events are compared with their topics."""
 
 
-class Outcome(IntEnum):
+class RunOutcome(IntEnum):
     """How a run ended; also the exit status of its process."""
 
     CLEAN = 0
@@ -131,17 +131,17 @@ class Findings:
     """What should have been judged and could not be, and why, beyond the obstacles of `bounds`."""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """Mismatches come first, then what could not be judged.
 
         Rows in flight are in order as long as others could be judged.
         """
         if any(count.verdict.is_mismatch for count in self.counts):
-            return Outcome.MISMATCHES
+            return RunOutcome.MISMATCHES
         weights = {count.verdict.weight for count in self.counts}
         if self.problems or weights == {Weight.UNJUDGED}:
-            return Outcome.NOT_JUDGED
-        return Outcome.CLEAN
+            return RunOutcome.NOT_JUDGED
+        return RunOutcome.CLEAN
 
     @property
     def problems(self) -> tuple[str, ...]:

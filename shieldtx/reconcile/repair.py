@@ -13,14 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
-from shieldtx.ports.repair import (
-    Note,
-    Receipted,
-    RepairAction,
-    Repaired,
-    RepairStore,
-    RowSeen,
-)
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RepairStore, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
@@ -60,7 +53,7 @@ class Step:
     service: str
     """In whose database the row is."""
     row: RowSeen
-    unless: tuple[str, Receipted] | None = None
+    unless: tuple[str, RepairedEvent] | None = None
     """Not if this service's group has received it in the meantime."""
 
 
@@ -113,7 +106,7 @@ def _missing(row: ListedRow, policy: Policy) -> Step | Refusal:
     step = _publish_again(row, policy)
     if isinstance(step, Refusal):
         return step
-    awaited = Receipted(event_id=row.event_id, source=row.upstream, group=row.group)
+    awaited = RepairedEvent(event_id=row.event_id, source=row.upstream, group=row.group)
     return replace(step, unless=(row.downstream, awaited))
 
 
@@ -258,9 +251,9 @@ class Repair:
         )
         return repaired.plus(Repaired(needless=len(steps) - len(rows)))
 
-    def _arrived(self, steps: Sequence[Step]) -> set[tuple[str, Receipted]]:
+    def _arrived(self, steps: Sequence[Step]) -> set[tuple[str, RepairedEvent]]:
         """Return what has been received since the run, so that it is not missing any more."""
-        awaited: dict[str, list[Receipted]] = defaultdict(list)
+        awaited: dict[str, list[RepairedEvent]] = defaultdict(list)
         for step in steps:
             if step.unless is not None:
                 service, event = step.unless

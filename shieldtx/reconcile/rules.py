@@ -87,7 +87,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Book:
+class RuleSet:
     """Rules in order: the first one whose conditions all hold decides, and the last has none."""
 
     facts: tuple[Fact, ...]
@@ -122,7 +122,7 @@ _DONE, _GAVE_UP = (InboxStatus.PROCESSED,), (InboxStatus.MAX_RECONSUMED,)
 _OPEN_DOWNSTREAM = frozenset(INBOX.states) - INBOX.settled
 
 _V = Verdict
-PAIRS = Book(
+PAIRS = RuleSet(
     facts=(
         Fact.KIND,
         Fact.UPSTREAM,
@@ -246,7 +246,7 @@ PAIRS = Book(
 
 _UNSENT = frozenset(OUTBOX.states) - {OutboxStatus.PROCESSED}
 _PERHAPS_SENT = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
-TOPICS = Book(
+TOPICS = RuleSet(
     facts=(
         Fact.UPSTREAM,
         Fact.RECORDED,

@@ -15,7 +15,7 @@ from pathlib import Path
 from shieldtx._resources import PACKAGE, bundled
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.reconcile.findings import Findings, Outcome, OutputFolder, from_json
+from shieldtx.reconcile.findings import Findings, OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.jdbc import jdbc_address
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase, to_json
 
@@ -34,7 +34,7 @@ _JAVA = "the reconciliation runs on Spark, which needs Java 17 or newer"
 class ReconcileResult:
     """How a run ended, what it found, and where it left that."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     findings: Findings | None
     """None when the run broke off."""
     problem: str
@@ -63,10 +63,12 @@ def run(
     folder = OutputFolder(path=request.folder.expanduser().resolve())
     _clear(folder)
     status = _run_job(replace(request, folder=folder.path), folder.log, given_up, say)
-    ended_well = status in {Outcome.CLEAN, Outcome.MISMATCHES, Outcome.NOT_JUDGED}
+    ended_well = status in {RunOutcome.CLEAN, RunOutcome.MISMATCHES, RunOutcome.NOT_JUDGED}
     if not ended_well or not folder.findings.exists():
         problem = _problem(folder.log, status)
-        return ReconcileResult(outcome=Outcome.ERROR, findings=None, problem=problem, folder=folder)
+        return ReconcileResult(
+            outcome=RunOutcome.ERROR, findings=None, problem=problem, folder=folder
+        )
     findings = from_json(folder.findings.read_bytes())
     return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
 
@@ -149,7 +151,7 @@ def _run_job(
                 _tell(log, say)
                 with suppress(subprocess.TimeoutExpired):
                     return job.wait(_ASK_S)
-            return Outcome.ERROR
+            return RunOutcome.ERROR
         finally:
             _end(job)
 

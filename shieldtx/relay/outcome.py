@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from shieldtx.domain.retry import RetryPolicy
-from shieldtx.ports import Claim, Claimed, Delivery, Outcome, Retry, Settlement
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.relay import Claim, ClaimedEvent, Retry, Settlement
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ class Ending:
 
     settlement: Settlement
     """To be written down in one transaction."""
-    hopeless: Sequence[tuple[Claimed, str]]
+    hopeless: Sequence[tuple[ClaimedEvent, str]]
     """Never to be delivered, and why; each is a transaction of its own, with its local rollback."""
     away: Sequence[str]
     """For each event that found no broker, what became of it."""
@@ -37,12 +38,12 @@ def ending_of(
     claim: Claim, deliveries: Sequence[Delivery], retry_of: Callable[[str], RetryPolicy]
 ) -> Ending:
     """Decide how each event of a claim ends; `retry_of` tells an event type's retries."""
-    ended: dict[Outcome, list[tuple[Claimed, str]]] = defaultdict(list)
+    ended: dict[DeliveryOutcome, list[tuple[ClaimedEvent, str]]] = defaultdict(list)
     for claimed, delivery in zip(claim.events, deliveries, strict=True):
         ended[delivery.outcome].append((claimed, delivery.reason))
     retries: list[Retry] = []
-    hopeless = ended[Outcome.REJECTED]
-    for claimed, reason in ended[Outcome.REFUSED]:
+    hopeless = ended[DeliveryOutcome.REJECTED]
+    for claimed, reason in ended[DeliveryOutcome.REFUSED]:
         delay = retry_of(claimed.envelope.type).delay_after(claimed.attempts)
         if delay is None:
             hopeless.append((claimed, f"{reason} (all {claimed.attempts} attempts used up)"))
@@ -52,21 +53,21 @@ def ending_of(
         log.warning(
             "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
         )
-    away = [*ended[Outcome.UNCONFIRMED], *ended[Outcome.UNSENT]]
-    back = [*away, *ended[Outcome.HELD]]
+    away = [*ended[DeliveryOutcome.UNCONFIRMED], *ended[DeliveryOutcome.UNSENT]]
+    back = [*away, *ended[DeliveryOutcome.HELD]]
     return Ending(
         settlement=Settlement(
-            processed=_ids(ended[Outcome.ACKNOWLEDGED]),
-            unsent=_ids([*ended[Outcome.UNSENT], *ended[Outcome.HELD]]),
-            unconfirmed=_ids(ended[Outcome.UNCONFIRMED]),
+            processed=_ids(ended[DeliveryOutcome.ACKNOWLEDGED]),
+            unsent=_ids([*ended[DeliveryOutcome.UNSENT], *ended[DeliveryOutcome.HELD]]),
+            unconfirmed=_ids(ended[DeliveryOutcome.UNCONFIRMED]),
             retries=retries,
             reason=back[0][1] if back else "",
         ),
         hopeless=hopeless,
         away=[reason for _, reason in away],
-        heard=bool(ended[Outcome.ACKNOWLEDGED] or ended[Outcome.REFUSED]),
+        heard=bool(ended[DeliveryOutcome.ACKNOWLEDGED] or ended[DeliveryOutcome.REFUSED]),
     )
 
 
-def _ids(events: Sequence[tuple[Claimed, str]]) -> list[UUID]:
+def _ids(events: Sequence[tuple[ClaimedEvent, str]]) -> list[UUID]:
     return [claimed.envelope.id for claimed, _ in events]

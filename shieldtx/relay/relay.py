@@ -23,16 +23,14 @@ from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.ports import (
-    Claimed,
-    Delivery,
-    Holding,
+from shieldtx.ports.broker import Delivery, Publisher, Record
+from shieldtx.ports.relay import (
+    ClaimedEvent,
     LeaseStore,
-    OutboxStore,
-    Publisher,
-    Record,
+    RelayStore,
     Retry,
     Settlement,
+    ShardLeases,
 )
 from shieldtx.relay.outcome import ending_of
 from shieldtx.relay.result import RelayPass
@@ -78,7 +76,7 @@ class Relay:
     def __init__(
         self,
         *,
-        store: OutboxStore,
+        store: RelayStore,
         leases: LeaseStore,
         publisher: Publisher,
         encode: Callable[[Envelope], Record],
@@ -118,7 +116,7 @@ class Relay:
         self._beside = beside or SingleThread("shieldtx-publish")
         self._name = settings.name
         self._renamed = 0
-        self._holding = Holding(shards=frozenset(), relays=0, surplus=frozenset())
+        self._holding = ShardLeases(shards=frozenset(), relays=0, surplus=frozenset())
         # What is to be written down of the claims that were sent; a step that fails is tried again
         # by the next pass.
         self._owed: deque[Callable[[], RelayPass]] = deque()
@@ -138,7 +136,7 @@ class Relay:
         """The shards held at the last renewal."""
         return self._holding.shards
 
-    def renew(self) -> Holding:
+    def renew(self) -> ShardLeases:
         """Extend the leases and share the shards out anew; to be called a few times per lease."""
         name, lease = self._name, self._settings.lease
         before = self._holding
@@ -337,7 +335,7 @@ class Relay:
             outage=outage,
         )
 
-    def _fail(self, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
+    def _fail(self, token: UUID, claimed: ClaimedEvent, reason: str) -> RelayPass:
         """Fail an event for good; when its local rollback goes wrong, let it wait and try again."""
         envelope = claimed.envelope
         if not self._knows(envelope):

@@ -13,7 +13,8 @@ from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import ShieldTxError
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.ports import Claim, Delivery, Outcome, Pressure, Publisher, Record
+from shieldtx.ports.broker import Backpressure, Delivery, DeliveryOutcome, Publisher, Record
+from shieldtx.ports.relay import Claim
 from shieldtx.relay.outcome import Ending
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Sender:
 
         Never raises: what goes wrong unforeseen leaves all of them in doubt.
         """
-        if not self._hooks.watch_sending:
+        if not self._hooks.has_send_hooks:
             return self._answers(batch, placed=False)
         claims, waited = batch.claim.events, self._clock() - batch.since
         self._hooks.sending(claims, waited=waited)
@@ -63,7 +64,7 @@ class Sender:
         self._hooks.sent(claims, deliveries, waited=waited, took=self._clock() - began)
         return deliveries
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell how hard the last batch has pressed the broker."""
         return self._publisher.pressure()
 
@@ -77,7 +78,7 @@ class Sender:
         except Exception as error:
             log.exception("publishing failed", exc_info=loggable(error))
             reason = f"publishing failed: {reason_of(error)}"
-            unclear = Delivery(outcome=Outcome.UNCONFIRMED, reason=reason)
+            unclear = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason=reason)
             return [unclear] * len(batch.claim.events)
 
     def _send(self, batch: Batch, *, placed: bool) -> Sequence[Delivery]:
@@ -85,7 +86,7 @@ class Sender:
         left = (claim.lease_left - self._reserve).total_seconds()
         timeout = min(left - (self._clock() - batch.since), self._timeout)
         if timeout <= 0:
-            held = Delivery(outcome=Outcome.HELD, reason="the lease was about to run out")
+            held = Delivery(outcome=DeliveryOutcome.HELD, reason="the lease was about to run out")
             return [held] * len(claim.events)
         records: list[Record] = []
         unsendable: dict[int, Delivery] = {}
@@ -93,7 +94,7 @@ class Sender:
             try:
                 records.append(self._encode(claimed.envelope))
             except ShieldTxError as error:
-                unsendable[place] = Delivery(outcome=Outcome.REJECTED, reason=str(error))
+                unsendable[place] = Delivery(outcome=DeliveryOutcome.REJECTED, reason=str(error))
         sent = self._publisher.publish(records, timeout=timeout, placed=placed)
         if not unsendable:
             return sent

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from shieldtx.ports import Pressure
+from shieldtx.ports.broker import Backpressure
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Pace:
         """Whether the broker may ask for another pause: it has, and full speed is not tried yet."""
         return self._is_throttled
 
-    def note(self, pressure: Pressure, *, sent: int) -> None:
+    def note(self, pressure: Backpressure, *, sent: int) -> None:
         """Learn how hard a batch of `sent` events has pressed the broker."""
         if not pressure and self._size == self._most and not self._is_throttled:
             return
@@ -74,7 +74,7 @@ class Pace:
             self._pauses = 0
             self._next_line = 0.0
 
-    def _tell(self, pressure: Pressure) -> None:
+    def _tell(self, pressure: Backpressure) -> None:
         now = self._clock()
         if now < self._next_line:
             return

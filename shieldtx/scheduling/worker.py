@@ -47,7 +47,7 @@ _CLOCK_STEP_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tick:
+class PeriodicJob:
     """A pass that runs every so often.
 
     It returns True when it should run again at once, or after what time it should, unless woken.
@@ -79,7 +79,7 @@ class Worker:
         self,
         *,
         name: str,
-        ticks: Sequence[Tick],
+        ticks: Sequence[PeriodicJob],
         close: Callable[[], None],
         stop_timeout: timedelta,
         watchdog: timedelta,
@@ -193,7 +193,7 @@ class Worker:
                 for job in self._scheduler.get_jobs():
                     job.modify(next_run_time=datetime.now(UTC))
 
-    def _tick(self, tick: Tick) -> None:
+    def _tick(self, tick: PeriodicJob) -> None:
         """Run the passes of a tick until there is nothing more to do."""
         running = self._running[tick.name]
         # Held already: by the end of the worker, since the scheduler starts no second one.
@@ -204,7 +204,7 @@ class Worker:
         finally:
             running.release()
 
-    def _run_passes(self, tick: Tick) -> None:
+    def _run_passes(self, tick: PeriodicJob) -> None:
         woken = self._woken[tick.name]
         try:
             while not self.stopping:
@@ -240,7 +240,7 @@ class Worker:
             )
             self.stop()
 
-    def _goes_on(self, tick: Tick, pause: timedelta | None) -> bool:
+    def _goes_on(self, tick: PeriodicJob, pause: timedelta | None) -> bool:
         """Return whether a tick runs on, having waited for its next pass if that is near."""
         woken = self._woken[tick.name]
         if pause is not None and pause <= _NEAR:
@@ -252,7 +252,7 @@ class Worker:
         # It may have been woken while it asked.
         return woken.is_set()
 
-    def _run_early(self, tick: Tick, at: datetime) -> None:
+    def _run_early(self, tick: PeriodicJob, at: datetime) -> None:
         job = self._scheduler.get_job(tick.name)
         if job is not None and job.next_run_time is not None and at < job.next_run_time:
             job.modify(next_run_time=at)

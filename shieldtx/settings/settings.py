@@ -22,7 +22,7 @@ from shieldtx.brokers.cloudevents import MAX_PAYLOAD_BYTES
 from shieldtx.brokers.signing import MIN_KEY_BYTES
 from shieldtx.domain.event_types import MOST_BACKLOG, OnBacklog, checked_name
 from shieldtx.errors import ConfigurationError
-from shieldtx.ports import BATCH_BYTES
+from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.settings import environment
 from shieldtx.store.connections import Pooler
 from shieldtx.store.dialects import dialect_named

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
-from shieldtx.ports import Attempt, Original
+from shieldtx.ports.inbox import Attempt, Original
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import compensation as sql
 from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of, values_of

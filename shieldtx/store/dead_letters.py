@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, Row
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.errors import IllegalTransition
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as sql

@@ -13,17 +13,17 @@ from sqlalchemy import Connection, Row, Update
 
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports import Change, DelayedEvent, Named, Verdict
+from shieldtx.ports.delayed_events import Change, ChangeResult, DelayedEvent, EventRef
 from shieldtx.store.dialects import Dialect, dialect_of
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import delayed_events as sql
 from shieldtx.store.tables import Tables
 
 _TOO_LATE = {
-    OutboxStatus.PROCESSING: Verdict.CLAIMED,
-    OutboxStatus.PROCESSED: Verdict.PUBLISHED,
-    OutboxStatus.DISCARDED: Verdict.CANCELLED,
-    OutboxStatus.FAILED: Verdict.FAILED,
+    OutboxStatus.PROCESSING: ChangeResult.CLAIMED,
+    OutboxStatus.PROCESSED: ChangeResult.PUBLISHED,
+    OutboxStatus.DISCARDED: ChangeResult.CANCELLED,
+    OutboxStatus.FAILED: ChangeResult.FAILED,
 }
 
 
@@ -49,13 +49,13 @@ class SqlDelayedEventStore:
         )
         return [_event(row) for row in connection.execute(statement)]
 
-    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard an event that is not due yet."""
         statement = partial(sql.cancel, self._tables)
         target = OutboxStatus.DISCARDED
         return self._change(connection, event, statement, to=target, action="cancel", who=who)
 
-    def reschedule(self, connection: Connection, event: Named, due: Due, *, who: str) -> Change:
+    def reschedule(self, connection: Connection, event: EventRef, due: Due, *, who: str) -> Change:
         """Give an event that is not due yet another time."""
         statement = partial(sql.reschedule, self._tables, due=due)
         target = OutboxStatus.INIT
@@ -64,7 +64,7 @@ class SqlDelayedEventStore:
     def _change(
         self,
         connection: Connection,
-        event: Named,
+        event: EventRef,
         statement: Callable[[Dialect, UUID], Update],
         *,
         to: OutboxStatus,
@@ -75,8 +75,8 @@ class SqlDelayedEventStore:
         dialect = dialect_of(connection.dialect)
         row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
         if row is None:
-            return Change(verdict=Verdict.UNKNOWN)
-        if (verdict := _verdict_of(row)) is not Verdict.DONE:
+            return Change(verdict=ChangeResult.UNKNOWN)
+        if (verdict := _verdict_of(row)) is not ChangeResult.DONE:
             return Change(
                 verdict=verdict,
                 event_id=row.event_id,
@@ -97,19 +97,21 @@ class SqlDelayedEventStore:
                 detail=json.dumps(_detail(row, to, changed.due_at), ensure_ascii=False),
             )
         )
-        return Change(verdict=Verdict.DONE, event_id=row.event_id, status=to, due_at=changed.due_at)
+        return Change(
+            verdict=ChangeResult.DONE, event_id=row.event_id, status=to, due_at=changed.due_at
+        )
 
 
-def _verdict_of(row: Row[*tuple[Any, ...]]) -> Verdict:
+def _verdict_of(row: Row[*tuple[Any, ...]]) -> ChangeResult:
     """Say whether a row can be changed (DONE), or why not."""
     status = OutboxStatus(row.status)
     if status is not OutboxStatus.INIT:
-        return _TOO_LATE.get(status, Verdict.NOT_DELAYED)
+        return _TOO_LATE.get(status, ChangeResult.NOT_DELAYED)
     if not row.delayed:
-        return Verdict.NOT_DELAYED
+        return ChangeResult.NOT_DELAYED
     if row.due:
-        return Verdict.DUE
-    return Verdict.IN_DOUBT if row.unconfirmed else Verdict.DONE
+        return ChangeResult.DUE
+    return ChangeResult.IN_DOUBT if row.unconfirmed else ChangeResult.DONE
 
 
 def _detail(row: Row[*tuple[Any, ...]], to: OutboxStatus, due_at: datetime) -> dict[str, Any]:

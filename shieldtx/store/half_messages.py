@@ -12,7 +12,13 @@ from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half_messages import (
+    CheckClaim,
+    CheckResult,
+    CheckSchedule,
+    DueCheck,
+    NewHalfMessage,
+)
 from shieldtx.store.dialects import Dialect, autocommit_engine, dialect_of
 from shieldtx.store.outbox_writer import refusal_of
 from shieldtx.store.shard_count import ShardCount
@@ -28,7 +34,7 @@ class SqlHalfMessageStore:
     """Prepares, checks and ends half messages in transactions of its own (the port HalfStore)."""
 
     def __init__(
-        self, engine: Engine, tables: Tables, *, shards: int | None = None, plan: CheckPlan
+        self, engine: Engine, tables: Tables, *, shards: int | None = None, plan: CheckSchedule
     ) -> None:
         """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._engine = engine
@@ -52,7 +58,7 @@ class SqlHalfMessageStore:
         self._release = half_message_checks.release(tables, d)
         self._park = sql.park(tables, d)
 
-    def prepare(self, messages: Sequence[Preparation]) -> None:
+    def prepare(self, messages: Sequence[NewHalfMessage]) -> None:
         """Store half messages; raises EventRefused for a business key used before."""
         d, plan = self._dialect, self._plan
         # Several are stored together or not at all; one is so by itself.
@@ -119,7 +125,7 @@ class SqlHalfMessageStore:
             more=len(due) == limit or len(ids) < len(due),
         )
 
-    def answer(self, token: UUID, answers: Sequence[Answer]) -> Collection[UUID]:
+    def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
         """End messages, or keep why they could not be ended, in one transaction."""
         said = {a.check.envelope.id: a for a in answers}
         with self._engine.begin() as connection:
@@ -202,7 +208,7 @@ def _checked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
     return [event_id for event_id, is_unanswered in due if not is_unanswered]
 
 
-def _reason(checks: int, said: str | None, plan: CheckPlan) -> str:
+def _reason(checks: int, said: str | None, plan: CheckSchedule) -> str:
     used_up = (
         f"{checks} checks are used up"
         if checks >= plan.most

@@ -10,11 +10,12 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ShieldTxError
-from shieldtx.ports import Arrival, Parked, Receipt, ReceivedInPart, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked, Receipt, ReceivedInPart
 
 log = logging.getLogger(__name__)
 
-Receive = Callable[[Sequence[Arrival], Sequence[Parked]], Receipt]
+Receive = Callable[[Sequence[IncomingEvent], Sequence[Parked]], Receipt]
 
 _REFUSED: Final = ("22", "23", "54")
 """Classes of SQLSTATE: data, integrity, limits of the server. A retry would meet them again."""
@@ -23,7 +24,7 @@ _TOO_MUCH: Final = ("53200", "53400", "57014", "XX000")
 
 
 def receive_in_halves(
-    receive: Receive, arrivals: Sequence[Arrival], parked: Sequence[Parked]
+    receive: Receive, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
 ) -> Receipt:
     """Receive a batch; where the database refuses it as a whole, its halves in their order.
 

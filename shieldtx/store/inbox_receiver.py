@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Result
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import receive as sql
 from shieldtx.store.statements.envelope_columns import columns_of
@@ -43,7 +44,7 @@ class InboxReceiver:
         self,
         connection: Connection,
         group: str,
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[IncomingEvent],
         parked: Sequence[Parked],
     ) -> Receipt:
         """Store a batch in the open transaction; the unique keys decide what is new."""
@@ -51,8 +52,8 @@ class InboxReceiver:
         identities = [_identity(arrival.envelope) for arrival in arrivals]
         leases = self._leases(connection, group, arrivals, identities)
         new = self._insert(connection, group, arrivals, map(leases.get, identities), token)
-        fresh: dict[Identity, Arrival] = {}
-        old: list[Arrival] = []
+        fresh: dict[Identity, IncomingEvent] = {}
+        old: list[IncomingEvent] = []
         for identity, arrival in zip(identities, arrivals, strict=True):
             if identity in new and identity not in fresh:
                 fresh[identity] = arrival
@@ -86,7 +87,7 @@ class InboxReceiver:
         self,
         connection: Connection,
         group: str,
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[IncomingEvent],
         identities: Sequence[Identity],
     ) -> dict[Identity, float]:
         """Choose what is started with this batch: that before which no row of its key is open."""
@@ -120,7 +121,7 @@ class InboxReceiver:
         self,
         connection: Connection,
         group: str,
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[IncomingEvent],
         leases: Iterable[float | None],
         token: UUID,
     ) -> set[Identity]:
@@ -134,7 +135,7 @@ class InboxReceiver:
         self,
         connection: Connection,
         group: str,
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[IncomingEvent],
         leases: Sequence[float | None],
         token: UUID,
     ) -> set[Identity]:
@@ -151,7 +152,7 @@ class InboxReceiver:
         self,
         connection: Connection,
         group: str,
-        started: Mapping[Identity, Arrival],
+        started: Mapping[Identity, IncomingEvent],
         token: UUID,
     ) -> set[Identity]:
         if not started:
@@ -161,7 +162,7 @@ class InboxReceiver:
         return _identities(connection.execute(self._release_held_back, given))
 
     def _business_key_conflicts(
-        self, connection: Connection, group: str, old: Sequence[Arrival]
+        self, connection: Connection, group: str, old: Sequence[IncomingEvent]
     ) -> list[Parked]:
         """Find different events that reuse a business key: they are not redeliveries."""
         ids = [a.envelope.id for a in old if _may_conflict(a.envelope)]
@@ -200,7 +201,7 @@ class InboxReceiver:
         connection.execute(sql.park(self._tables, self._dialect), rows)
 
 
-def _parts(arrivals: Sequence[Arrival]) -> Iterator[slice]:
+def _parts(arrivals: Sequence[IncomingEvent]) -> Iterator[slice]:
     """Cut a batch into parts of an INSERT each, for the driver makes copies of all payloads."""
     start, size = 0, 0
     for number, arrival in enumerate(arrivals):

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.ports import BATCH_BYTES, Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
+from shieldtx.ports.broker import BATCH_BYTES
+from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Original, Parked, Receipt
 from shieldtx.store.compensation import CompensationRows
 from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import (
@@ -59,13 +60,15 @@ class SqlInboxStore:
         self._all_processed = sql.all_processed(tables, self._dialect)
         self._release = sql.release(tables, self._dialect)
 
-    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+    def receive(
+        self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
+    ) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new.
 
         Where the database refuses it as a whole, its parts in one each: see `halving`.
         """
 
-        def at_once(arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+        def at_once(arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]) -> Receipt:
             with self._engine.begin() as connection:
                 return self._receiver.receive(connection, group, arrivals, parked)
 

@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import EventRefused, TransactionRefused
-from shieldtx.outbox.session_buffer import Posting
-from shieldtx.ports import Change, Named
+from shieldtx.ports.delayed_events import Change, EventRef
+from shieldtx.ports.outbox import Posting
 from shieldtx.store.admission import admit
 from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.dialects import dialect_named, dialect_of, is_known
@@ -75,7 +75,7 @@ class SqlOutboxWriter:
                 "run what may fail in a savepoint or in a session of its own"
             ) from error
 
-    def cancel(self, connection: Connection, event: Named, *, who: str) -> Change:
+    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event that is not due yet; `who` is kept in the audit."""
         return SqlDelayedEventStore(self._tables).cancel(connection, event, who=who)
 

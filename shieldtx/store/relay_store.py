@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import LocalRollbackFailed
-from shieldtx.ports import BATCH_BYTES, Claim, Claimed, Settlement
+from shieldtx.ports.broker import BATCH_BYTES
+from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import commits_refused, guarded_session, lock_rows, settle
@@ -94,7 +95,9 @@ class SqlRelayStore:
         return Claim(
             token=token,
             events=[
-                Claimed(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
+                ClaimedEvent(
+                    envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed
+                )
                 for row in rows
             ],
             lease_left=timedelta(seconds=rows[0].lease_left_s),

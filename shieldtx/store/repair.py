@@ -16,10 +16,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row
 
+from shieldtx.domain.events import rollback_of
 from shieldtx.domain.states import OUTBOX, InboxStatus, OutboxStatus
-from shieldtx.outbox.outbox import rollback_of
-from shieldtx.outbox.session_buffer import Posting
-from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
+from shieldtx.ports.outbox import Posting
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import inbox as inbox_sql
@@ -78,14 +78,14 @@ class SqlRepairStore:
             RepairAction.REPLAY_COMPENSATION: self._replay_compensations,
         }
 
-    def received(self, events: Sequence[Receipted]) -> set[Receipted]:
+    def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         """Return which of these the inbox holds."""
         if not events:
             return set()
         keys = [(event.event_id, event.group, event.source) for event in events]
         with self._engine.connect() as connection:
             found = connection.execute(sql.received(self._tables, keys)).all()
-        return {Receipted(event_id=i, group=group, source=source) for i, group, source in found}
+        return {RepairedEvent(event_id=i, group=group, source=source) for i, group, source in found}
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Delete, Engine, Table
 
 from shieldtx.domain.events import first_id_of
 from shieldtx.domain.states import INBOX, OUTBOX
-from shieldtx.retention import Purged
+from shieldtx.ports.retention import Purged
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import audit, barrier, discards, trace
 from shieldtx.store.statements import retention as sql

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Engine
 
-from shieldtx.ports import Holding
+from shieldtx.ports.relay import ShardLeases
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import shard_leases as sql
@@ -23,7 +23,7 @@ class SqlLeaseStore:
         self._made_for = ShardCount(tables, setting=shards)
         self._dialect = dialect_of(engine.dialect)
 
-    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+    def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         """Announce the relay, extend its leases and take free shards up to its fair share.
 
         Raises ConfigurationError where the settings name another number of shards than the tables
@@ -44,7 +44,7 @@ class SqlLeaseStore:
                 free = sql.take_free(t, d, relay=relay, lease=lease, limit=fair_share - len(held))
                 held |= set(connection.scalars(free))
         surplus = sorted(held)[fair_share:]
-        return Holding(shards=frozenset(held), relays=relays, surplus=frozenset(surplus))
+        return ShardLeases(shards=frozenset(held), relays=relays, surplus=frozenset(surplus))
 
     def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
         """Free these shards for the other relays."""

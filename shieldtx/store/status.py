@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, Table
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports import Handled
+from shieldtx.ports.inbox import Handled
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import backlog, inbox_unfinished
 from shieldtx.store.statements import status as sql

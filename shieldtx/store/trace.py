@@ -11,12 +11,20 @@ from sqlalchemy import Connection, Engine, Row
 
 from shieldtx.domain.events import first_id_of, storable
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.ports.tracing import (
+    LONGEST_TRACED_REASON,
+    MAX_TRACED_ATTEMPTS,
+    MAX_TRACED_EVENTS,
+    Facts,
+    Identity,
+    KnownRow,
+    TracedAttempt,
+    TraceEntry,
+)
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import status
 from shieldtx.store.statements import trace as sql
 from shieldtx.store.tables import Tables
-from shieldtx.tracing.model import MOST_EVENTS, MOST_MARKS, Facts, Identity, KnownRow, Mark
-from shieldtx.tracing.recorder import LONGEST_TRACED_REASON, Entry
 
 BEFORE_EFFECT: Final = timedelta(minutes=5)
 AFTER_EFFECT: Final = timedelta(minutes=15)
@@ -33,7 +41,7 @@ class SqlTraceStore:
         self._now = status.now(self._dialect)
         self._insert = sql.insert_entries(tables, self._dialect)
 
-    def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:
+    def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:
         """Keep entries, in one transaction, with times by the database's clock."""
         with self._engine.begin() as connection:
             now: datetime = connection.scalars(self._now).one()
@@ -49,7 +57,7 @@ class SqlTraceStore:
             connection.execution_options(isolation_level=self._dialect.snapshot_isolation)
             written = connection.execute(sql.written(t, event_id)).one_or_none()
             received = [_received(r) for r in connection.execute(sql.received(t, event_id))]
-            marks = connection.execute(sql.entries(t, event_id, limit=MOST_MARKS)).all()
+            marks = connection.execute(sql.entries(t, event_id, limit=MAX_TRACED_ATTEMPTS)).all()
             caused = {*connection.scalars(sql.rollbacks(t, event_id))}
             for row in received:
                 caused.update(self._follow_ups(connection, row))
@@ -69,12 +77,12 @@ class SqlTraceStore:
             row.identity.event_id,
             after=first_id_of((row.settled_at - BEFORE_EFFECT).timestamp()),
             before=first_id_of((row.settled_at + AFTER_EFFECT).timestamp()),
-            limit=MOST_EVENTS,
+            limit=MAX_TRACED_EVENTS,
         )
         return connection.scalars(statement).all()
 
 
-def _columns_of(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+def _columns_of(entries: Sequence[TraceEntry]) -> dict[str, list[Any]]:
     return {
         "event_id": [e.event_id for e in entries],
         "consumer_group": [e.group for e in entries],
@@ -137,8 +145,8 @@ def _received(row: Row[*tuple[Any, ...]]) -> KnownRow:
     )
 
 
-def _mark(row: Row[*tuple[Any, ...]]) -> Mark:
-    return Mark(
+def _mark(row: Row[*tuple[Any, ...]]) -> TracedAttempt:
+    return TracedAttempt(
         group=row.consumer_group,
         attempt=row.attempt,
         outcome=row.outcome,

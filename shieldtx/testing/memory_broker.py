@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from shieldtx.errors import BrokerError
-from shieldtx.ports import (
+from shieldtx.ports.broker import (
     BATCH_BYTES,
+    Backpressure,
     Delivery,
-    Outcome,
-    Place,
-    Pressure,
+    DeliveryOutcome,
     ReceivedRecord,
     Record,
+    TopicPartition,
     TopicState,
 )
 from shieldtx.testing.memory_cluster import AWAY, Cluster, Member
@@ -56,7 +56,7 @@ class MemoryBroker:
         with self._cluster.changed:
             self._cluster.is_down = False
 
-    def fail_next(self, *outcomes: Outcome, stored: bool = False) -> None:
+    def fail_next(self, *outcomes: DeliveryOutcome, stored: bool = False) -> None:
         """Let the next records that are published end so, one outcome for each.
 
         REJECTED holds back the later records of its key in that call, REFUSED takes those of its
@@ -106,7 +106,7 @@ class MemoryBroker:
         with self._cluster.changed:
             return [record for log in self._cluster.topics[topic].logs for record in log]
 
-    def committed(self, group: str) -> Mapping[Place, int]:
+    def committed(self, group: str) -> Mapping[TopicPartition, int]:
         """Return the offsets at which a group would go on, by topic and partition."""
         with self._cluster.changed:
             return dict(self._cluster.groups[group].committed)
@@ -118,7 +118,7 @@ class MemoryPublisher:
     def __init__(self, cluster: Cluster, *, max_record_bytes: int) -> None:
         self._cluster = cluster
         self._max_record_bytes = max_record_bytes
-        self._pressure = Pressure()
+        self._pressure = Backpressure()
 
     def publish(
         self,
@@ -130,10 +130,10 @@ class MemoryPublisher:
         """Store `records` in order and answer for each, as the port says."""
         with self._cluster.changed:
             above, pause = self._cluster.throttle or (len(records), 0.0)
-            self._pressure = Pressure(pause=pause if len(records) > above else 0.0)
+            self._pressure = Backpressure(pause=pause if len(records) > above else 0.0)
             return self._publish(records)
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell what was asked for after the last call: no time goes by in memory."""
         return self._pressure
 
@@ -146,19 +146,21 @@ class MemoryPublisher:
         held: dict[tuple[str, bytes | None] | str, Delivery] = {}
         everything = ""
         if self._cluster.is_down:
-            held[everything] = Delivery(outcome=Outcome.UNSENT, reason=AWAY)
+            held[everything] = Delivery(outcome=DeliveryOutcome.UNSENT, reason=AWAY)
         for record in records:
             key = (record.topic, record.key)
             delivery = held.get(everything) or held.get(record.topic) or held.get(key)
             if delivery is None:
                 delivery = self._deliver(record)
-                if delivery.outcome is Outcome.REJECTED and record.key is not None:
+                if delivery.outcome is DeliveryOutcome.REJECTED and record.key is not None:
                     reason = "held back: an earlier record of its key was rejected"
-                    held[key] = Delivery(outcome=Outcome.HELD, reason=reason)
-                elif delivery.outcome is Outcome.REFUSED:
+                    held[key] = Delivery(outcome=DeliveryOutcome.HELD, reason=reason)
+                elif delivery.outcome is DeliveryOutcome.REFUSED:
                     held[record.topic] = delivery
-                elif delivery.outcome in {Outcome.UNSENT, Outcome.UNCONFIRMED}:
-                    held[everything] = Delivery(outcome=Outcome.UNSENT, reason=delivery.reason)
+                elif delivery.outcome in {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED}:
+                    held[everything] = Delivery(
+                        outcome=DeliveryOutcome.UNSENT, reason=delivery.reason
+                    )
             ended.append(delivery)
         return ended
 
@@ -167,16 +169,16 @@ class MemoryPublisher:
         size += sum(len(name) + len(value) for name, value in record.headers)
         if size > self._max_record_bytes:
             reason = f"{size} bytes, the limit is {self._max_record_bytes}"
-            return Delivery(outcome=Outcome.REJECTED, reason=reason)
+            return Delivery(outcome=DeliveryOutcome.REJECTED, reason=reason)
         if record.topic not in self._cluster.topics:
             reason = f"topic {record.topic} does not exist"
-            return Delivery(outcome=Outcome.REFUSED, reason=reason)
+            return Delivery(outcome=DeliveryOutcome.REFUSED, reason=reason)
         planned = self._cluster.planned
-        outcome, stored = planned.popleft() if planned else (Outcome.ACKNOWLEDGED, True)
-        if outcome is Outcome.ACKNOWLEDGED:
+        outcome, stored = planned.popleft() if planned else (DeliveryOutcome.ACKNOWLEDGED, True)
+        if outcome is DeliveryOutcome.ACKNOWLEDGED:
             partition, offset = self._cluster.store(record)
             return Delivery(outcome=outcome, partition=partition, offset=offset)
-        if outcome is Outcome.UNCONFIRMED and stored:
+        if outcome is DeliveryOutcome.UNCONFIRMED and stored:
             self._cluster.store(record)
         return Delivery(outcome=outcome, reason=f"{outcome.name} was ordered by the test")
 
@@ -218,7 +220,7 @@ class MemorySubscriber:
                 place = (record.topic, record.partition)
                 self.member.positions[place] = min(record.offset, self.member.positions[place])
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls, and read all others."""
         with self._cluster.changed:
             self.member.held = frozenset(places)

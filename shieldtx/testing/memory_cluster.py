@@ -13,7 +13,13 @@ from typing import Final
 
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerUnavailable, TopicMissing
-from shieldtx.ports import Outcome, Place, ReceivedRecord, Record, TopicState
+from shieldtx.ports.broker import (
+    DeliveryOutcome,
+    ReceivedRecord,
+    Record,
+    TopicPartition,
+    TopicState,
+)
 
 AWAY: Final = "the broker in memory is down"
 _STRETCH: Final = 65_536
@@ -60,8 +66,8 @@ class Member:
 
     group: str
     reads: Sequence[str]
-    positions: dict[Place, int] = field(default_factory=dict)
-    held: frozenset[Place] = frozenset()
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    held: frozenset[TopicPartition] = frozenset()
     polls: int = 0
 
 
@@ -70,7 +76,7 @@ class Group:
     """A consumer group."""
 
     members: list[Member] = field(default_factory=list)
-    committed: dict[Place, int] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 class Cluster:
@@ -79,7 +85,7 @@ class Cluster:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
-        self.planned: deque[tuple[Outcome, bool]] = deque()
+        self.planned: deque[tuple[DeliveryOutcome, bool]] = deque()
         self.duplicates = 0
         self.is_down = False
         self.throttle: tuple[int, float] | None = None

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 
-MOST_EVENTS = 100
+MAX_TRACED_EVENTS = 100
 """How many events a trace holds; what follows from them is left out then, and said to be."""
 
-MOST_MARKS = 200
+MAX_TRACED_ATTEMPTS = 200
 """How many attempts of an event are read from one service's trace: the latest."""
 
 
@@ -58,7 +58,7 @@ class KnownRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class TracedAttempt:
     """An attempt that the service's tracer has kept."""
 
     group: str | None
@@ -80,7 +80,7 @@ class Facts:
 
     written: KnownRow | None = None
     received: Sequence[KnownRow] = ()
-    marks: Sequence[Mark] = ()
+    marks: Sequence[TracedAttempt] = ()
     """In the order in which they were kept."""
     caused: Sequence[UUID] = ()
     """Its rollbacks, and the events that its handlers wrote here."""
@@ -129,15 +129,15 @@ class Hop:
     steps: Sequence[Step]
     unknown: Sequence[str] = ()
     """What is not known here, and why."""
-    caused: Sequence[Life] = ()
+    caused: Sequence[EventTimeline] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Life:
+class EventTimeline:
     """An event from its writing to its effects, and the events that followed from it."""
 
     identity: Identity
     hops: Sequence[Hop]
     unknown: Sequence[str] = ()
-    caused: Sequence[Life] = ()
+    caused: Sequence[EventTimeline] = ()
     """Where it is not known which hop has caused them."""

@@ -13,7 +13,8 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
-from shieldtx.hooks.hooks import ConsumeContext, Hooks, SendContext
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
+from shieldtx.hooks.hooks import Hooks
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ COMPLAINT_EVERY = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class TraceEntry:
     """One attempt to send an event, or one of a consumer group at it."""
 
     event_id: UUID
@@ -48,12 +49,12 @@ class Entry:
 class TraceStore(Protocol):
     """Where entries are kept."""
 
-    def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:
+    def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:
         """Keep entries, in one transaction of its own; `clock` is that of their `ended`."""
         ...
 
 
-class Tracer:
+class TraceRecorder:
     """Gathers entries and writes them from a thread of its own: no event ever waits for it.
 
     Entries are lost when the process dies, when the database refuses them, and when they come
@@ -76,7 +77,7 @@ class Tracer:
         self._most = most
         self._batch_size = batch_size
         self._clock = clock
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[TraceEntry] = deque()
         self._lost = 0
         self._complain_at = clock()
         self._thread: threading.Thread | None = None
@@ -111,7 +112,7 @@ class Tracer:
 
     def _sent(self, context: SendContext) -> None:
         self._note(
-            Entry(
+            TraceEntry(
                 event_id=context.event_id,
                 group=None,
                 attempt=context.attempt,
@@ -127,7 +128,7 @@ class Tracer:
 
     def _consumed(self, context: ConsumeContext) -> None:
         self._note(
-            Entry(
+            TraceEntry(
                 event_id=context.event_id,
                 group=context.group,
                 attempt=context.attempt,
@@ -140,7 +141,7 @@ class Tracer:
             )
         )
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: TraceEntry) -> None:
         if len(self._entries) >= self._most:
             self._lost += 1
             return

@@ -9,30 +9,22 @@ from typing import TypeAlias
 from uuid import UUID
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports import Outcome
-from shieldtx.tracing.model import (
-    MOST_EVENTS,
-    Facts,
-    Hop,
-    KnownRow,
-    Life,
-    Mark,
-    Step,
-    TraceReader,
-)
+from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.ports.tracing import MAX_TRACED_EVENTS, Facts, KnownRow, TracedAttempt, TraceReader
+from shieldtx.tracing.model import EventTimeline, Hop, Step
 
 Place: TypeAlias = tuple[int | None, int | None]
 """Partition and offset."""
 
 
-def trace(event_id: UUID, readers: Mapping[str, TraceReader]) -> Life | None:
+def trace(event_id: UUID, readers: Mapping[str, TraceReader]) -> EventTimeline | None:
     """Put the life of an event together from services, by name; None where none knows it."""
-    return _Telling(readers).life(event_id, None)
+    return _TimelineBuilder(readers).life(event_id, None)
 
 
 def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
     """Return the first event of the chain that has led to this one, as far as anybody knows it."""
-    telling, seen = _Telling(readers), {event_id}
+    telling, seen = _TimelineBuilder(readers), {event_id}
     while True:
         causes = {row.identity.causation_id for row in _rows(telling.facts(event_id))}
         earlier = [c for c in causes if c and c not in seen and _rows(telling.facts(c))]
@@ -42,7 +34,7 @@ def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
         seen.add(event_id)
 
 
-class _Telling:
+class _TimelineBuilder:
     """One trace, in which nothing is read and nothing told twice."""
 
     def __init__(self, readers: Mapping[str, TraceReader]) -> None:
@@ -56,7 +48,7 @@ class _Telling:
             self._read[event_id] = {s: r.facts(event_id) for s, r in self._readers.items()}
         return self._read[event_id]
 
-    def life(self, event_id: UUID, caused_at: datetime | None) -> Life | None:
+    def life(self, event_id: UUID, caused_at: datetime | None) -> EventTimeline | None:
         """Tell an event's life and, below it, those of what it has caused."""
         self._told.add(event_id)
         facts = self.facts(event_id)
@@ -84,20 +76,22 @@ class _Telling:
         elif not received and published is not None:
             unknown.append(f"who received it: not in the inbox of {_listed(self._readers)}")
         if left_out:
-            unknown.append(f"{left_out} more events that followed: {MOST_EVENTS} are told at most")
-        return Life(identity=rows[0].identity, hops=hops, unknown=unknown, caused=caused)
+            unknown.append(
+                f"{left_out} more events that followed: {MAX_TRACED_EVENTS} are told at most"
+            )
+        return EventTimeline(identity=rows[0].identity, hops=hops, unknown=unknown, caused=caused)
 
     def _with_caused(
         self, facts: Mapping[str, Facts], hops: Sequence[Hop]
-    ) -> tuple[list[Hop], list[Life], int]:
+    ) -> tuple[list[Hop], list[EventTimeline], int]:
         """Tell what followed, each below the hop that has caused it where that is clear."""
-        below: dict[int, list[Life]] = {}
-        alone: list[Life] = []
+        below: dict[int, list[EventTimeline]] = {}
+        alone: list[EventTimeline] = []
         left_out = 0
         for event_id in sorted({e for known in facts.values() for e in known.caused}):
             if event_id in self._told:
                 continue
-            if len(self._told) >= MOST_EVENTS:
+            if len(self._told) >= MAX_TRACED_EVENTS:
                 left_out += 1
                 continue
             rows = _rows(self.facts(event_id))
@@ -139,14 +133,18 @@ def _cause_among(hops: Sequence[Hop], caused: Sequence[KnownRow]) -> int | None:
 
 
 def _outbox_hop(
-    service: str, row: KnownRow, marks: Sequence[Mark], caused_at: datetime | None, read_at: Place
+    service: str,
+    row: KnownRow,
+    marks: Sequence[TracedAttempt],
+    caused_at: datetime | None,
+    read_at: Place,
 ) -> Hop:
     marks = [mark for mark in marks if mark.group is None]
     steps: list[Step] = []
     for mark in marks:
         claimed = _before(mark.at, (mark.took or 0) + (mark.waited or 0))
         steps.append(Step(what="CLAIMED", at=claimed, attempt=mark.attempt))
-        is_out = mark.outcome == Outcome.ACKNOWLEDGED.name
+        is_out = mark.outcome == DeliveryOutcome.ACKNOWLEDGED.name
         steps.append(_of_mark("PUBLISHED" if is_out else "NOT_PUBLISHED", mark))
     is_placed = any(step.offset is not None for step in steps)
     written = Step(what="WRITTEN", at=row.began_at)
@@ -155,7 +153,7 @@ def _outbox_hop(
 
 
 def _inbox_hop(
-    service: str, row: KnownRow, marks: Sequence[Mark], published: datetime | None
+    service: str, row: KnownRow, marks: Sequence[TracedAttempt], published: datetime | None
 ) -> Hop:
     marks = [mark for mark in marks if mark.group == row.group]
     steps: list[Step] = []
@@ -171,7 +169,7 @@ def _inbox_hop(
     return _hop(service, row, _timed(steps, published), marks)
 
 
-def _hop(service: str, row: KnownRow, steps: Sequence[Step], marks: Sequence[Mark]) -> Hop:
+def _hop(service: str, row: KnownRow, steps: Sequence[Step], marks: Sequence[TracedAttempt]) -> Hop:
     return Hop(
         service=service,
         group=row.group,
@@ -190,7 +188,7 @@ _SETTLING: dict[OutboxStatus | InboxStatus, set[str]] = {
 """The verdicts of attempts that have brought about a status, and tell it better."""
 
 
-def _of_mark(what: str, mark: Mark) -> Step:
+def _of_mark(what: str, mark: TracedAttempt) -> Step:
     is_out = what == "PUBLISHED"
     return Step(
         what=what,
@@ -258,7 +256,7 @@ def _cause_at(hop: Hop, caused: KnownRow) -> datetime | None:
     return max((at for at in times if at <= caused.began_at), default=min(times, default=None))
 
 
-def _unknown(row: KnownRow, marks: Sequence[Mark]) -> list[str]:
+def _unknown(row: KnownRow, marks: Sequence[TracedAttempt]) -> list[str]:
     """Say of which attempts nobody has kept a trace."""
     missing = sorted(set(range(1, row.attempts + 1)) - {mark.attempt for mark in marks})
     if not missing:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.reconcile.rules import Book, Fact, Value
+from shieldtx.reconcile.rules import Fact, RuleSet, Value
 from shieldtx.reconcile.verdicts import Verdict
 
 
-def verdict_of(book: Book) -> Column:
+def verdict_of(book: RuleSet) -> Column:
     """Turn a book into one expression: the verdict of the first rule whose conditions hold.
 
     Its facts are columns of their names. It is written as SQL, which Spark parses in no time: built

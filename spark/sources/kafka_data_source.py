@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
-from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader, Stretch
+from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader, RecordRange
 
 NAME: Final = "shieldtx_records"
 DELETED: Final = "deleted"
@@ -146,7 +146,7 @@ def parts_of(ranges: Iterable[OffsetRange], size: int) -> tuple[Part, ...]:
     return (*parts, Part(tuple(gathered))) if gathered else tuple(parts)
 
 
-def batch_of(stretch: Stretch, log: Log) -> pa.RecordBatch:
+def batch_of(stretch: RecordRange, log: Log) -> pa.RecordBatch:
     """Return a stretch of records as Spark takes it."""
     partition = stretch.range.partition
     rows = [_row(record, log) for record in stretch.records]

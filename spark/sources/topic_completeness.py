@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.brokers.kafka.topic_offsets import Extent
+from shieldtx.brokers.kafka.topic_offsets import TopicOffsets
 
 from .driver_frames import NUMBER, TEXT, TIME, frame_of
 from .kafka_data_source import DELETED, Log
@@ -83,7 +83,10 @@ def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
 
 
 def complete_since(
-    contents: Contents, logs: Iterable[Log], extents: Mapping[str, Extent], since: datetime | None
+    contents: Contents,
+    logs: Iterable[Log],
+    extents: Mapping[str, TopicOffsets],
+    since: datetime | None,
 ) -> dict[Place, datetime | None]:
     """Tell for each partition since when no record of it is missing; None: nobody knows.
 

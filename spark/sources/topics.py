@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
-from shieldtx.brokers.kafka.topic_offsets import Extent, KafkaExtents
+from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader, TopicOffsets
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, TopicMissing
@@ -112,10 +112,10 @@ def read_since(request: ReconcileRequest) -> datetime | None:
 
 def _extents(
     connection: KafkaConnection, logs: Iterable[Log], since: datetime | None
-) -> tuple[dict[str, Extent], list[str]]:
-    extents: dict[str, Extent] = {}
+) -> tuple[dict[str, TopicOffsets], list[str]]:
+    extents: dict[str, TopicOffsets] = {}
     obstacles: list[str] = []
-    with KafkaExtents(connection) as asked:
+    with TopicOffsetReader(connection) as asked:
         for log in logs:
             try:
                 if asked.is_compacted(log.name):

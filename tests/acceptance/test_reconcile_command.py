@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.store.schema import Schema
 from tests.acceptance.conftest import Service, Shop
 from tests.support.folders import assert_free_of
@@ -34,7 +34,7 @@ def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path:
         SHIELDTX_JDBC_JAR=str(fetch_jdbc_driver()),
     )
 
-    assert result.status == Outcome.MISMATCHES, result.err
+    assert result.status == RunOutcome.MISMATCHES, result.err
     assert result.data["outcome"] == "MISMATCHES"
     assert result.data["exit_status"] == 1
     assert result.data["totals"] == {"MATCHED": 5, "MISSING_DOWNSTREAM": 1, "ON_TOPIC": 6}
@@ -89,7 +89,7 @@ def test_a_run_that_breaks_off_has_a_status_of_its_own_and_says_why_without_the_
         SHIELDTX_JDBC_JAR=str(fetch_jdbc_driver()),
     )
 
-    assert (result.status, result.out) == (Outcome.ERROR, "")
+    assert (result.status, result.out) == (RunOutcome.ERROR, "")
     assert "service stock: " in result.err
     assert "password authentication failed" in result.err
     for secret in (password_of(shop.orders), "wr0ng-pa55word"):
@@ -111,7 +111,7 @@ def test_tables_of_another_version_are_refused_before_anything_is_compared(
         STOCK_URL=shop.stock.url,
     )
 
-    assert result.status == Outcome.ERROR
+    assert result.status == RunOutcome.ERROR
     assert "service stock: the tables are at revision 0001" in result.err
     assert "shieldtx db upgrade" in result.err
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_understood_is_one_line_without_passwords(
         BROKEN="s3cret-word",
     )
 
-    assert (result.status, result.out) == (Outcome.ERROR, "")
+    assert (result.status, result.out) == (RunOutcome.ERROR, "")
     assert result.err.startswith("error: ")
     assert problem in result.err
     assert result.err.count("\n") == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, event
 
-from shieldtx.ports.half_messages import CheckPlan
+from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.half_messages import SqlHalfMessageStore
@@ -71,7 +71,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         leases=SqlLeaseStore(engine, described),
         inbox=SqlInboxStore(engine, described),
         purge=SqlRetentionStore(engine, described),
-        half=SqlHalfMessageStore(engine, described, shards=SHARDS, plan=CheckPlan()),
+        half=SqlHalfMessageStore(engine, described, shards=SHARDS, plan=CheckSchedule()),
         desk=SqlHalfMessageAdmin(engine, described),
         barrier=SqlBarrier(engine, described, patience=timedelta(seconds=0.2)),
     )

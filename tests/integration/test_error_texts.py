@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, Settings, ShieldTx
 from shieldtx.outbox.outbox import LONGEST_ON_THE_WIRE
-from shieldtx.ports import Delivery, Outcome
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from tests.support.service import QUICK, Service, Wire, drain, make_topics
 
 NASTY = "no stock\x00 of \ud800 " + "x" * 100_000
@@ -54,7 +54,7 @@ def test_a_handler_gives_up_with_whatever_its_error_says(orders, make_service, e
 
     make_topics(stock)
     place(orders)
-    consumers = stock.app.consumer_worker("stock"), orders.app.consumer_worker("orders")
+    consumers = stock.app.build_consumer("stock"), orders.app.build_consumer("orders")
     drain(orders.relay(), stock.relay(), *consumers)
     assert stock.inbox() == {"MAX_RECONSUMED": 1}
     assert "no stock\ufffd of ? xxx" in reasons(stock, "shield_inbox")[0]
@@ -62,7 +62,7 @@ def test_a_handler_gives_up_with_whatever_its_error_says(orders, make_service, e
 
 
 def test_a_rejection_is_stored_with_whatever_the_broker_said(orders: Service, wire: Wire):
-    wire.fate = lambda record: Delivery(outcome=Outcome.REJECTED, reason=NASTY)
+    wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason=NASTY)
     place(orders)
     drain(orders.relay())
     assert orders.outbox() == {"FAILED": 1}
@@ -77,7 +77,7 @@ def test_a_local_rollback_that_fails_lets_its_event_wait_and_the_others_go(
         raise ValueError(NASTY)
 
     wire.fate = lambda record: (
-        Delivery(outcome=Outcome.REJECTED, reason=NASTY) if record.key == b"a" else None
+        Delivery(outcome=DeliveryOutcome.REJECTED, reason=NASTY) if record.key == b"a" else None
     )
     place(orders)
     with orders.transaction() as session:
@@ -96,7 +96,9 @@ def test_a_local_rollback_whose_own_event_is_refused_lets_its_event_wait(
     with orders.transaction() as session:
         orders.app.outbox.add(session, Event(type="order.undone", biz_key="once"))
     wire.fate = lambda record: (
-        Delivery(outcome=Outcome.REJECTED, reason="too large") if record.key == b"a" else None
+        Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
+        if record.key == b"a"
+        else None
     )
     place(orders)
     drain(orders.relay())
@@ -194,7 +196,7 @@ def test_no_row_is_shown_by_logs_tables_and_topics(orders, stock, wire, caplog, 
     stock.app.tracer.attach(stock.app.hooks)
     place(orders)
     with caplog.at_level(level, "shieldtx"):
-        drain(orders.relay(), stock.app.consumer_worker("stock"), stock.relay())
+        drain(orders.relay(), stock.app.build_consumer("stock"), stock.relay())
     stock.app.tracer.flush()
     assert stock.inbox() == {"MAX_RECONSUMED": 1}
     assert "SECRET" not in told_by(stock, caplog)
@@ -217,7 +219,7 @@ def test_a_refusal_is_logged_without_a_traceback(orders, stock, caplog):
 
     place(orders)
     with caplog.at_level("INFO", "shieldtx"):
-        drain(orders.relay(), stock.app.consumer_worker("stock"))
+        drain(orders.relay(), stock.app.build_consumer("stock"))
     assert "Refused: sold out" in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -239,7 +241,7 @@ def test_no_row_is_shown_by_a_local_rollback_a_check_and_a_hook(stock, wire, cap
 
     with stock.app.half("order.paid", {}, immunity=timedelta(0)) as half:
         half.unknown()
-    wire.fate = lambda record: Delivery(outcome=Outcome.REJECTED, reason="too large")
+    wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
     place(stock)
     with caplog.at_level("DEBUG", "shieldtx"):
         (check_back,) = stock.app.halves.check_backs()
@@ -256,6 +258,6 @@ def test_the_reason_on_the_wire_has_a_bounded_length(orders, stock, wire):
         raise Refused("é" * 10_000)
 
     place(orders)
-    drain(orders.relay(), stock.app.consumer_worker("stock"), stock.relay())
+    drain(orders.relay(), stock.app.build_consumer("stock"), stock.relay())
     (rollback,) = [r for r in wire.published if r.topic.endswith(".rollback")]
     assert len(json.loads(rollback.value or b"")["reason"]) == LONGEST_ON_THE_WIRE

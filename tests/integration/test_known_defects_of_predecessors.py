@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
@@ -42,7 +42,7 @@ def place(service: Service, *keys: str) -> list[Event]:
 
 
 def consumer(service: Service) -> Consumer:
-    return service.app.consumer_worker("stock")
+    return service.app.build_consumer("stock")
 
 
 def test_defect_sent_although_the_claim_failed(orders: Service, wire: Wire) -> None:
@@ -56,7 +56,12 @@ def test_defect_sent_although_the_claim_failed(orders: Service, wire: Wire) -> N
 
 def test_defect_marked_processed_although_the_send_failed(orders: Service, wire: Wire) -> None:
     place(orders, "a")
-    for outcome in (Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.REFUSED, Outcome.REJECTED):
+    for outcome in (
+        DeliveryOutcome.UNSENT,
+        DeliveryOutcome.UNCONFIRMED,
+        DeliveryOutcome.REFUSED,
+        DeliveryOutcome.REJECTED,
+    ):
         orders.execute(
             "UPDATE shield_outbox SET status = 'INIT', settled_at = NULL, waiting = false"
         )
@@ -206,7 +211,7 @@ def test_defect_a_unique_key_contains_the_status_or_a_nullable_column(
 
 def test_defect_a_poison_row_stops_the_sweep(orders: Service, wire: Wire) -> None:
     place(orders, "poison", "a", "b")
-    wire.fate = lambda record: answer(Outcome.REJECTED) if record.key == b"poison" else None
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if record.key == b"poison" else None
     done = orders.relay().run_once()
     assert (done.published, done.failed) == (2, 1)
 
@@ -230,7 +235,7 @@ def test_planned_and_never_built_events_unsent_for_long_trigger_the_local_rollba
     orders.app.local_rollback("orders.placed")(effect("undone"))
     place(orders, "a")
     relay = orders.relay()
-    wire.fate = lambda record: answer(Outcome.REFUSED)
+    wire.fate = lambda record: answer(DeliveryOutcome.REFUSED)
     drain(relay)
     assert orders.outbox() == {"FAILED": 1}
     assert orders.effects("undone") == ["a"]

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy, ShieldTx
 from shieldtx.app import workers
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 LATER = RetryPolicy(first=timedelta(hours=1), longest=timedelta(hours=1), jitter=0)
@@ -47,7 +47,7 @@ def test_an_old_release_sends_a_new_type_and_never_fails_it(
 
     with new.transaction() as session:
         new.app.outbox.add_all(session, [Event(type="orders.split", key=k) for k in "ab"])
-    wire.fate = lambda record: answer(Outcome.REJECTED) if record.key == b"a" else None
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if record.key == b"a" else None
     relay = beside("orders").relay("old")
     relay.renew()
     done = relay.run_once()
@@ -86,7 +86,7 @@ def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
     before.declare("orders.split", retry=LATER)
     with new.transaction() as session:
         before.outbox.add(session, Event(type="orders.split", payload=1, key="k"))
-    wire.fate = lambda _record: answer(Outcome.REFUSED)
+    wire.fate = lambda _record: answer(DeliveryOutcome.REFUSED)
     relay = before.relay("before")
     relay.renew()
     assert relay.run_once().retried == 1
@@ -145,7 +145,7 @@ def test_a_group_takes_back_what_it_applied_of_another_source(
     other.handles("orders.split", retry=QUICK)(refuse)
     with new.transaction() as session:
         new.app.outbox.add(session, Event(type="orders.split", key="k"))
-    consumers = [billing.consumer_worker(name) for name in ("billing", "other")]
+    consumers = [billing.build_consumer(name) for name in ("billing", "other")]
     relay = new.relay()
     drain(relay, *consumers)
     relay.close()

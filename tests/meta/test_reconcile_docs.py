@@ -9,7 +9,7 @@ import pytest
 
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.config import read_configuration
-from shieldtx.reconcile.findings import Outcome, OutputFolder
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.repair import REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.verdicts import Verdict
@@ -44,7 +44,7 @@ def test_what_is_said_to_be_repaired_is(verdict: Verdict) -> None:
 
 def test_the_exit_statuses_are_those_of_the_outcomes() -> None:
     told = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", PAGE, re.MULTILINE)
-    assert {name: int(status) for status, name in told} == {o.name: o.value for o in Outcome}
+    assert {name: int(status) for status, name in told} == {o.name: o.value for o in RunOutcome}
 
 
 def test_what_is_judged_in_both_books_is_named_beside_those_of_topics() -> None:

@@ -55,7 +55,7 @@ QUERIES = {
 }
 
 
-def catalog(connection: Connection, schema: str) -> dict[str, list[str]]:
+def event_types(connection: Connection, schema: str) -> dict[str, list[str]]:
     """Everything that the catalog holds about a schema, without the schema's name."""
     oid = connection.scalar(
         text("SELECT oid FROM pg_namespace WHERE nspname = :name"), {"name": schema}
@@ -83,7 +83,7 @@ def both(engine: Engine) -> Engine:
 
 def test_the_catalog_shows_no_difference_between_migrations_and_models(both: Engine) -> None:
     with both.connect() as connection:
-        migrated, modelled = (catalog(connection, name) for name in ("migrated", "modelled"))
+        migrated, modelled = (event_types(connection, name) for name in ("migrated", "modelled"))
 
     assert migrated == modelled
     sizes = {subject: len(lines) for subject, lines in migrated.items()}
@@ -121,7 +121,7 @@ def test_the_comparison_sees_every_kind_of_difference(
     with both.begin() as connection:
         for statement in tampering.split(";"):
             connection.execute(text(statement))
-        migrated, modelled = (catalog(connection, name) for name in ("migrated", "modelled"))
+        migrated, modelled = (event_types(connection, name) for name in ("migrated", "modelled"))
 
     assert migrated[subject] != modelled[subject]
 

@@ -15,7 +15,8 @@ from sqlalchemy import Engine, create_engine, insert, select, text
 from sqlalchemy.pool import NullPool
 
 from shieldtx.errors import SchemaMismatch, UpgradeBlocked
-from shieldtx.ports import Parked, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import Parked
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema, upgrade_with
 from shieldtx.store.tables import tables

@@ -11,8 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from shieldtx.domain.events import shard_of
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused
-from shieldtx.ports import Parked, ReceivedRecord
-from shieldtx.ports.half_messages import CheckPlan
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.half_messages import CheckSchedule
+from shieldtx.ports.inbox import Parked
 from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
@@ -447,7 +448,7 @@ def test_half_messages_whose_checks_were_forgotten_are_checked_again(
 
     schema.upgrade()
 
-    plan = CheckPlan()
+    plan = CheckSchedule()
     store = SqlHalfMessageStore(engine, tables(), plan=plan)
     assert [c.envelope.id for c in store.claim_checks("orders.placed", limit=9).checks] == [
         half["event_id"]

@@ -18,7 +18,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
-from shieldtx.ports import Record
+from shieldtx.ports.broker import Record
 from tests.robustness.strategies import GOOD
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.ports import Broker
+from shieldtx.ports.broker import Broker
 from tests.support.service import SHARDS, Service
 
 Make = Callable[..., Service]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
-from shieldtx.ports import ReceivedRecord, Record
+from shieldtx.ports.broker import ReceivedRecord, Record
 
 PREFIX = "shop."
 INJECTIONS = (

@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from shieldtx.embedded import EmbeddedPostgres
-from shieldtx.ports import Parked, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import Parked
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables

@@ -16,7 +16,7 @@ from shieldtx.brokers import cloudevents
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import UndecodableRecord
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from tests.robustness.cases import Case, cases, event_of, record_of
 from tests.robustness.conftest import Make
 from tests.support.service import effect, make_topics
@@ -108,7 +108,7 @@ def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partiti
                 expected.append(str(case.id))
     stranger.close()
 
-    consumer = service.app.consumer_worker(group)
+    consumer = service.app.build_consumer(group)
     with caplog.at_level(logging.INFO):
         # A pass may find nothing because the group is not formed yet.
         while consumer.run_once().more or not consumer.has_caught_up():

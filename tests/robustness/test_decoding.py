@@ -14,12 +14,13 @@ from sqlalchemy import Engine, create_engine, select
 
 from shieldtx import Event
 from shieldtx.brokers import cloudevents
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import EventRefused, UndecodableRecord
-from shieldtx.ports import Arrival, Parked, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.schema import Schema
@@ -141,7 +142,7 @@ def test_an_event_that_takes_itself_back_is_refused() -> None:
 
 # --- what our own side writes, the other side reads --------------------------------------------
 
-CATALOG = Catalog()
+CATALOG = EventTypeRegistry()
 CATALOG.declare("orders.placed")
 numbers = st.integers() | st.floats() | st.integers(10**300, 10**310)
 payloads = st.recursive(
@@ -229,13 +230,13 @@ def test_a_batch_of_anything_is_stored_whole_and_read_again(
     engines: dict[str, Engine], batch: list[ReceivedRecord], zone: str
 ) -> None:
     group, engine = uuid4().hex, engines[zone]
-    arrivals: list[Arrival] = []
+    arrivals: list[IncomingEvent] = []
     parked: list[Parked] = []
     for offset, drawn in enumerate(batch):
         record = drawn._replace(offset=offset)
         envelope = decoded(record)
         if isinstance(envelope, Envelope):
-            arrivals.append(Arrival(envelope=envelope, record=record))
+            arrivals.append(IncomingEvent(envelope=envelope, record=record))
         else:
             parked.append(Parked(record=record, reason=envelope))
 

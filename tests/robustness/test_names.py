@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.migrations import schema_name
@@ -61,12 +61,12 @@ def refusals(name: str) -> list[str]:
 
     return [
         said(lambda: Settings(source=name, database_url=URL)),
-        said(lambda: Catalog().declare(name)),
-        said(lambda: Catalog().declare("t", topic=name)),
-        said(lambda: ConsumerGroup(name, Catalog())),
-        said(lambda: ConsumerGroup("g", Catalog()).handles(name)),
-        said(lambda: ConsumerGroup("g", Catalog()).handles("t", topic=name)),
-        said(lambda: ConsumerGroup("g", Catalog()).compensates(name)),
+        said(lambda: EventTypeRegistry().declare(name)),
+        said(lambda: EventTypeRegistry().declare("t", topic=name)),
+        said(lambda: ConsumerGroup(name, EventTypeRegistry())),
+        said(lambda: ConsumerGroup("g", EventTypeRegistry()).handles(name)),
+        said(lambda: ConsumerGroup("g", EventTypeRegistry()).handles("t", topic=name)),
+        said(lambda: ConsumerGroup("g", EventTypeRegistry()).compensates(name)),
     ]
 
 
@@ -141,7 +141,7 @@ def test_a_schema_that_is_taken_works_whatever_word_of_sql_it_is(
     listener.start()
     with Session(engine) as session, session.begin():
         app.outbox.add(session, Event(type="orders.placed", key="'; DROP TABLE shield_outbox; --"))
-    relay, consumer = app.relay("'; DROP TABLE shield_relay; --"), app.consumer_worker("stock")
+    relay, consumer = app.relay("'; DROP TABLE shield_relay; --"), app.build_consumer("stock")
     relay.renew()
     drain(relay, consumer)
     relay.close()
@@ -177,7 +177,7 @@ def test_texts_with_injections_travel_from_event_to_effect_as_they_are(make_serv
                 headers={"h": hostile},
             )
             service.app.outbox.add(session, event)
-    drain(service.relay(), service.app.consumer_worker("stock"))
+    drain(service.relay(), service.app.build_consumer("stock"))
     assert sorted(service.effects()) == sorted(storable)
     rows = service.rows("SELECT key, biz_key, headers::json ->> 'h' FROM shield_inbox")
     assert sorted(rows) == sorted((text, text, text) for text in storable)

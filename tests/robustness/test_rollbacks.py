@@ -41,7 +41,7 @@ def rollback(
 def consume(service: Service, *envelopes: Envelope) -> None:
     records = [cloudevents.encode(envelope, "") for envelope in envelopes]
     service.app.broker.publisher().publish(records, timeout=5)
-    consumer = service.app.consumer_worker("orders")
+    consumer = service.app.build_consumer("orders")
     drain(consumer)
     consumer.close()
 

@@ -14,7 +14,7 @@ from shieldtx.brokers.cloudevents import encode
 from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaPublisher
 from shieldtx.domain.events import Envelope, new_event_id, physical_topic
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from spark.sources.kafka_data_source import Log
 
 WRITTEN = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
@@ -86,7 +86,7 @@ class Topic:
             answers = publisher.publish(records, timeout=60)
         finally:
             publisher.close()
-        assert {answer.outcome for answer in answers} <= {Outcome.ACKNOWLEDGED}, answers[0]
+        assert {answer.outcome for answer in answers} <= {DeliveryOutcome.ACKNOWLEDGED}, answers[0]
 
     @contextmanager
     def producer(self, **options: Any) -> Iterator[KafkaProducer]:

@@ -22,7 +22,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile import spark_launcher
 from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
-from shieldtx.reconcile.findings import Outcome, OutputFolder, from_json
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
@@ -243,7 +243,7 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
         ),
     )
     assert from_json(folder.findings.read_bytes()) == findings
-    assert findings.outcome is Outcome.MISMATCHES
+    assert findings.outcome is RunOutcome.MISMATCHES
     assert {V[verdict] for *_, verdict in planted.truth} == set(PAIRS.verdicts)
     assert found_rows(folder) == planted.listed
     assert pq.read_table(folder.rows).num_rows == len(planted.listed)
@@ -265,24 +265,25 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
 def test_a_run_over_sound_services_is_clean(planted, orders, stock, tmp_path, spark, jdbc_jar):
     plant_clean_events(planted)
     findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
-    assert findings.outcome is Outcome.CLEAN
+    assert findings.outcome is RunOutcome.CLEAN
     assert found_counts(OutputFolder(path=tmp_path)) == planted.counts
     assert found_rows(OutputFolder(path=tmp_path)) == set()
 
 
 def test_a_run_over_empty_tables_is_clean(orders, stock, tmp_path, spark, jdbc_jar):
     findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
-    assert (findings.outcome, findings.counts) == (Outcome.CLEAN, ())
+    assert (findings.outcome, findings.counts) == (RunOutcome.CLEAN, ())
 
 
 def test_a_second_run_replaces_the_first(planted, orders, stock, tmp_path, spark, jdbc_jar):
     lost = planted.event(V.MISSING_DOWNSTREAM)
     planted.received(planted.event(V.MATCHED))
     assert (
-        reconciled(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.MISMATCHES
+        reconciled(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome
+        is RunOutcome.MISMATCHES
     )
     planted.received(lost)
-    assert reconciled(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is Outcome.CLEAN
+    assert reconciled(spark, request(orders, stock, tmp_path, jdbc_jar)).outcome is RunOutcome.CLEAN
     assert found_rows(OutputFolder(path=tmp_path)) == set()
 
 
@@ -298,7 +299,7 @@ def test_a_long_transaction_on_either_side_keeps_rows_in_flight(
             findings = reconciled(spark, asked)
             assert {b.window.watermark for b in findings.bounds if b.kind is COMMIT} == {began}
             assert findings.totals[V.IN_FLIGHT] == 2
-            assert findings.outcome is Outcome.CLEAN
+            assert findings.outcome is RunOutcome.CLEAN
         findings = reconciled(spark, asked)
         assert findings.totals[V.MISSING_DOWNSTREAM] == 2
         for group in ("reserve", "mail"):
@@ -310,7 +311,7 @@ def test_without_a_group_that_has_received_anything_the_run_does_not_say_clean(
 ):
     orders.write()
     findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
-    assert findings.outcome is Outcome.NOT_JUDGED
+    assert findings.outcome is RunOutcome.NOT_JUDGED
     assert "name the groups" in findings.problems[0]
 
 
@@ -394,7 +395,7 @@ def test_the_job_and_its_java_end_with_the_process_that_started_them(
                 assert secret not in " ".join(member.cmdline())
                 assert secret not in " ".join(member.environ().values())
         process.stdin.close()
-        assert process.wait(60) == Outcome.ERROR
+        assert process.wait(60) == RunOutcome.ERROR
         _, alive = psutil.wait_procs(family, timeout=60)
         assert alive == []
     finally:
@@ -535,6 +536,6 @@ def test_services_whose_clocks_are_an_hour_apart_are_not_judged(
     named = (ExpectedGroup(name="reserve", topics=(TOPIC,)),)
     services = (orders.database(), stock.database(groups=named))
     findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar, services=services))
-    assert findings.outcome is Outcome.NOT_JUDGED
+    assert findings.outcome is RunOutcome.NOT_JUDGED
     assert "the clock of stock is 3,6" in findings.problems[0]
     assert findings.totals == {V.IN_FLIGHT: 1}

@@ -20,7 +20,7 @@ from shieldtx._resources import PACKAGE, bundled
 from shieldtx.domain.events import new_event_id
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.reconcile import spark_launcher
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.request import (
     BrokerAccess,
     ReconcileRequest,
@@ -184,7 +184,7 @@ def test_a_whole_run_on_a_cluster_finds_what_a_run_on_one_machine_finds(
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--executor-memory 512m pyspark-shell")
     result = spark_launcher.run(request)
-    assert result.outcome is Outcome.MISMATCHES, result.problem + cluster.logs()[-3_000:]
+    assert result.outcome is RunOutcome.MISMATCHES, result.problem + cluster.logs()[-3_000:]
     found = {(row.event_id, row.verdict) for row in result.findings.first_rows}
     assert {
         (str(lost), Verdict.MISSING_DOWNSTREAM),

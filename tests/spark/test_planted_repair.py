@@ -49,7 +49,7 @@ def go_on(services):
         workers = []
         for app in apps:
             for group in app.groups:
-                workers.append(app.consumer_worker(group))
+                workers.append(app.build_consumer(group))
                 open_.callback(workers[-1].close)
             workers.append(app.relay())
             workers[-1].renew()

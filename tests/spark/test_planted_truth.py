@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from shieldtx.reconcile.findings import Outcome, OutputFolder
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.rules import PAIRS
 from tests.spark.running import reconciled
 from tests.spark.scenarios import plant
@@ -53,7 +53,7 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
     assert wrong == {}, "found, and planted"
     assert precision_and_recall(found, truth) == (1.0, 1.0)
     assert counts_of(findings) == world.counts
-    assert findings.outcome is Outcome.MISMATCHES
+    assert findings.outcome is RunOutcome.MISMATCHES
     assert findings.obstacles == ()
     assert any("legacy" in sentence for sentence in findings.left_out)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from shieldtx.brokers.kafka import confluent_producer, kafka_python_producer
 from shieldtx.brokers.kafka.connection import KafkaConnection
-from shieldtx.brokers.kafka.producer_client import Client, Connect, ProducerSettings
+from shieldtx.brokers.kafka.producer_client import Connect, ProducerClient, ProducerSettings
 
 
 def _record_by_record(
     connection: KafkaConnection, settings: ProducerSettings, **asked: Any
-) -> Client:
+) -> ProducerClient:
     """As with a version of kafka-python whose inside is another."""
     return kafka_python_producer.connect(
         connection, replace(settings, whole_batches=False), **asked

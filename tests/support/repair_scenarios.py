@@ -55,8 +55,8 @@ class Pair:
         """Let relays and consumers do all that there is to do."""
         relays = [service.relay() for service in (self.orders, self.stock)]
         workers = [
-            self.orders.app.consumer_worker("orders"),
-            *(self.stock.app.consumer_worker(group) for group in ("stock", "mail")),
+            self.orders.app.build_consumer("orders"),
+            *(self.stock.app.build_consumer(group) for group in ("stock", "mail")),
         ]
         drain(*relays, *workers)
         for worker in (*relays, *workers):

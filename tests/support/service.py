@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 from shieldtx import RetryPolicy, Settings, ShieldTx
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.errors import BrokerError
-from shieldtx.ports import (
+from shieldtx.ports.broker import (
+    Backpressure,
     Broker,
     Delivery,
-    Outcome,
-    Pressure,
+    DeliveryOutcome,
     Publisher,
     ReceivedRecord,
     Record,
@@ -58,10 +58,10 @@ class App(ShieldTx):
         self._workers.append(made)
         return made
 
-    def consumer_worker(
+    def build_consumer(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
-        made = super().consumer_worker(group, stopping=stopping)
+        made = super().build_consumer(group, stopping=stopping)
         self._workers.append(made)
         return made
 
@@ -194,14 +194,14 @@ class _WiredPublisher:
             for record, answer in zip(records, answers, strict=True)
         ]
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         return self._real.pressure()
 
     def close(self) -> None:
         self._real.close()
 
 
-def answer(outcome: Outcome, reason: str = "as the test wants it") -> Delivery:
+def answer(outcome: DeliveryOutcome, reason: str = "as the test wants it") -> Delivery:
     return Delivery(outcome=outcome, reason=reason)
 
 

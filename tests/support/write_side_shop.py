@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, delete, event, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.store.dialects import Dialect, dialect_of
 from shieldtx.store.outbox_writer import SqlOutboxWriter
@@ -40,14 +40,14 @@ class Shop:
             Schema(self.engine, schema=schema, shards=SHARDS).upgrade()
             Base.metadata.create_all(self.engine)
         self.tables = tables(schema)
-        self.catalog = Catalog()
+        self.event_types = EventTypeRegistry()
         for name in ("order.placed", "order.paid"):
-            self.catalog.declare(name)
+            self.event_types.declare(name)
         self.hints = 0
         self.traceparent: str | None = None
         self.outbox = Outbox(
             source="shop",
-            catalog=self.catalog,
+            event_types=self.event_types,
             writer=SqlOutboxWriter(self.tables, shards=SHARDS),
             traceparent=lambda: self.traceparent,
             after_commit=self._count_hint,

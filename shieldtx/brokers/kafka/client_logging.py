@@ -19,7 +19,7 @@ _CONNECTING: Final = "kafka.net.manager"
 _SENDING: Final = "kafka.producer.sender"
 
 
-class _Discretion(logging.Filter):
+class _PasswordFilter(logging.Filter):
     """Replaces passwords in messages, as text and as bytes are shown."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class _Discretion(logging.Filter):
         return True
 
 
-class _Witness(logging.Filter):
+class _ErrorCollector(logging.Filter):
     """Remembers the errors that messages are about."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Witness(logging.Filter):
         return True
 
 
-class _Listener(logging.Filter):
+class _ErrorNameCollector(logging.Filter):
     """Remembers the names of errors that messages are about."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Listener(logging.Filter):
         return True
 
 
-_DISCRETION: Final = _Discretion()
+_DISCRETION: Final = _PasswordFilter()
 
 
 def hide(password: str) -> None:
@@ -78,7 +78,7 @@ def hide(password: str) -> None:
 @contextmanager
 def connection_errors() -> Iterator[list[KafkaError]]:
     """Gather why attempts to connect failed, which ends up as a mere timeout for the caller."""
-    witness = _Witness()
+    witness = _ErrorCollector()
     logger = logging.getLogger(_CONNECTING)
     logger.addFilter(witness)
     try:
@@ -90,7 +90,7 @@ def connection_errors() -> Iterator[list[KafkaError]]:
 @contextmanager
 def sending_errors() -> Iterator[list[str]]:
     """Gather what brokers answered to batches that the client then tried again and again."""
-    listener = _Listener()
+    listener = _ErrorNameCollector()
     logger = logging.getLogger(_SENDING)
     logger.addFilter(listener)
     try:

@@ -16,9 +16,9 @@ from typing import Any, Final
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
-from shieldtx.brokers.kafka.producer_client import ProducerSettings, Round
+from shieldtx.brokers.kafka.producer_client import ProduceRound, ProducerSettings
 from shieldtx.errors import ConfigurationError
-from shieldtx.ports import Pressure, Record
+from shieldtx.ports.broker import Backpressure, Record
 
 try:
     import confluent_kafka
@@ -136,7 +136,7 @@ class Confluent:
             self._partitions[topic] = (len(found.partitions), time.monotonic() + _METADATA_AGE_S)
         return self._partitions[topic][0]
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell how hard the brokers are pressed.
 
         librdkafka tells of a throttled answer and sends on: the broker would let it wait
@@ -144,7 +144,7 @@ class Confluent:
         """
         was_full, self._was_full = self._was_full, False
         pause = max(0.0, self._throttled_until - time.monotonic())
-        return Pressure(pause=pause, full=was_full)
+        return Backpressure(pause=pause, full=was_full)
 
     def _on_throttle(self, event: Any) -> None:
         until = time.monotonic() + event.throttle_time
@@ -156,9 +156,9 @@ class Confluent:
     def _on_full(self) -> None:
         self._was_full = True
 
-    def round(self) -> Round:
+    def round(self) -> ProduceRound:
         """Begin a round."""
-        return _Round(self.producer, self._on_full)
+        return _ProduceRound(self.producer, self._on_full)
 
     def leave(self) -> None:
         """Let go of the broker in good order, within a few seconds."""
@@ -176,7 +176,7 @@ class Confluent:
             self.producer.close()
 
 
-class _End:
+class _RecordResult:
     """The end of one record."""
 
     __slots__ = ("error", "is_done", "offset")
@@ -199,17 +199,17 @@ class _End:
         return None if self.error is None else error_of(self.error)
 
 
-class _Round:
+class _ProduceRound:
     """Hands each record to librdkafka (the protocol Round)."""
 
     def __init__(self, producer: Any, on_full: Callable[[], None]) -> None:
         self._producer = producer
         self._on_full = on_full
-        self._ends: list[_End] = []
+        self._ends: list[_RecordResult] = []
 
     def take(self, record: Record, partition: int) -> bool:
         """Hand a record over, if there is room in the client's queue."""
-        end = _End()
+        end = _RecordResult()
         try:
             self._producer.produce(
                 record.topic,

@@ -18,7 +18,7 @@ from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from shieldtx.ports import Record
+from shieldtx.ports.broker import Record
 
 # How long to wait for one partition before looking at the clock again.
 _LOOK_S: Final = 0.25
@@ -44,7 +44,7 @@ class _Batch(ProducerBatch):
         return 1
 
 
-class _End:
+class _RecordResult:
     """The end of one record, told by its batch."""
 
     __slots__ = ("_future", "_place")
@@ -69,7 +69,7 @@ class _End:
         return -1 if first < 0 else int(first) + self._place
 
 
-class _SingleEnd:
+class _SingleRecordResult:
     """The end of one record, told by the client's future for it."""
 
     __slots__ = ("_future",)
@@ -91,7 +91,7 @@ class _SingleEnd:
         return int(self._future.value.offset)
 
 
-class WholeRound:
+class BatchedProduceRound:
     """Builds each partition's batch itself (the protocol Round)."""
 
     def __init__(self, producer: Any) -> None:
@@ -124,7 +124,7 @@ class WholeRound:
         self._producer._sender.wakeup()  # noqa: SLF001
         for future in futures.values():
             future.wait(max(0.0, deadline - time.monotonic()))
-        return [_End(futures[place], offset) for place, offset in self._ends]
+        return [_RecordResult(futures[place], offset) for place, offset in self._ends]
 
     def _hand_over(self, place: tuple[str, int]) -> Any:
         accumulator = self._accumulator
@@ -138,7 +138,7 @@ class WholeRound:
         return batch.produce_future
 
 
-class SingleRound:
+class SingleProduceRound:
     """Hands each record to the client (the protocol Round)."""
 
     def __init__(self, producer: Any, batch_bytes: int) -> None:
@@ -174,7 +174,7 @@ class SingleRound:
                 done += 1
             left = deadline - time.monotonic()
             if done == len(futures) or left <= 0:
-                return [_SingleEnd(future) for future in futures]
+                return [_SingleRecordResult(future) for future in futures]
             try:
                 self._producer.flush(timeout=min(left, _LOOK_S))
             except KafkaError:

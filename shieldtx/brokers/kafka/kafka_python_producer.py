@@ -11,12 +11,12 @@ from kafka.errors import KafkaError
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.kafka_python_batching import (
     TAKES_WHOLE_BATCHES,
-    SingleRound,
-    WholeRound,
+    BatchedProduceRound,
+    SingleProduceRound,
 )
 from shieldtx.brokers.kafka.network_patches import Network
-from shieldtx.brokers.kafka.producer_client import ProducerSettings, Round
-from shieldtx.ports import Pressure
+from shieldtx.brokers.kafka.producer_client import ProduceRound, ProducerSettings
+from shieldtx.ports.broker import Backpressure
 
 _CLOSE_S: Final = 2.0
 
@@ -70,7 +70,7 @@ class Producer(KafkaProducer):
         self.asked_for.add(topic)
         return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell how hard the brokers are pressed.
 
         A throttled broker answers at once, names a pause, and reads no request before it is over
@@ -79,13 +79,13 @@ class Producer(KafkaProducer):
         """
         delay_of = self.network.throttle_delay
         delays = [delay_of(b.node_id) for b in self.network.cluster.brokers()]  # type: ignore[no-untyped-call]
-        return Pressure(pause=max(delays, default=0) / 1000)
+        return Backpressure(pause=max(delays, default=0) / 1000)
 
-    def round(self) -> Round:
+    def round(self) -> ProduceRound:
         """Begin a round."""
         if self.record_by_record is None:
-            return WholeRound(self)
-        return SingleRound(self, self.record_by_record)
+            return BatchedProduceRound(self)
+        return SingleProduceRound(self, self.record_by_record)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything and wait for it, up to `timeout` seconds for each batch."""

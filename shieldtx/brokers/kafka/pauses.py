@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka import TopicPartition
 
-from shieldtx.ports import Place
+from shieldtx.ports.broker import TopicPartition
 
 
 class Pauses:
@@ -22,7 +22,7 @@ class Pauses:
         """The partitions to leave out, this member's and others'."""
         return self._held
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave out these partitions and no others."""
         self._held = frozenset(TopicPartition(*place) for place in places)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
-from shieldtx.ports import Pressure, Record
+from shieldtx.ports.broker import Backpressure, Record
 
 
-class End(Protocol):
+class RecordResult(Protocol):
     """How a record ended."""
 
     @property
@@ -28,7 +28,7 @@ class End(Protocol):
         ...
 
 
-class Round(Protocol):
+class ProduceRound(Protocol):
     """Records on their way together: of each partition's either all are in the log, or a part.
 
     Never one whose earlier one of the round is not.
@@ -46,7 +46,7 @@ class Round(Protocol):
         ...
 
 
-class Client(Protocol):
+class ProducerClient(Protocol):
     """A connected producer: acks=all, idempotent."""
 
     asked_for: set[str]
@@ -60,11 +60,11 @@ class Client(Protocol):
         """Return how many partitions a topic has; raises KafkaError for an unknown one."""
         ...
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell how hard the brokers are pressed: the longest pause that one of them asks for."""
         ...
 
-    def round(self) -> Round:
+    def round(self) -> ProduceRound:
         """Begin a round; the one before has ended."""
         ...
 
@@ -105,6 +105,6 @@ class Connect(Protocol):
 
     def __call__(
         self, connection: KafkaConnection, settings: ProducerSettings, *, within: float
-    ) -> Client:
+    ) -> ProducerClient:
         """Connect within some seconds; raises BrokerUnavailable or BrokerError."""
         ...

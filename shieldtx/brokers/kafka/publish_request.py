@@ -17,7 +17,7 @@ from kafka.errors import (
     UnsupportedForMessageFormatError,
 )
 
-from shieldtx.ports import Delivery, Outcome, Record
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 
 REJECTIONS: Final = (
     MessageSizeTooLargeError,
@@ -33,10 +33,10 @@ record, is wrong.
 REFUSALS: Final = (AuthorizationError, InvalidTopicError, UnsupportedForMessageFormatError)
 """Errors that somebody may mend without touching the record."""
 
-_ACKNOWLEDGED: Final = Delivery(outcome=Outcome.ACKNOWLEDGED)
+_ACKNOWLEDGED: Final = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
 
 
-class Call:
+class PublishRequest:
     """What is known about the records of one call; they are named by their indexes."""
 
     def __init__(self, records: Sequence[Record], timeout: float, *, placed: bool = False) -> None:
@@ -67,7 +67,7 @@ class Call:
 
     def reject(self, index: int, reason: str) -> None:
         """Settle a record for ever; later ones of its key wait until that is written down."""
-        self._ended[index] = Delivery(outcome=Outcome.REJECTED, reason=reason)
+        self._ended[index] = Delivery(outcome=DeliveryOutcome.REJECTED, reason=reason)
         record = self.records[index]
         if record.key is not None:
             place = (record.topic, record.key)
@@ -75,7 +75,7 @@ class Call:
 
     def refuse(self, topic: str, reason: str) -> None:
         """Settle all records of a topic that have no end yet."""
-        refused = Delivery(outcome=Outcome.REFUSED, reason=reason)
+        refused = Delivery(outcome=DeliveryOutcome.REFUSED, reason=reason)
         for index, record in enumerate(self.records):
             if record.topic == topic:
                 self._ended.setdefault(index, refused)
@@ -122,7 +122,7 @@ class Call:
     def _there(self, index: int, end: Any) -> Delivery:
         offset = end.offset
         return Delivery(
-            outcome=Outcome.ACKNOWLEDGED,
+            outcome=DeliveryOutcome.ACKNOWLEDGED,
             partition=self.partitions.get(index),
             offset=offset if offset >= 0 else None,
         )
@@ -130,8 +130,10 @@ class Call:
     def _without_end(self, index: int) -> Delivery:
         if self._is_held_back(index):
             reason = "held back: an earlier record of its key was rejected"
-            return Delivery(outcome=Outcome.HELD, reason=reason)
+            return Delivery(outcome=DeliveryOutcome.HELD, reason=reason)
         if self._held and not self.stopped:
-            return Delivery(outcome=Outcome.HELD, reason=self._held)
-        outcome = Outcome.UNCONFIRMED if index in self.handed_over else Outcome.UNSENT
+            return Delivery(outcome=DeliveryOutcome.HELD, reason=self._held)
+        outcome = (
+            DeliveryOutcome.UNCONFIRMED if index in self.handed_over else DeliveryOutcome.UNSENT
+        )
         return Delivery(outcome=outcome, reason=self.stopped)

@@ -16,12 +16,12 @@ from shieldtx.brokers.cloudevents import MAX_HEADER_BYTES
 from shieldtx.brokers.kafka import kafka_python_producer
 from shieldtx.brokers.kafka.client_logging import sending_errors
 from shieldtx.brokers.kafka.connection import KafkaConnection
-from shieldtx.brokers.kafka.producer_client import Client, Connect, ProducerSettings
-from shieldtx.brokers.kafka.publish_request import REFUSALS, REJECTIONS, Call
+from shieldtx.brokers.kafka.producer_client import Connect, ProducerClient, ProducerSettings
+from shieldtx.brokers.kafka.publish_request import REFUSALS, REJECTIONS, PublishRequest
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.brokers.partitioning import Spread, partition_of
 from shieldtx.errors import BrokerError
-from shieldtx.ports import Delivery, Pressure, Record
+from shieldtx.ports.broker import Backpressure, Delivery, Record
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class KafkaPublisher:
         self._connection = connection
         self._settings = settings or ProducerSettings()
         self._connect = connect
-        self._client: Client | None = None
+        self._client: ProducerClient | None = None
         self._throttled_until = 0.0
         self._was_full = False
         stretch = self._settings.batch_bytes // 2
@@ -67,7 +67,7 @@ class KafkaPublisher:
         A record behind a rejected one of its key is not sent: it may go when that one's end is
         written down.
         """
-        call = Call(records, timeout, placed=placed)
+        call = PublishRequest(records, timeout, placed=placed)
         self._was_full = False
         try:
             self._reject_impossible(call)
@@ -85,10 +85,10 @@ class KafkaPublisher:
             self._discard()
         return call.deliveries()
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell how hard the last call has pressed the brokers."""
         pause = max(0.0, self._throttled_until - time.monotonic())
-        return Pressure(pause=pause, full=self._was_full)
+        return Backpressure(pause=pause, full=self._was_full)
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -96,7 +96,7 @@ class KafkaPublisher:
         if client is not None:
             client.leave()
 
-    def _reject_impossible(self, call: Call) -> None:
+    def _reject_impossible(self, call: PublishRequest) -> None:
         limit = self._settings.max_record_bytes
         for index, record in enumerate(call.records):
             size = len(record.value) + len(record.key or b"")
@@ -107,7 +107,7 @@ class KafkaPublisher:
             elif not _can_name_a_topic(record.topic):
                 call.reject(index, f"no topic can have the name {record.topic!r}")
 
-    def _assign_partitions(self, call: Call) -> None:
+    def _assign_partitions(self, call: PublishRequest) -> None:
         """Refuse the records of topics that do not exist, before any is sent; place the others."""
         waiting = call.open()
         topics = dict.fromkeys(call.records[index].topic for index in waiting)
@@ -123,7 +123,7 @@ class KafkaPublisher:
                 size = call.sizes[index]
                 call.partitions[index] = self._spreads[record.topic].next_partition(size, count)
 
-    def _partition_count(self, topic: str, call: Call) -> int | None:
+    def _partition_count(self, topic: str, call: PublishRequest) -> int | None:
         """Return how many partitions a topic has; None, its records refused, when it has none."""
         client = self._open(call)
         if not client.knows(topic) and (reason := self._refusal(topic, call)):
@@ -134,7 +134,7 @@ class KafkaPublisher:
         with self._connection.translated(f"asking for the partitions of {topic}"):
             return client.partition_count(topic)
 
-    def _refusal(self, topic: str, call: Call) -> str:
+    def _refusal(self, topic: str, call: PublishRequest) -> str:
         """Ask the cluster whether nothing can be sent to a topic, and why ("": it can).
 
         The producer itself would wait for a topic that does not exist, and go on asking for it.
@@ -152,7 +152,7 @@ class KafkaPublisher:
             admin.close()
         return f"topic {topic} does not exist; create it with `shieldtx topics create`"
 
-    def _deliver(self, call: Call, indexes: Sequence[int]) -> None:
+    def _deliver(self, call: PublishRequest, indexes: Sequence[int]) -> None:
         """Hand records over round by round, and find out whom a failed batch is to be blamed on."""
         while waiting := call.still_open(indexes):
             sent, condemned = self._send_round(call, waiting)
@@ -165,7 +165,7 @@ class KafkaPublisher:
                 self._resolve(call, sent, condemned)
 
     def _send_round(
-        self, call: Call, indexes: Sequence[int]
+        self, call: PublishRequest, indexes: Sequence[int]
     ) -> tuple[Sequence[int], dict[int, KafkaError]]:
         """Hand over as many records as fit, wait for their end and settle what ended clearly.
 
@@ -188,15 +188,17 @@ class KafkaPublisher:
         call.handed_over.update(sent)
         return sent, call.settle(sent, round_.send(call.deadline))
 
-    def _note_pressure(self) -> Pressure:
+    def _note_pressure(self) -> Backpressure:
         """Remember what the client knows now: it may be thrown away with its call."""
-        pressure = Pressure() if self._client is None else self._client.pressure()
+        pressure = Backpressure() if self._client is None else self._client.pressure()
         if pressure.pause:
             self._throttled_until = max(self._throttled_until, time.monotonic() + pressure.pause)
         self._was_full = self._was_full or pressure.full
         return pressure
 
-    def _resolve(self, call: Call, sent: Sequence[int], condemned: dict[int, KafkaError]) -> None:
+    def _resolve(
+        self, call: PublishRequest, sent: Sequence[int], condemned: dict[int, KafkaError]
+    ) -> None:
         """Tell culprits from innocents: send them again apart, in order, in ever smaller parts."""
         indexes = sorted(condemned)
         error = condemned[indexes[0]]
@@ -215,7 +217,7 @@ class KafkaPublisher:
         else:
             call.stop(f"the Kafka client failed the record: {error}")
 
-    def _open(self, call: Call) -> Client:
+    def _open(self, call: PublishRequest) -> ProducerClient:
         if self._client is None:
             within = min(_CONNECT_S, call.left())
             self._client = self._connect(self._connection, self._settings, within=within)

@@ -66,7 +66,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stretch:
+class RecordRange:
     """Some of a range's records, in the order of their offsets."""
 
     range: OffsetRange
@@ -87,7 +87,7 @@ class RangeReader:
         self._connection = connection
         self._patience = patience
 
-    def read(self, ranges: Iterable[OffsetRange]) -> Iterator[Stretch]:
+    def read(self, ranges: Iterable[OffsetRange]) -> Iterator[RecordRange]:
         """Return the records between the ranges' bounds.
 
         Raises BrokerUnavailable when no record comes any more, BrokerError for what waiting does
@@ -102,7 +102,7 @@ class RangeReader:
             with suppress(Exception):  # it has no offsets to lose
                 consumer.close(autocommit=False, timeout_ms=int(_CLOSE_S * 1000))  # type: ignore[no-untyped-call]
 
-    def _read_one(self, consumer: Any, range_: OffsetRange) -> Iterator[Stretch]:
+    def _read_one(self, consumer: Any, range_: OffsetRange) -> Iterator[RecordRange]:
         """Read to the end of a range by the client's position.
 
         The last offsets may be those of transaction markers or of records that were compacted away:
@@ -118,11 +118,11 @@ class RangeReader:
             except OffsetOutOfRangeError:
                 deleted_to = self._beginning(consumer, place, position)
                 consumer.seek(place, deleted_to)
-                yield Stretch(range=range_, records=[], deleted_to=deleted_to)
+                yield RecordRange(range=range_, records=[], deleted_to=deleted_to)
                 fetched = {}
             records = [r for r in fetched.get(place, ()) if r.offset < range_.end]
             if records:
-                yield Stretch(range=range_, records=records)
+                yield RecordRange(range=range_, records=records)
             before, position = position, consumer.position(place)
             now = time.monotonic()
             if position != before:

@@ -23,9 +23,9 @@ from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.consumer_patches import Consumer
 from shieldtx.brokers.kafka.pauses import Pauses
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
-from shieldtx.brokers.kafka.topic_identity import Identities
+from shieldtx.brokers.kafka.topic_identity import TopicIdentities
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
-from shieldtx.ports import BATCH_BYTES, Place, ReceivedRecord
+from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class KafkaSubscriber:
         """
         self._connection = connection
         self._topics = list(topics)
-        self._identities = Identities(self._topics)
+        self._identities = TopicIdentities(self._topics)
         self._join_timeout = join_timeout
         self._options = {
             "group_id": group,
@@ -154,7 +154,7 @@ class KafkaSubscriber:
 
     def _without_misread(self, consumer: Any, fetched: dict[Any, Any]) -> dict[Any, Any]:
         """Leave out the records of topics that were made anew, and begin with those once more."""
-        anew = self._identities.made_anew(self._network.cluster)
+        anew = self._identities.recreated(self._network.cluster)
         places = [place for place in consumer.assignment() or () if place.topic in anew]
         if places:
             log.warning("%s made anew: read from the beginning", ", ".join(sorted(anew)))
@@ -192,7 +192,7 @@ class KafkaSubscriber:
             with suppress(ValueError):  # not assigned
                 self._consumer.seek(place, offset)
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls, and read all others."""
         self._pauses.hold(places)
 

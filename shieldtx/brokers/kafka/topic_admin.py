@@ -18,7 +18,7 @@ from kafka.errors import (
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.errors import BrokerError
-from shieldtx.ports import TopicState
+from shieldtx.ports.broker import TopicState
 
 _POLICY: Final = "cleanup.policy"
 

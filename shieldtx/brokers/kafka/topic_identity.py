@@ -12,7 +12,7 @@ _PAUSE_S: Final = 0.5
 _ANSWER_S: Final = 1.0
 
 
-class Identities:
+class TopicIdentities:
     """Which topics behind their names a member of a group reads.
 
     Its client reads on from where it was in the former topic, over all that lies before that place
@@ -25,7 +25,7 @@ class Identities:
         self._asked_at = time.monotonic()
 
     def look(self, cluster: Any) -> None:
-        """Have the client ask for the topics if it was left alone for a while: see `made_anew`.
+        """Have the client ask for the topics if it was left alone for a while: see `recreated`.
 
         Otherwise the broker's answers to its fetches tell it when a topic goes.
         """
@@ -35,7 +35,7 @@ class Identities:
             cluster.request_update().add_both(lambda _: answered.set())
             answered.wait(_ANSWER_S)
 
-    def made_anew(self, cluster: Any) -> set[str]:
+    def recreated(self, cluster: Any) -> set[str]:
         """Return the topics that are not those of the last call; a missing one stays what it is."""
         self._asked_at = time.monotonic()
         now = {topic: cluster.topic_id(topic) for topic in self._topics}

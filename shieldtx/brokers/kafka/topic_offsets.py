@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Extent:
+class TopicOffsets:
     """What a topic holds, or its records since a time."""
 
     ranges: tuple[OffsetRange, ...]
@@ -30,7 +30,7 @@ class Extent:
     """Partitions whose range begins later than their log: there is more before it."""
 
 
-class KafkaExtents:
+class TopicOffsetReader:
     """Asks how far topics reach; it connects when it is first asked."""
 
     def __init__(self, connection: KafkaConnection, *, timeout: float = 10.0) -> None:
@@ -50,7 +50,7 @@ class KafkaExtents:
     ) -> None:
         self.close()
 
-    def of(self, topic: str, *, since: datetime | None = None) -> Extent:
+    def of(self, topic: str, *, since: datetime | None = None) -> TopicOffsets:
         """Return what the topic holds now; with `since`, from the first record of that time on.
 
         Raises TopicMissing, BrokerUnavailable, and BrokerError for a topic that may not be read, or
@@ -74,7 +74,7 @@ class KafkaExtents:
                     at = found[place].offset if found[place] else ends[place]
                     starts[place] = max(begins[place], at)
         self._await_transactions(topic, {place.partition: ends[place] for place in places})
-        return Extent(
+        return TopicOffsets(
             ranges=tuple(
                 OffsetRange(topic=topic, partition=p.partition, start=starts[p], end=ends[p])
                 for p in places

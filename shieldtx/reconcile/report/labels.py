@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.findings import (
-    TOPICS,
-    Bounds,
-    Findings,
-    Outcome,
-    Pair,
-)
+from shieldtx.reconcile.findings import TOPICS, Bounds, Findings, Pair, RunOutcome
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
@@ -36,19 +30,19 @@ def headline(findings: Findings) -> str:
     """Say in a sentence or two how the run ended."""
     totals = weighed(findings.totals)
     match findings.outcome:
-        case Outcome.MISMATCHES:
+        case RunOutcome.MISMATCHES:
             found = counted(totals[Weight.MISMATCH], "mismatch", "mismatches")
             caveat = " Not everything could be judged." if findings.problems else ""
             return f"{found}.{caveat}"
-        case Outcome.NOT_JUDGED if not totals[Weight.CLEAN] + totals[Weight.NOTE]:
+        case RunOutcome.NOT_JUDGED if not totals[Weight.CLEAN] + totals[Weight.NOTE]:
             return "Nothing could be judged."
-        case Outcome.NOT_JUDGED:
+        case RunOutcome.NOT_JUDGED:
             return "Not everything could be judged, and what could be is in order."
-        case Outcome.CLEAN if not findings.counts:
+        case RunOutcome.CLEAN if not findings.counts:
             return "Clean: there were no events to compare."
-        case Outcome.CLEAN:
+        case RunOutcome.CLEAN:
             return "Clean: everything that could be judged is in order."
-        case Outcome.ERROR:
+        case RunOutcome.ERROR:
             return "The run broke off."
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from string import Template
 
-from shieldtx.reconcile.findings import Bounds, Findings, Outcome
+from shieldtx.reconcile.findings import Bounds, Findings, RunOutcome
 from shieldtx.reconcile.report import found, labels
 from shieldtx.reconcile.report.daily import daily
 from shieldtx.reconcile.report.markup import (
@@ -21,11 +21,11 @@ from shieldtx.reconcile.report.markup import (
 )
 from shieldtx.reconcile.verdicts import Verdict, Weight
 
-_WEIGHTS: Mapping[Outcome, Weight] = {
-    Outcome.CLEAN: Weight.CLEAN,
-    Outcome.MISMATCHES: Weight.MISMATCH,
-    Outcome.NOT_JUDGED: Weight.UNJUDGED,
-    Outcome.ERROR: Weight.MISMATCH,
+_WEIGHTS: Mapping[RunOutcome, Weight] = {
+    RunOutcome.CLEAN: Weight.CLEAN,
+    RunOutcome.MISMATCHES: Weight.MISMATCH,
+    RunOutcome.NOT_JUDGED: Weight.UNJUDGED,
+    RunOutcome.ERROR: Weight.MISMATCH,
 }
 
 

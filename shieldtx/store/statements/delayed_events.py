@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OUTBOX, OutboxStatus, TxKind
-from shieldtx.ports import BizKey, Named
+from shieldtx.ports.delayed_events import BizKey, EventRef
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
@@ -32,7 +32,7 @@ _LOOKED = bindparam("seconds_from_now", type_=Float())
 _AHEAD = bindparam("seconds_ahead", type_=Float())
 
 
-def standing(t: Tables, d: Dialect, event: Named) -> Select[Any]:
+def standing(t: Tables, d: Dialect, event: EventRef) -> Select[Any]:
     """Select how a named event stands, and lock its row: no relay claims it before the end."""
     o = t.outbox
     return (
@@ -142,7 +142,7 @@ def was_delayed(o: FromClause) -> ColumnElement[bool]:
     return and_(o.c.waiting, not_(o.c.holds_key))
 
 
-def _is_named(t: Tables, event: Named) -> ColumnElement[bool]:
+def _is_named(t: Tables, event: EventRef) -> ColumnElement[bool]:
     c = t.outbox.c
     if not isinstance(event, BizKey):
         return c.event_id == event

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables

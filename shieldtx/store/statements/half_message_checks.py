@@ -28,7 +28,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.events import storable
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.half_messages import CheckPlan
+from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
@@ -42,7 +42,7 @@ _EVENTS = "of_events"
 _TYPES = "of_types"
 
 
-def types_due(t: Tables, d: Dialect, plan: CheckPlan) -> Select[Any]:
+def types_due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     """Select those of the given event types that have a message due for a check."""
     o = t.outbox
     asked = d.text_rows(_TYPES)
@@ -56,7 +56,7 @@ def types_due_parameters(event_types: Sequence[str]) -> dict[str, Any]:
     return {_TYPES: list(event_types)}
 
 
-def due(t: Tables, d: Dialect, plan: CheckPlan) -> Select[Any]:
+def due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     """Select and lock messages that are due for a check, and whether one was not answered."""
     o = t.outbox
     return (
@@ -73,7 +73,7 @@ def due_parameters(event_type: str, limit: int) -> dict[str, Any]:
     return {_TYPE.key: event_type, _LIMIT.key: limit}
 
 
-def begin(t: Tables, d: Dialect, plan: CheckPlan) -> ReturningUpdate[Any]:
+def begin(t: Tables, d: Dialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
     """Count the next check of each message, and return them; the check after it has its time."""
     o = t.outbox
     pauses = dict(enumerate(plan.pauses()))
@@ -128,7 +128,7 @@ def note_parameters(token: UUID, event_id: UUID, *, reason: str) -> dict[str, An
     return {_TOKEN.key: token, _EVENT.key: event_id, _REASON.key: storable(reason)}
 
 
-def _is_due(t: Tables, d: Dialect, plan: CheckPlan) -> ColumnElement[bool]:
+def _is_due(t: Tables, d: Dialect, plan: CheckSchedule) -> ColumnElement[bool]:
     o = t.outbox
     return and_(
         o.c.check_at <= d.now(),

@@ -29,7 +29,7 @@ from sqlalchemy.types import Float
 
 from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
-from shieldtx.ports.half_messages import CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns, values_of
 from shieldtx.store.tables import Tables, needs_operator
@@ -40,7 +40,7 @@ WITH_A_PERSON = OutboxStatus.UNRESOLVED
 _EVENT = bindparam("of_event", type_=Uuid())
 
 
-def insert(t: Tables, d: Dialect, plan: CheckPlan) -> Insert:
+def insert(t: Tables, d: Dialect, plan: CheckSchedule) -> Insert:
     """Store new half messages; built once, run with `parameters_of`."""
     return t.outbox.insert().values(
         status=HALF.value,
@@ -57,7 +57,7 @@ def insert(t: Tables, d: Dialect, plan: CheckPlan) -> Insert:
 
 
 def parameters_of(
-    message: Preparation, d: Dialect, plan: CheckPlan, *, shards: int
+    message: NewHalfMessage, d: Dialect, plan: CheckSchedule, *, shards: int
 ) -> dict[str, Any]:
     """Return the parameters of an `insert`."""
     envelope, delay = message.envelope, message.delay
@@ -140,7 +140,7 @@ def end_parameters(d: Dialect, event_id: UUID) -> dict[str, Any]:
     return {_EVENT.key: event_id} | d.next_number_parameters()
 
 
-def used_up(t: Tables, d: Dialect, plan: CheckPlan, *, limit: int) -> Select[Any]:
+def used_up(t: Tables, d: Dialect, plan: CheckSchedule, *, limit: int) -> Select[Any]:
     """Select and lock messages whose checks, or whose time, are used up, of all types."""
     o = t.outbox
     is_checked, is_time_over = o.c.checks >= plan.most, o.c.due_at <= d.now()

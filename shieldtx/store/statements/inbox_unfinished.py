@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Handled
+from shieldtx.ports.inbox import Handled
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import inbox_order
 from shieldtx.store.statements.envelope_columns import envelope_columns

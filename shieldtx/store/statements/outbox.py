@@ -26,7 +26,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
-from shieldtx.outbox.session_buffer import Posting
+from shieldtx.ports.outbox import Posting
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, Dialect
 from shieldtx.store.statements.envelope_columns import values_of

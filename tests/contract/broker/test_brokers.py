@@ -16,9 +16,9 @@ from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaSub
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
-from shieldtx.ports import (
+from shieldtx.ports.broker import (
     Broker,
-    Outcome,
+    DeliveryOutcome,
     Publisher,
     ReceivedRecord,
     Record,
@@ -31,8 +31,12 @@ BROKERS = ["memory", "kafka-python"]
 # confluent-kafka publishes and does nothing else: members of groups, topics and their tests are
 # the same beside it.
 PUBLISHERS = [*BROKERS, "confluent-kafka"]
-ACKNOWLEDGED, REJECTED = Outcome.ACKNOWLEDGED, Outcome.REJECTED
-REFUSED, UNSENT, UNCONFIRMED = Outcome.REFUSED, Outcome.UNSENT, Outcome.UNCONFIRMED
+ACKNOWLEDGED, REJECTED = DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.REJECTED
+REFUSED, UNSENT, UNCONFIRMED = (
+    DeliveryOutcome.REFUSED,
+    DeliveryOutcome.UNSENT,
+    DeliveryOutcome.UNCONFIRMED,
+)
 
 
 class Bench:
@@ -116,7 +120,7 @@ def record(topic: str, value: str, key: str | None = "k") -> Record:
     return Record(topic=topic, key=None if key is None else key.encode(), value=value.encode())
 
 
-def publish(publisher: Publisher, *records: Record, timeout: float = 20) -> list[Outcome]:
+def publish(publisher: Publisher, *records: Record, timeout: float = 20) -> list[DeliveryOutcome]:
     """Publish and return the outcomes; whatever is not acknowledged has a reason."""
     deliveries = publisher.publish(records, timeout=timeout)
     for delivery in deliveries:
@@ -234,7 +238,7 @@ def test_a_record_too_large_is_rejected_and_holds_back_its_key_only(bench: Bench
         record(topic, "keyless", key=None),
     ]
     publisher = bench.publisher()
-    expected = [ACKNOWLEDGED, REJECTED, Outcome.HELD, ACKNOWLEDGED, ACKNOWLEDGED]
+    expected = [ACKNOWLEDGED, REJECTED, DeliveryOutcome.HELD, ACKNOWLEDGED, ACKNOWLEDGED]
     assert publish(publisher, *sent) == expected
     assert publish(publisher, sent[2]) == [ACKNOWLEDGED]
     came = values(read(bench.subscriber(group(), topic), 4))

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from shieldtx.ports.outbox import Posting
 from sqlalchemy import Connection
 from sqlalchemy.engine import RootTransaction
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.outbox.session_buffer import Posting
-from shieldtx.ports.half_messages import Preparation
+from shieldtx.ports.half_messages import NewHalfMessage
 from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements
@@ -95,7 +95,7 @@ class Bystanders:
 
     def prepare_half(self) -> None:
         message = self.envelope()
-        self.stores.half.prepare([Preparation(envelope=message)])
+        self.stores.half.prepare([NewHalfMessage(envelope=message)])
         self.halves.append(message.id)
 
     def end_half(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shieldtx.ports import Retry, Settlement
+from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from tests.contract.conftest import Stores

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, case, select
 
-from shieldtx.ports import Settlement
+from shieldtx.ports.relay import Settlement
 from shieldtx.store import fence
 from shieldtx.store.fence import Fence
 from shieldtx.store.relay_store import SqlRelayStore

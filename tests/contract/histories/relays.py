@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, update
 from sqlalchemy import event as sqla_event
 
-from shieldtx.ports import BATCH_BYTES, Retry, Settlement
+from shieldtx.ports.broker import BATCH_BYTES
+from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import claim as claim_sql
 from tests.contract.histories.world import PAST, World

@@ -15,7 +15,7 @@ from sqlalchemy import and_, func, not_, select, text, update
 from sqlalchemy import event as sqla_event
 from sqlalchemy.exc import OperationalError
 
-from shieldtx.ports import Claim, Claimed, Retry, Settlement
+from shieldtx.ports.relay import Claim, ClaimedEvent, Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.relay_store import SqlRelayStore
@@ -320,7 +320,9 @@ class Play:
             self.settle(event, claimed.token, refused, refusals=refusals)
         return len(claimed.events)
 
-    def settle(self, event: Claimed, token: UUID, refused: set[str], *, refusals: float) -> None:
+    def settle(
+        self, event: ClaimedEvent, token: UUID, refused: set[str], *, refusals: float
+    ) -> None:
         event_id, key = event.envelope.id, event.envelope.key
         if key in refused:
             settlement = Settlement(unsent=[event_id], reason="held")

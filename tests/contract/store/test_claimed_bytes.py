@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports import Handled, Settlement
+from shieldtx.ports.inbox import Handled
+from shieldtx.ports.relay import Settlement
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import inbox_unfinished

@@ -12,7 +12,8 @@ from sqlalchemy import insert, select, update
 
 from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
 from shieldtx.domain.events import Envelope, shard_of
-from shieldtx.ports import Arrival, Parked, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
 from shieldtx.store.discards import DISCARD, Discard, SqlDiscards
 from shieldtx.store.statements.envelope_columns import values_of
@@ -228,7 +229,7 @@ def test_a_discarded_rollback_is_never_tried_and_holds_no_key(stores: Stores) ->
     rollback = dead(stores)
     discard(stores, letter(stores, rollback))
     later = an_event(TxKind.ROLLBACK, of=new_event_id())
-    arrivals = [Arrival(envelope=each, record=RECORD) for each in (rollback, later)]
+    arrivals = [IncomingEvent(envelope=each, record=RECORD) for each in (rollback, later)]
 
     receipt = stores.inbox.receive(GROUP, arrivals, [])
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy import event as sqla_event
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports import Settlement
+from shieldtx.ports.relay import Settlement
 from shieldtx.store import fence
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import RESWEEP_S, SETTLING_S

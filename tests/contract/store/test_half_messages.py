@@ -8,14 +8,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from shieldtx.ports.outbox import Posting
 from sqlalchemy import select, update
 from sqlalchemy.event import listen
 
 from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
-from shieldtx.outbox.session_buffer import Posting
-from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, NewHalfMessage
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from tests.contract.conftest import SHARDS, Stores
 
@@ -41,7 +41,7 @@ def envelope(key: str | None = "k", **more: Any) -> Envelope:
 
 def prepare(stores: Stores, *envelopes: Envelope, **due: Any) -> list[UUID]:
     envelopes = envelopes or (envelope(),)
-    stores.half.prepare([Preparation(envelope=e, **due) for e in envelopes])
+    stores.half.prepare([NewHalfMessage(envelope=e, **due) for e in envelopes])
     return [e.id for e in envelopes]
 
 
@@ -96,7 +96,7 @@ def answer(
     stores: Stores, claim: CheckClaim, *outcomes: LocalOutcome, reason: str = "as it said"
 ) -> list[UUID]:
     """Answer the checks of a claim, and return for which of them it counts."""
-    said = [Answer(c, o, reason) for c, o in zip(claim.checks, outcomes, strict=True)]
+    said = [CheckResult(c, o, reason) for c, o in zip(claim.checks, outcomes, strict=True)]
     return sorted(stores.half.answer(claim.token, said))
 
 
@@ -259,9 +259,9 @@ def test_the_answer_of_a_check_that_was_overtaken_by_the_next_changes_nothing(
 
 
 def test_the_interval_grows_where_it_is_told_to(stores: Stores) -> None:
-    plan = CheckPlan(growth=2.0, longest=timedelta(seconds=100), immunity=timedelta(0))
+    plan = CheckSchedule(growth=2.0, longest=timedelta(seconds=100), immunity=timedelta(0))
     growing = SqlHalfMessageStore(stores.engine, stores.tables, shards=SHARDS, plan=plan)
-    growing.prepare([Preparation(envelope=envelope())])
+    growing.prepare([NewHalfMessage(envelope=envelope())])
     [event_id] = ids(stores)
     pauses = []
     for _ in range(4):
@@ -313,7 +313,7 @@ def test_messages_that_are_committed_by_one_batch_are_in_line_as_they_were_prepa
     for age, event_id in enumerate(written):
         change(stores, event_id, check_at=datetime.now(UTC) - timedelta(minutes=age + 1))
     claim = claim_checks(stores, limit=20)
-    said = [Answer(check, COMMIT, "as it said") for check in reversed(claim.checks)]
+    said = [CheckResult(check, COMMIT, "as it said") for check in reversed(claim.checks)]
     assert len(stores.half.answer(claim.token, said)) == 20
     assert claimed(stores) == written
 
@@ -362,7 +362,7 @@ def test_what_was_not_answered_is_asked_about_alone_in_its_turn(stores: Stores) 
 def test_what_was_answered_or_given_back_is_asked_about_with_others(stores: Stores) -> None:
     written = prepare(stores, envelope(), envelope(), envelope())
     claim = claim_checks(stores, *written[:2])
-    stores.half.answer(claim.token, [Answer(claim.checks[0], UNKNOWN, "nobody home")])
+    stores.half.answer(claim.token, [CheckResult(claim.checks[0], UNKNOWN, "nobody home")])
     stores.half.give_back(claim.token, claim.checks[1:])
     assert sorted(named(claim_checks(stores, *written))) == sorted(written)
 

@@ -11,7 +11,8 @@ from sqlalchemy import select
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.ports import Arrival, Attempt, Parked, Receipt, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from tests.contract.conftest import Stores
 from tests.contract.store.test_outbox import envelope, write
 
@@ -25,7 +26,7 @@ def record(offset: int = 0) -> ReceivedRecord:
 
 
 def receive(stores: Stores, *envelopes: Envelope, group: str = GROUP) -> Receipt:
-    arrivals = [Arrival(envelope=e, record=record(n)) for n, e in enumerate(envelopes)]
+    arrivals = [IncomingEvent(envelope=e, record=record(n)) for n, e in enumerate(envelopes)]
     return stores.inbox.receive(group, arrivals, [])
 
 

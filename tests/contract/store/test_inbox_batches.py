@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import HandlerError, LeaseLost
-from shieldtx.ports import Arrival, Parked, Receipt
+from shieldtx.ports.inbox import IncomingEvent, Parked, Receipt
 from tests.contract.conftest import Stores
 from tests.contract.store.test_inbox import (
     GROUP,
@@ -33,7 +33,9 @@ OVER = timedelta(microseconds=1)
 
 
 def start(stores: Stores, *envelopes: Envelope, lease: timedelta | None = LEASE) -> Receipt:
-    arrivals = [Arrival(envelope=e, record=record(n), lease=lease) for n, e in enumerate(envelopes)]
+    arrivals = [
+        IncomingEvent(envelope=e, record=record(n), lease=lease) for n, e in enumerate(envelopes)
+    ]
     return stores.inbox.receive(GROUP, arrivals, [])
 
 
@@ -90,7 +92,9 @@ def test_one_refused_record_of_a_batch_is_parked_and_the_others_are_received(
 ) -> None:
     events = [envelope(f"k{n}") for n in range(7)]
     refuse(stores, events[4])
-    arrivals = [Arrival(envelope=e, record=record(n), lease=LEASE) for n, e in enumerate(events)]
+    arrivals = [
+        IncomingEvent(envelope=e, record=record(n), lease=LEASE) for n, e in enumerate(events)
+    ]
     unfit = Parked(record=record(50), reason="no event")
     receipt = stores.inbox.receive(GROUP, arrivals, [unfit])
     others = [e.id for e in events if e is not events[4]]
@@ -136,9 +140,9 @@ def test_values_of_every_kind_survive_the_way_into_the_table(stores: Stores) -> 
 def test_only_what_has_a_lease_is_started_and_it_holds_back_its_key(stores: Stores) -> None:
     alone, behind, other = envelope("a"), envelope("a"), envelope("b")
     arrivals = [
-        Arrival(envelope=alone, record=record(0)),
-        Arrival(envelope=behind, record=record(1), lease=LEASE),
-        Arrival(envelope=other, record=record(2), lease=LEASE),
+        IncomingEvent(envelope=alone, record=record(0)),
+        IncomingEvent(envelope=behind, record=record(1), lease=LEASE),
+        IncomingEvent(envelope=other, record=record(2), lease=LEASE),
     ]
     receipt = stores.inbox.receive(GROUP, arrivals, [])
     assert ids(receipt.started) == [other.id]

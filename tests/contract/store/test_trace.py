@@ -8,15 +8,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from shieldtx.ports.outbox import Posting
+from shieldtx.ports.tracing import LONGEST_TRACED_REASON, TraceEntry
 from sqlalchemy import func, select, update
 
-from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.events import Envelope, new_event_id, rollback_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.outbox.outbox import rollback_of
-from shieldtx.outbox.session_buffer import Posting
-from shieldtx.ports import Arrival, Claim, ReceivedRecord, Settlement
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent
+from shieldtx.ports.relay import Claim, Settlement
 from shieldtx.store.trace import SqlTraceStore
-from shieldtx.tracing.recorder import LONGEST_TRACED_REASON, Entry
 from tests.contract.conftest import Stores
 
 GROUP = "stock"
@@ -29,12 +30,12 @@ def traces(stores: Stores) -> SqlTraceStore:
     return SqlTraceStore(stores.engine, stores.tables)
 
 
-def entry(event_id: UUID, **given: Any) -> Entry:
+def entry(event_id: UUID, **given: Any) -> TraceEntry:
     standard = {"group": None, "attempt": 1, "outcome": "ACKNOWLEDGED", "ended": time.monotonic()}
-    return Entry(event_id=event_id, **(standard | given))
+    return TraceEntry(event_id=event_id, **(standard | given))
 
 
-def write(traces: SqlTraceStore, *entries: Entry) -> None:
+def write(traces: SqlTraceStore, *entries: TraceEntry) -> None:
     traces.write(entries, clock=time.monotonic)
 
 
@@ -58,7 +59,7 @@ def post(stores: Stores, *envelopes: Envelope) -> None:
 
 def receive(stores: Stores, e: Envelope, offset: int = 7) -> None:
     record = ReceivedRecord("orders.commit", 2, offset, b"k", b"{}")
-    stores.inbox.receive(GROUP, [Arrival(envelope=e, record=record)], [])
+    stores.inbox.receive(GROUP, [IncomingEvent(envelope=e, record=record)], [])
 
 
 def count(stores: Stores) -> int:
@@ -142,7 +143,7 @@ def test_the_inbox_tells_of_each_group(stores: Stores, traces: SqlTraceStore) ->
     came = envelope()
     receive(stores, came)
     record = ReceivedRecord("orders.commit", 2, 8, b"k", b"{}")
-    stores.inbox.receive("fraud", [Arrival(envelope=came, record=record)], [])
+    stores.inbox.receive("fraud", [IncomingEvent(envelope=came, record=record)], [])
     attempt = stores.inbox.start_attempt(GROUP, came, lease=MINUTE, max_attempts=3)
     assert attempt is not None
     assert attempt.place == (2, 7)

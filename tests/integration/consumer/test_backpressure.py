@@ -15,7 +15,7 @@ from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.ports import Broker
+from shieldtx.ports.broker import Broker
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.service import Service, drain, effect, make_topics
 
@@ -121,7 +121,7 @@ def assert_each_had_its_effect_once(service: Service) -> None:
 def test_a_failing_partition_is_paused_others_flow_and_all_drains_after_healing(
     service: Service, group: str, healed: threading.Event
 ) -> None:
-    consumer = service.app.consumer_worker(group)
+    consumer = service.app.build_consumer(group)
     most = LIMIT + BATCH - 1
     passes_until(
         service,
@@ -144,9 +144,9 @@ def test_a_failing_partition_is_paused_others_flow_and_all_drains_after_healing(
 def test_a_paused_partition_that_changes_hands_is_lost_by_nobody(
     service: Service, group: str, healed: threading.Event
 ) -> None:
-    first = service.app.consumer_worker(group)
+    first = service.app.build_consumer(group)
     passes_until(service, lambda: first.run_once().paused == 1, first, most=LIMIT + BATCH - 1)
-    second = service.app.consumer_worker(group)
+    second = service.app.build_consumer(group)
     # Each may take a batch of it before it has looked.
     most = LIMIT + 4 * BATCH
     passes_until(service, lambda: set(service.effects()) == WELL, first, second, most=most)

@@ -20,7 +20,8 @@ from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import ShieldTxError
-from shieldtx.ports import Arrival, Attempt, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import Attempt, IncomingEvent
 from shieldtx.store.inbox_store import SqlInboxStore
 from tests.integration.consumer.test_consumer import SLOW, Make, World
 from tests.support.service import QUICK, Wire, drain, effect, make_topics
@@ -310,9 +311,9 @@ def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
         for key in ("a", "a", "b")
     )
 
-    def arrivals(*envelopes: Envelope, lease: timedelta | None) -> list[Arrival]:
+    def arrivals(*envelopes: Envelope, lease: timedelta | None) -> list[IncomingEvent]:
         record = ReceivedRecord(topic="t", partition=0, offset=0, key=b"", value=b"", headers=())
-        return [Arrival(envelope=e, record=record, lease=lease) for e in envelopes]
+        return [IncomingEvent(envelope=e, record=record, lease=lease) for e in envelopes]
 
     engine = world.downstream.engine
     store = SqlInboxStore(engine, world.downstream.app.tables)

@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, RetryPolicy, TxKind, new_event_id
 from shieldtx.consumer.event_processor import Inbox, Verdict
 from shieldtx.domain.events import Envelope
-from shieldtx.ports import Arrival, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.retention import SqlRetentionStore
 from tests.support.service import Service, effect, make_topics
@@ -61,7 +62,7 @@ class Compensation:
             causation_source="orders",
         )
         record = ReceivedRecord(topic="t", partition=0, offset=0, key=None, value=b"")
-        self._store.receive("orders", [Arrival(envelope=rollback, record=record)], [])
+        self._store.receive("orders", [IncomingEvent(envelope=rollback, record=record)], [])
         return self._beside.submit(self._inbox.work, rollback)
 
     def close(self) -> None:

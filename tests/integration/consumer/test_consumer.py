@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Refused, RetryPolicy
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Verdict
-from shieldtx.ports import Record
+from shieldtx.ports.broker import Record
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, drain, effect, make_topics
 
@@ -31,7 +31,7 @@ class World:
     wire: Wire
 
     def consumer(self, group: str = "stock") -> Consumer:
-        return self.downstream.app.consumer_worker(group)
+        return self.downstream.app.build_consumer(group)
 
     def write(self, *keys: str | None, **more: Any) -> list[Event]:
         events = [
@@ -401,7 +401,7 @@ def test_the_database_clock_decides_when_a_retry_is_due(world: World) -> None:
 def test_a_stopped_worker_leaves_the_rest_in_the_inbox(world: World) -> None:
     handle(world)
     world.write("a", "b", "c")
-    stopped = world.downstream.app.consumer_worker(
+    stopped = world.downstream.app.build_consumer(
         "stock", stopping=lambda: sum(world.downstream.inbox().values()) > 0
     )
     stopped.run_once()

@@ -62,7 +62,7 @@ def test_what_is_written_behind_the_handler_is_committed(stock: Service, alone: 
         kept.append(Note(name=f"reserved {event.key}"))
         session.add(kept[-1])
 
-    drain(stock.app.consumer_worker("stock"))
+    drain(stock.app.build_consumer("stock"))
     audited, reserved = ([f"{what} {key}" for key in "abc"] for what in ("audited", "reserved"))
     assert notes(stock) == audited + reserved
     assert stock.rows("SELECT counted FROM note WHERE name = 'all'") == [(3,)]
@@ -78,7 +78,7 @@ def test_an_event_written_behind_the_handler_is_published(stock: Service) -> Non
         stock.app.outbox.add(session, Event(type="stock.audited", key=event.key))
 
     group.handles("orders.placed")(lambda session, event: None)
-    drain(stock.app.consumer_worker("stock"))
+    drain(stock.app.build_consumer("stock"))
     written = stock.rows("SELECT key, causation_id IS NOT NULL FROM shield_outbox ORDER BY seq")
     assert written == [("a", True), ("b", True), ("c", True)]
 
@@ -93,6 +93,6 @@ def test_what_fails_behind_the_handler_is_the_fault_of_its_event_alone(stock: Se
         session.add(Note(name="all" if event.key == "a" else f"audited {event.key}"))
 
     group.handles("orders.placed", retry=ONCE)(lambda session, event: None)
-    verdicts = stock.app.consumer_worker("stock").run_once().verdicts
+    verdicts = stock.app.build_consumer("stock").run_once().verdicts
     assert verdicts == {Verdict.REFUSED: 1, Verdict.APPLIED: 2}
     assert notes(stock) == ["audited b", "audited c"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from shieldtx.hooks.contexts import SendContext
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
-from shieldtx.app.workers import consumer_worker, relay_worker
-from shieldtx.hooks.hooks import SendContext
-from shieldtx.ports import Outcome, Record
+from shieldtx.app.workers import consumer_process, relay_process
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
 
 BATCH = 4
@@ -90,7 +90,7 @@ def test_an_interrupted_local_rollback_comes_before_later_events(
             raise SystemExit
 
     def reject_the_first(record: Record) -> object:
-        return answer(Outcome.REJECTED) if record.value == b"0" else None
+        return answer(DeliveryOutcome.REJECTED) if record.value == b"0" else None
 
     wire.fate = reject_the_first
     write(service, 0, 1)
@@ -108,7 +108,7 @@ def test_a_hook_that_exits_ends_the_relay_with_its_status(service: Service, wire
         raise SystemExit(3)
 
     write(service, 1, 2)
-    assert relay_worker(service.app).run() == 3
+    assert relay_process(service.app).run() == 3
     assert service.outbox() == {"INIT": 2}
     assert service.rows("SELECT count(*) FROM shield_shard WHERE owner IS NOT NULL") == [(0,)]
     assert not wire.published
@@ -126,7 +126,7 @@ def test_a_handler_that_exits_ends_the_consumer_and_leaves_its_reason(
 
     write(service, 1)
     drain(service.relay())
-    assert consumer_worker(downstream.app, "stock").run() == 4
+    assert consumer_process(downstream.app, "stock").run() == 4
     [(status, attempts, reason)] = downstream.rows(
         "SELECT status, attempts, last_error FROM shield_inbox"
     )

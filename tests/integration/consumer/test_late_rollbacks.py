@@ -13,7 +13,8 @@ from shieldtx import Event, RetryPolicy, TxKind
 from shieldtx.brokers import cloudevents
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, age_of, new_event_id
-from shieldtx.ports import Arrival, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -57,9 +58,9 @@ class Undoing:
 
     def work(self, envelope: Envelope) -> Verdict:
         """Receive an event and give it its turn."""
-        worker = self.service.app.consumer_worker(GROUP)
+        worker = self.service.app.build_consumer(GROUP)
         received = as_received(cloudevents.encode(envelope, ""))
-        worker._store.receive(GROUP, [Arrival(envelope=envelope, record=received)], [])
+        worker._store.receive(GROUP, [IncomingEvent(envelope=envelope, record=received)], [])
         verdict = worker._inbox.work(envelope)
         self._age("shield_inbox")
         return verdict
@@ -70,7 +71,7 @@ class Undoing:
             "UPDATE shield_inbox SET status = 'PROCESSING', attempts = 0, settled_at = NULL"
             " WHERE status = 'DEAD'"
         )
-        return self.service.app.consumer_worker(GROUP)._inbox.work(rollback)
+        return self.service.app.build_consumer(GROUP)._inbox.work(rollback)
 
     def purge(self) -> None:
         housekeeping = self.service.app.housekeeping()
@@ -146,10 +147,10 @@ def test_the_event_of_a_rollback_that_waits_survives_its_retention(undoing: Undo
     foreign = _envelope("orders")
     assert undoing.work(foreign) is Verdict.APPLIED
     for taken_back in (event, foreign):
-        worker = undoing.service.app.consumer_worker(GROUP)
+        worker = undoing.service.app.build_consumer(GROUP)
         rollback = rollback_of(taken_back)
         record = ReceivedRecord(topic="t", partition=0, offset=0, key=None, value=b"")
-        worker._store.receive(GROUP, [Arrival(envelope=rollback, record=record)], [])
+        worker._store.receive(GROUP, [IncomingEvent(envelope=rollback, record=record)], [])
     undoing.purge()
     assert undoing.rows("shield_outbox") == [("COMMIT", "PROCESSED")]
     assert ("COMMIT", "PROCESSED") in undoing.rows("shield_inbox")

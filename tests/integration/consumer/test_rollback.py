@@ -13,7 +13,7 @@ from shieldtx.brokers import cloudevents
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
-from shieldtx.ports import Arrival
+from shieldtx.ports.inbox import IncomingEvent
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, as_received, drain, effect, make_topics
 
@@ -31,7 +31,7 @@ class Chain:
     def start(self) -> None:
         make_topics(*self.services.values())
         self.relays = [service.relay() for service in self.services.values()]
-        self.consumers = {n: s.app.consumer_worker(n) for n, s in self.services.items()}
+        self.consumers = {n: s.app.build_consumer(n) for n, s in self.services.items()}
 
     def drain(self) -> None:
         drain(*self.relays, *self.consumers.values())
@@ -82,7 +82,7 @@ def test_the_compensation_is_given_the_original_from_the_upstreams_own_outbox(
     orders.consumer("orders").compensates("orders.placed")(
         lambda session, event: seen.append(event)
     )
-    pair.consumers["orders"] = orders.consumer_worker("orders")
+    pair.consumers["orders"] = orders.build_consumer("orders")
     [event] = place(pair["orders"], "a", headers={"shop": "7"})
     pair.drain()
     [original] = seen
@@ -130,7 +130,7 @@ def test_two_groups_of_one_service_that_refuse_the_same_event_lead_to_one_compen
     for group in ("stock", "freight"):
         chain["stock"].app.consumer(group).handles("orders.placed", retry=QUICK)(refuse)
     chain.start()
-    freight = chain["stock"].app.consumer_worker("freight")
+    freight = chain["stock"].app.build_consumer("freight")
     place(chain["orders"], "a", biz_key="order-a")
     drain(*chain.relays, *chain.consumers.values(), freight)
     assert chain["orders"].effects("cancelled") == ["a"]
@@ -258,7 +258,7 @@ def test_a_compensation_that_fails_for_good_is_dead_and_can_be_replayed(pair: Ch
             raise trouble[0]
         effect("cancelled")(session, event)
 
-    pair.consumers["orders"] = orders.consumer_worker("orders")
+    pair.consumers["orders"] = orders.build_consumer("orders")
     place(pair["orders"], "a")
     pair.drain()
     assert pair["orders"].inbox() == {"DEAD": 1}
@@ -315,4 +315,4 @@ def test_an_event_that_succeeds_on_a_retry_is_not_rolled_back(make_service: Make
 def _received(app: Any, record: Any) -> tuple[Envelope, Any]:
     received = as_received(record)
     envelope = cloudevents.decode(received, app.settings.topic_prefix)
-    return envelope, Arrival(envelope=envelope, record=received)
+    return envelope, IncomingEvent(envelope=envelope, record=received)

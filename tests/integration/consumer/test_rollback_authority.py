@@ -13,7 +13,7 @@ from shieldtx import Event, Refused
 from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -39,7 +39,7 @@ class Shop:
         )(effect("cancelled"))
         self.stock.app.consumer("stock").handles("orders.placed", retry=QUICK)(refuse)
         make_topics(self.orders, self.stock)
-        self.upstream = self.orders.app.consumer_worker("orders")
+        self.upstream = self.orders.app.build_consumer("orders")
         self.caught: list[Record] = []
 
     def place(self, *keys: str) -> list[Event]:
@@ -53,7 +53,7 @@ class Shop:
         self.wire.fate = self._catch
         drain(
             self.orders.relay(),
-            self.stock.app.consumer_worker("stock"),
+            self.stock.app.build_consumer("stock"),
         )
         drain(self.stock.relay())
         self.wire.fate = lambda record: None
@@ -62,7 +62,7 @@ class Shop:
     def deliver(self, *records: Record) -> None:
         """Put records on their topics, and let orders read them."""
         published = self.wire.publisher().publish(list(records), timeout=5)
-        assert {delivery.outcome for delivery in published} == {Outcome.ACKNOWLEDGED}
+        assert {delivery.outcome for delivery in published} == {DeliveryOutcome.ACKNOWLEDGED}
         drain(self.upstream)
 
     def parked(self) -> list[tuple[str, bytes]]:
@@ -74,7 +74,7 @@ class Shop:
         if not record.topic.endswith(".rollback"):
             return None
         self.caught.append(record)
-        return answer(Outcome.ACKNOWLEDGED)
+        return answer(DeliveryOutcome.ACKNOWLEDGED)
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from shieldtx.hooks.contexts import ConsumeContext
 
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.brokers import cloudevents
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, new_event_id
-from shieldtx.hooks.hooks import ConsumeContext
-from shieldtx.ports import Arrival
+from shieldtx.ports.inbox import IncomingEvent
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -30,8 +30,8 @@ class Race:
         group.handles(TYPE, retry=ONCE)(effect("shipped"))
         group.compensates(TYPE, retry=ONCE)(effect("unshipped"))
         make_topics(service)
-        self.one: Consumer = service.app.consumer_worker(GROUP)
-        self.other: Consumer = service.app.consumer_worker(GROUP)
+        self.one: Consumer = service.app.build_consumer(GROUP)
+        self.other: Consumer = service.app.build_consumer(GROUP)
         self.event = _envelope(source)
         self.rollback = _envelope(
             "stock", kind=TxKind.ROLLBACK, causation_id=self.event.id, causation_source=source
@@ -40,7 +40,7 @@ class Race:
     def receive(self, worker: Consumer, envelope: Envelope, lease: timedelta | None) -> None:
         """Have a worker store an event, started with its batch (with a lease) or not."""
         received = as_received(cloudevents.encode(envelope, ""))
-        arrival = Arrival(envelope=envelope, record=received, lease=lease)
+        arrival = IncomingEvent(envelope=envelope, record=received, lease=lease)
         self.started = worker._store.receive(GROUP, [arrival], []).started
 
     def rows(self) -> list[tuple[str, str, int]]:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused
 from shieldtx.errors import ConfigurationError, PayloadRefused
-from shieldtx.ports import Delivery, Outcome
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from tests.support.service import QUICK, Service, Wire, drain, make_topics
 
 Make = Callable[..., Service]
@@ -74,7 +74,7 @@ def test_a_handler_whose_code_has_not_run_fails_its_attempts(upstream, downstrea
     else:
         group.handles("orders.placed", retry=QUICK, alone=way == "alone")(later)
     write(upstream)
-    drain(downstream.app.consumer_worker("stock"))
+    drain(downstream.app.build_consumer("stock"))
     assert downstream.inbox() == {"MAX_RECONSUMED": 1}
     assert NOT_RUN in reason_of(downstream)
     assert "test_uncalled_handlers.py" in reason_of(downstream)
@@ -87,8 +87,8 @@ def test_a_compensation_whose_code_has_not_run_is_dead(upstream, downstream):
 
     upstream.app.consumer("orders").compensates("orders.placed", retry=QUICK)(later)
     write(upstream)
-    drain(downstream.app.consumer_worker("stock"), downstream.relay())
-    drain(upstream.app.consumer_worker("orders"))
+    drain(downstream.app.build_consumer("stock"), downstream.relay())
+    drain(upstream.app.build_consumer("orders"))
     assert upstream.inbox() == {"DEAD": 1}
     assert NOT_RUN in reason_of(upstream)
 
@@ -99,14 +99,14 @@ def test_an_interceptor_that_runs_nothing_fails_the_attempt(upstream, downstream
     group.intercepts(interceptor)
     group.handles("orders.placed", retry=QUICK)(lambda session, event: handled.append(event))
     write(upstream)
-    drain(downstream.app.consumer_worker("stock"))
+    drain(downstream.app.build_consumer("stock"))
     assert (handled, downstream.inbox()) == ([], {"MAX_RECONSUMED": 1})
     assert "has not run" in reason_of(downstream)
 
 
 def test_a_local_rollback_whose_code_has_not_run_leaves_the_event_open(upstream, wire: Wire):
     upstream.app.local_rollback("orders.placed")(later)
-    wire.fate = lambda record: Delivery(outcome=Outcome.REJECTED, reason="too large")
+    wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
     with upstream.transaction() as session:
         upstream.app.outbox.add(session, Event(type="orders.placed", payload={}))
     upstream.relay().run_once()

@@ -37,7 +37,7 @@ def _consumer(service: Service, *event_types: str, handler: FirstTry) -> Consume
     group = service.app.consumer("stock")
     for event_type in event_types:
         group.handles(event_type, retry=PATIENT)(handler)
-    return service.app.consumer_worker("stock")
+    return service.app.build_consumer("stock")
 
 
 def test_a_removed_handlers_events_starve_no_retry(

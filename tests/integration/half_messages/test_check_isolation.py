@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from shieldtx import LocalOutcome, Settings, ShieldTx
-from shieldtx.app.workers import relay_worker
+from shieldtx.app.workers import relay_process
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import Eventually
 
@@ -40,7 +40,7 @@ def make_app(migrated_url: str) -> Iterator[Callable[..., ShieldTx]]:
 
 
 def run_relay(app: ShieldTx, stack: ExitStack) -> None:
-    worker = relay_worker(app)
+    worker = relay_process(app)
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     stack.callback(thread.join, 30)

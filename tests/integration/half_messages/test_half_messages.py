@@ -35,7 +35,7 @@ from shieldtx.errors import (
     UnknownEventType,
 )
 from shieldtx.half_messages import messages
-from shieldtx.half_messages.check_back import CheckBack, CheckPass
+from shieldtx.half_messages.check_back import CheckBack, CheckBackResult
 from shieldtx.store import half_message_admin
 from tests.support import child_process
 from tests.support.service import Service, Wire, drain, make_topics
@@ -95,7 +95,7 @@ def let_time_run_out(service: Service) -> None:
     service.app.halves.parking().run_once()
 
 
-def check(service: Service) -> CheckPass:
+def check(service: Service) -> CheckBackResult:
     """Make the next check of every half message of the one type that can be checked."""
     let_time_pass(service)
     [check_back] = service.app.halves.check_backs()
@@ -405,7 +405,7 @@ def test_a_slow_checker_has_a_deadline_and_holds_up_no_other_type(make_service):
         let_time_pass(service)
         paid, placed = service.app.halves.check_backs()
         assert placed.run_once().unknown == 1, "the second one is given back"
-        assert placed.run_once() == CheckPass(), "nobody else is asked while it hangs"
+        assert placed.run_once() == CheckBackResult(), "nobody else is asked while it hangs"
         assert paid.run_once().committed == 1
         counts = service.rows("SELECT checks FROM shield_outbox WHERE status = 'HALF' ORDER BY seq")
         assert counts == [(1,), (0,)]

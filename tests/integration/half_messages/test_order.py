@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Connection, Update, create_engine, text, update
 
 from shieldtx import LocalOutcome, OutboxStatus
-from shieldtx.ports import Settlement
-from shieldtx.ports.half_messages import CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
+from shieldtx.ports.relay import Settlement
 from shieldtx.store.dialects import PostgresDialect
 from shieldtx.store.half_messages import HalfMessageOutcomes, SqlHalfMessageStore
 from shieldtx.store.statements import half_messages as sql
@@ -29,12 +29,12 @@ def line(migrated_url: str) -> Iterator[Line]:
 
 
 def halves(line: Line) -> SqlHalfMessageStore:
-    return SqlHalfMessageStore(line.engine, line.tables, shards=SHARDS, plan=CheckPlan())
+    return SqlHalfMessageStore(line.engine, line.tables, shards=SHARDS, plan=CheckSchedule())
 
 
 def prepare(line: Line, key: str) -> UUID:
     envelope = _envelope(key)
-    halves(line).prepare([Preparation(envelope=envelope)])
+    halves(line).prepare([NewHalfMessage(envelope=envelope)])
     return envelope.id
 
 

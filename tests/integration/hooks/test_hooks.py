@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.errors import LeaseLost
-from shieldtx.hooks.hooks import ConsumeContext, SendContext
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
@@ -50,8 +50,8 @@ class Pair:
         make_topics(self.orders, self.stock)
         return [
             *(service.relay() for service in (self.orders, self.stock)),
-            self.stock.app.consumer_worker("stock"),
-            self.orders.app.consumer_worker("orders"),
+            self.stock.app.build_consumer("stock"),
+            self.orders.app.build_consumer("orders"),
         ]
 
     def place(self, *keys: str | None) -> list[Event]:
@@ -110,7 +110,7 @@ def test_a_send_that_failed_is_told_with_its_reason_and_its_next_attempt_is_anot
     pair.listen()
     relay = pair.start()[0]
     pair.place("a")
-    wire.fate = lambda record: answer(Outcome.REFUSED, "not yet")
+    wire.fate = lambda record: answer(DeliveryOutcome.REFUSED, "not yet")
     relay.run_once()
     pair.orders.execute("UPDATE shield_outbox SET due_at = now()")
     wire.fate = lambda record: None
@@ -245,7 +245,7 @@ def test_an_attempt_that_another_worker_has_taken_over_is_told_as_lost(make_serv
         lambda c: pair.stock.execute("UPDATE shield_inbox SET lease_token = gen_random_uuid()")
     )
     make_topics(pair.orders, pair.stock)
-    worker = pair.stock.app.consumer_worker("alone")
+    worker = pair.stock.app.build_consumer("alone")
     pair.place("a")
     drain(pair.orders.relay(), worker)
     assert pair.heard(pair.attempts) == [("before", "a", 1, ""), ("error", "a", 1, "LOST")]

@@ -27,7 +27,7 @@ from shieldtx.brokers.kafka.broker import (
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.embedded.free_ports import free_port
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
-from shieldtx.ports import Delivery, Outcome, Record
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 
 PASSWORD = "correct-horse-battery"
 
@@ -195,7 +195,7 @@ def test_a_wrong_password_is_named_as_such_and_never_shown(
         (ended,) = publisher.publish([record("x", "y")], timeout=2)
         publisher.close()
     assert named.search(str(error.value))
-    assert ended.outcome is Outcome.UNSENT
+    assert ended.outcome is DeliveryOutcome.UNSENT
     assert named.search(ended.reason)
     assert "KafkaAdminClient" in caplog.text
     shown = [caplog.text, repr(wrong), str(wrong), str(error.value), ended.reason]

@@ -27,7 +27,7 @@ from shieldtx.brokers.kafka.subscriber import KafkaSubscriber
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from tests.conftest import KAFKA_THREADS, Eventually, threads_named
 from tests.support.kafka_clients import CLIENTS
 from tests.support.paused_process import frozen
@@ -182,11 +182,11 @@ def test_a_client_that_a_frozen_broker_keeps_waiting_leaves_no_descriptor(
     eventually(lambda: not threads_named(KAFKA_THREADS), "the client is closed")
     before = descriptors()
     for _ in range(3):
-        assert publisher.publish([small], timeout=10)[0].outcome is Outcome.ACKNOWLEDGED
+        assert publisher.publish([small], timeout=10)[0].outcome is DeliveryOutcome.ACKNOWLEDGED
         with frozen(fragile.pid):
             # More than the sockets' buffers take: the rest waits in the client.
             ended = publisher.publish([large] * 20, timeout=0.5)
-        assert ended[0].outcome is Outcome.UNCONFIRMED
+        assert ended[0].outcome is DeliveryOutcome.UNCONFIRMED
     eventually(lambda: descriptors() <= before, f"at most {before} descriptors")
 
 

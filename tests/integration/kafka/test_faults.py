@@ -27,7 +27,7 @@ from shieldtx.brokers.kafka.producer_client import Connect, ProducerSettings
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
-from shieldtx.ports import Delivery, Outcome, ReceivedRecord, Record
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, ReceivedRecord, Record
 from tests.support import child_process
 from tests.support.kafka_clients import CLIENTS
 from tests.support.paused_process import frozen
@@ -77,7 +77,7 @@ def records(topic: str, *values: str) -> list[Record]:
     return [Record(topic=topic, key=b"k", value=value.encode()) for value in values]
 
 
-def outcomes(deliveries: Sequence[Delivery]) -> set[Outcome]:
+def outcomes(deliveries: Sequence[Delivery]) -> set[DeliveryOutcome]:
     return {delivery.outcome for delivery in deliveries}
 
 
@@ -96,7 +96,9 @@ def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> li
 def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_through(
     fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
-    assert outcomes(publisher.publish(records(topic, "0"), timeout=20)) == {Outcome.ACKNOWLEDGED}
+    assert outcomes(publisher.publish(records(topic, "0"), timeout=20)) == {
+        DeliveryOutcome.ACKNOWLEDGED
+    }
     unclear = records(topic, "1", "2", "3")
     with frozen(fragile.pid):
         started = time.monotonic()
@@ -104,13 +106,13 @@ def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_t
         took = time.monotonic() - started
         # The client is a new one now, and finds nobody.
         later = publisher.publish(records(topic, "4"), timeout=1)
-    assert outcomes(ended) == {Outcome.UNCONFIRMED}
+    assert outcomes(ended) == {DeliveryOutcome.UNCONFIRMED}
     assert 1.4 < took < 3
     assert "1.5 s" in ended[0].reason
-    assert outcomes(later) == {Outcome.UNSENT}
+    assert outcomes(later) == {DeliveryOutcome.UNSENT}
 
     again = publisher.publish([*unclear, *records(topic, "4")], timeout=20)
-    assert outcomes(again) == {Outcome.ACKNOWLEDGED}
+    assert outcomes(again) == {DeliveryOutcome.ACKNOWLEDGED}
     subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
     try:
         came = read(subscriber, lambda values: "4" in values)
@@ -133,9 +135,11 @@ def test_records_behind_an_unclear_batch_are_not_sent(
     finally:
         publisher.close()
     found = [d.outcome for d in ended]
-    unclear = found.count(Outcome.UNCONFIRMED)
+    unclear = found.count(DeliveryOutcome.UNCONFIRMED)
     assert 1 <= unclear < 10
-    assert found == [Outcome.UNCONFIRMED] * unclear + [Outcome.UNSENT] * (10 - unclear)
+    assert found == [DeliveryOutcome.UNCONFIRMED] * unclear + [DeliveryOutcome.UNSENT] * (
+        10 - unclear
+    )
 
 
 @with_each_client
@@ -153,7 +157,7 @@ def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
         sending.join(3)
         assert sending.is_alive()
     sending.join(30)
-    assert outcomes(ended) == {Outcome.ACKNOWLEDGED}
+    assert outcomes(ended) == {DeliveryOutcome.ACKNOWLEDGED}
     subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
     try:
         came = read(subscriber, lambda values: len(values) >= 3)
@@ -177,7 +181,7 @@ def test_a_restart_within_the_deadline_costs_nothing_but_time(
     sending.start()
     fragile.start()
     sending.join(60)
-    assert outcomes(ended) == {Outcome.ACKNOWLEDGED}
+    assert outcomes(ended) == {DeliveryOutcome.ACKNOWLEDGED}
 
 
 def test_a_frozen_broker_is_away_for_its_readers_until_it_thaws(
@@ -294,7 +298,7 @@ def test_partitions_added_are_read_by_a_member_whose_polls_never_wait(
         def has_read_all() -> bool:
             # Records keep coming: a member that reads on outside of the group has to notice too.
             more = [Record(topic=topic, key=str(n).encode(), value=b"") for n in range(40)]
-            assert outcomes(publisher.publish(more, timeout=20)) == {Outcome.ACKNOWLEDGED}
+            assert outcomes(publisher.publish(more, timeout=20)) == {DeliveryOutcome.ACKNOWLEDGED}
             partitions.update(r.partition for r in subscriber.poll(timeout=0, limit=500))
             return len(partitions) == 4
 
@@ -322,7 +326,7 @@ def test_a_header_whose_name_is_no_utf_8_is_read_like_any_other(
         Record(topic=topic, key=b"2", value=b"two", headers=headers),
         Record(topic=topic, key=b"3", value=b"three", headers=(("after", b"3"),)),
     ]
-    assert outcomes(publisher.publish(records, timeout=20)) == {Outcome.ACKNOWLEDGED}
+    assert outcomes(publisher.publish(records, timeout=20)) == {DeliveryOutcome.ACKNOWLEDGED}
 
     subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
     try:
@@ -404,6 +408,6 @@ def test_an_address_without_a_broker_is_an_outage_and_leaves_nothing_behind(
     assert error.value.__cause__ is not None
     publisher = KafkaPublisher(nowhere)
     ended = publisher.publish(records("x", "1"), timeout=0.3)
-    assert outcomes(ended) == {Outcome.UNSENT}
+    assert outcomes(ended) == {DeliveryOutcome.UNSENT}
     assert "127.0.0.1:9" in ended[0].reason
     eventually(lambda: threading.active_count() <= before, "the threads end")

@@ -79,7 +79,7 @@ def test_the_largest_payload_that_is_accepted_is_handled(
     relay.close()
     assert service.rows("SELECT status, last_error FROM shield_outbox") == [("PROCESSED", None)]
 
-    consumer = service.app.consumer_worker(f"g-{topic}")
+    consumer = service.app.build_consumer(f"g-{topic}")
     eventually(lambda: consumer.run_once() and handled, "the event is handled", within=30)
     consumer.close()
     assert handled == [LARGEST - 2]

@@ -15,9 +15,14 @@ from kafka.errors import KafkaError
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaPublisher
-from shieldtx.brokers.kafka.producer_client import Client, Connect, ProducerSettings, Round
+from shieldtx.brokers.kafka.producer_client import (
+    Connect,
+    ProducerClient,
+    ProduceRound,
+    ProducerSettings,
+)
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.ports import Delivery, Outcome, Record
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 from tests.support.kafka_clients import CLIENTS
 
 
@@ -100,12 +105,12 @@ def test_one_record_above_the_topics_limit_condemns_nobody_else(
     # Innocent, though larger than a batch.
     sent[301] = record(wide, "x" * 1_000_000, key="w")
     ended = publisher.publish(sent, timeout=30)
-    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED} == {122}
+    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED} == {122}
     behind = {i for i in range(123, 400) if sent[i].key == b"key-1"}
-    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.HELD} == behind
+    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.HELD} == behind
     assert all("key was rejected" in ended[i].reason for i in behind)
     rest = [i for i in range(400) if i not in behind | {122}]
-    assert {ended[i].outcome for i in rest} == {Outcome.ACKNOWLEDGED}
+    assert {ended[i].outcome for i in rest} == {DeliveryOutcome.ACKNOWLEDGED}
 
     written = [sent[i].value.decode() for i in rest]
     stored = firsts(log_of(kafka, narrow))
@@ -126,8 +131,8 @@ def test_several_culprits_are_all_found(
         for n in range(100)
     ]
     ended = publisher.publish(sent, timeout=30)
-    assert {i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED} == culprits
-    assert {d.outcome for d in ended} == {Outcome.REJECTED, Outcome.ACKNOWLEDGED}
+    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED} == culprits
+    assert {d.outcome for d in ended} == {DeliveryOutcome.REJECTED, DeliveryOutcome.ACKNOWLEDGED}
     assert set(log_of(kafka, narrow)) == {f"{n}" for n in range(100) if n not in culprits}
 
 
@@ -137,7 +142,7 @@ def test_records_that_fit_are_stored_where_their_batch_does_not(
     narrow = make_topic(max_message_bytes="20000")
     sent = [record(narrow, f"{n:03}" + "x" * 1_000) for n in range(150)]
     ended = publisher.publish(sent, timeout=30)
-    assert {(d.outcome, d.reason) for d in ended} == {(Outcome.ACKNOWLEDGED, "")}
+    assert {(d.outcome, d.reason) for d in ended} == {(DeliveryOutcome.ACKNOWLEDGED, "")}
     assert [v[:3] for v in log_of(kafka, narrow)] == [f"{n:03}" for n in range(150)]
 
 
@@ -155,9 +160,9 @@ def test_a_batch_that_fails_while_later_records_are_handed_over_is_divided_all_t
         ended = publisher.publish(sent, timeout=60)
     finally:
         publisher.close()
-    assert [i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED] == [700]
+    assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED] == [700]
     behind = list(range(710, 1_000, 10))
-    assert [i for i, d in enumerate(ended) if d.outcome is Outcome.HELD] == behind
+    assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.HELD] == behind
     assert outcomes(ended).count("ACKNOWLEDGED") == 1_000 - 1 - len(behind)
     stored = [int(value[:4]) for value in firsts(log_of(kafka, narrow))]
     for key in range(10):
@@ -192,7 +197,7 @@ def _unhurried(connect: Connect) -> Connect:
     """Leave a broker time to answer a full batch while later records are handed over."""
 
     class Unhurried:
-        def __init__(self, round_: Round) -> None:
+        def __init__(self, round_: ProduceRound) -> None:
             self._round = round_
             self._taken = 0
             self.send = round_.send
@@ -205,7 +210,7 @@ def _unhurried(connect: Connect) -> Connect:
 
     def connected(
         connection: KafkaConnection, settings: ProducerSettings, *, within: float
-    ) -> Client:
+    ) -> ProducerClient:
         client = connect(connection, settings, within=within)
         begin = client.round
         client.round = lambda: Unhurried(begin())  # type: ignore[method-assign]
@@ -220,7 +225,7 @@ def test_a_keyless_record_in_a_compacted_topic_is_rejected_alone(
     compacted = make_topic(cleanup_policy="compact")
     sent = [record(compacted, str(n), key=None if n in {3, 6} else "k") for n in range(8)]
     ended = publisher.publish(sent, timeout=30)
-    assert [i for i, d in enumerate(ended) if d.outcome is Outcome.REJECTED] == [3, 6]
+    assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED] == [3, 6]
     # librdkafka keeps to itself what else the broker said.
     assert "key" in ended[3].reason or "INVALID_RECORD" in ended[3].reason
     assert firsts(log_of(kafka, compacted)) == ["0", "1", "2", "4", "5", "7"]
@@ -249,7 +254,7 @@ def test_a_clock_that_a_broker_does_not_accept_is_an_outage_and_no_fault_of_a_re
     looks = tuple(an_hour_behind if given is right else given for given in append.__defaults__)
     monkeypatch.setattr(append, "__defaults__", looks)
     ended = publisher.publish([record(strict, str(n)) for n in range(3)], timeout=30)
-    assert {d.outcome for d in ended} == {Outcome.UNCONFIRMED}
+    assert {d.outcome for d in ended} == {DeliveryOutcome.UNCONFIRMED}
     assert "InvalidTimestamp" in ended[0].reason
     assert log_of(kafka, strict) == []
 
@@ -267,7 +272,7 @@ def test_a_call_of_many_batches_keeps_the_order_of_a_partition(
         ended = publisher.publish(sent, timeout=60)
     finally:
         publisher.close()
-    assert {d.outcome for d in ended} == {Outcome.ACKNOWLEDGED}
+    assert {d.outcome for d in ended} == {DeliveryOutcome.ACKNOWLEDGED}
     assert [v.rstrip("x") for v in log_of(kafka, topic)] == [f"{n}" for n in range(300)]
 
 

@@ -14,7 +14,7 @@ from shieldtx.brokers.kafka.kafka_python_producer import connect
 from shieldtx.brokers.kafka.producer_client import ProducerSettings
 from shieldtx.brokers.kafka.publisher import KafkaPublisher
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayPass
 from tests.conftest import start_in_memory
@@ -155,9 +155,9 @@ def test_what_was_not_handed_over_when_the_broker_asks_for_a_pause_is_held_back(
     records = [Record(topic=topic, key=b"k", value=b"x" * 900_000) for _ in range(20)]
     deliveries = publisher.publish(records, timeout=15)
     outcomes = [delivery.outcome for delivery in deliveries]
-    assert outcomes[0] is Outcome.ACKNOWLEDGED
-    assert outcomes[-1] is Outcome.HELD
-    assert set(outcomes) == {Outcome.ACKNOWLEDGED, Outcome.HELD}
+    assert outcomes[0] is DeliveryOutcome.ACKNOWLEDGED
+    assert outcomes[-1] is DeliveryOutcome.HELD
+    assert set(outcomes) == {DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.HELD}
     assert "asks for a pause" in deliveries[-1].reason
     assert publisher.pressure().pause > 0
     publisher.close()
@@ -173,7 +173,7 @@ def test_librdkafka_tells_of_a_pause_too(broker: EmbeddedKafka, client_id: str, 
     (delivery,) = publisher.publish(
         [Record(topic=topic, key=b"k", value=b"x" * 900_000)], timeout=15
     )
-    assert delivery.outcome is Outcome.ACKNOWLEDGED
+    assert delivery.outcome is DeliveryOutcome.ACKNOWLEDGED
     assert 0 < publisher.pressure().pause < 10
     publisher.close()
 
@@ -188,7 +188,7 @@ def test_a_client_without_a_quota_is_never_pressed(
     publisher = KafkaPublisher(connection, connect=connect)
     records = [Record(topic=topic, key=b"k", value=b"x" * 10_000) for _ in range(200)]
     outcomes = {delivery.outcome for delivery in publisher.publish(records, timeout=15)}
-    assert outcomes == {Outcome.ACKNOWLEDGED}
+    assert outcomes == {DeliveryOutcome.ACKNOWLEDGED}
     assert not publisher.pressure()
     publisher.close()
 
@@ -204,7 +204,7 @@ def test_a_call_that_fills_the_clients_queue_goes_out_whole_and_says_so(
     queue = 2 * ProducerSettings().max_request_bytes
     records = [Record(topic=topic, key=b"k", value=b"x" * 100_000)] * (queue // 100_000 + 10)
     outcomes = {delivery.outcome for delivery in publisher.publish(records, timeout=30)}
-    assert outcomes == {Outcome.ACKNOWLEDGED}
+    assert outcomes == {DeliveryOutcome.ACKNOWLEDGED}
     pressure = publisher.pressure()
     assert (pressure.full, pressure.pause) == (True, 0.0)
     publisher.publish(records[:1], timeout=15)

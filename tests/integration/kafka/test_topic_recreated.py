@@ -17,7 +17,7 @@ from shieldtx.brokers.kafka.broker import (
     KafkaTopics,
 )
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 
 WITHIN_S = 30.0
 
@@ -65,7 +65,7 @@ def make_anew(connection: KafkaConnection, topic: str) -> None:
 def publish(publisher: KafkaPublisher, topic: str, values: Sequence[str]) -> None:
     records = [Record(topic=topic, key=b"k", value=value.encode()) for value in values]
     ended = publisher.publish(records, timeout=20)
-    assert {delivery.outcome for delivery in ended} == {Outcome.ACKNOWLEDGED}
+    assert {delivery.outcome for delivery in ended} == {DeliveryOutcome.ACKNOWLEDGED}
 
 
 def read(subscriber: KafkaSubscriber, count: int) -> list[str]:
@@ -129,9 +129,9 @@ def test_the_reason_of_records_that_a_broker_did_not_take_is_its_answer(
     admin.delete_topics([topic])[topic].result(WITHIN_S)
     record = Record(topic=topic, key=b"k", value=b"late")
     [first] = publisher.publish([record], timeout=1.5)
-    assert first.outcome is Outcome.UNCONFIRMED
+    assert first.outcome is DeliveryOutcome.UNCONFIRMED
     assert "not acknowledged within 1.5 s" in first.reason
     assert "UnknownTopicOrPartitionError" in first.reason
     [second] = publisher.publish([record], timeout=10)
-    assert second.outcome is Outcome.REFUSED
+    assert second.outcome is DeliveryOutcome.REFUSED
     assert f"topic {topic} does not exist" in second.reason

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaSubscriber
 from shieldtx.embedded import EmbeddedKafka
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from tests.conftest import Eventually
 
 

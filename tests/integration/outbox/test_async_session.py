@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import (
 
 from shieldtx import Event, EventRefused
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.publish_decorator import Publication, publishing
+from shieldtx.outbox.publish_decorator import Publication, publish_decorator
 from tests.support.write_side_shop import Order, Shop
 
 
@@ -222,7 +222,7 @@ def test_an_asynchronous_connection_is_refused_with_a_way_out(postgres_shop):
 def test_a_coroutine_method_publishes_what_it_returns(postgres_shop):
     shop = postgres_shop
 
-    @publishing(shop.outbox, Publication(event_type="order.placed", key="id"))
+    @publish_decorator(shop.outbox, Publication(event_type="order.placed", key="id"))
     async def place(session: AsyncSession, number: int) -> dict[str, int]:
         session.add(Order(id=number))
         await session.flush()

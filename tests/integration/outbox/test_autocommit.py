@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.publish_decorator import Publication, publishing
+from shieldtx.outbox.publish_decorator import Publication, publish_decorator
 from tests.support.write_side_shop import Order, Shop
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
@@ -78,7 +78,7 @@ def test_an_engine_in_autocommit_is_refused(shop: Shop, autocommitting: Engine):
 
 
 def test_a_decorated_method_does_not_even_begin(shop: Shop, autocommitting: Engine):
-    @publishing(shop.outbox, Publication(event_type="order.placed"))
+    @publish_decorator(shop.outbox, Publication(event_type="order.placed"))
     def place(transaction) -> int:
         transaction.execute(insert(Order).values(id=1))
         return 1

@@ -16,7 +16,7 @@ from shieldtx import Event
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
 from shieldtx.outbox.backlog_limit import LOOK_EVERY
-from shieldtx.outbox.publish_decorator import Publication, publishing
+from shieldtx.outbox.publish_decorator import Publication, publish_decorator
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
 from tests.support.service import Service, drain, make_topics
@@ -32,7 +32,7 @@ def limited(count: int = 1, **fields) -> list[Event]:
 @pytest.fixture
 def full(shop: Shop) -> Shop:
     """A shop with a topic that is at its limit."""
-    shop.catalog.declare("limited", backlog_limit=LIMIT)
+    shop.event_types.declare("limited", backlog_limit=LIMIT)
     with shop.session() as session, session.begin():
         shop.outbox.add_all(session, limited(LIMIT))
     forget(shop)
@@ -69,8 +69,10 @@ def test_of_events_together_none_is_written_when_one_topic_is_at_its_limit(full:
 
 def test_a_published_method_does_not_run_when_its_topic_is_at_its_limit(full: Shop) -> None:
     ran: list[int] = []
-    publish = publishing(full.outbox, Publication(event_type="limited"))
-    later = publishing(full.outbox, Publication(event_type="limited", delay=timedelta(hours=1)))
+    publish = publish_decorator(full.outbox, Publication(event_type="limited"))
+    later = publish_decorator(
+        full.outbox, Publication(event_type="limited", delay=timedelta(hours=1))
+    )
 
     def place(session: object, number: int) -> int:
         ran.append(number)
@@ -94,7 +96,7 @@ def test_when_the_backlog_has_gone_events_are_let_in_again(full: Shop) -> None:
 
 
 def test_a_look_is_made_once_a_while_however_many_events_are_added(shop: Shop) -> None:
-    shop.catalog.declare("limited", backlog_limit=1000)
+    shop.event_types.declare("limited", backlog_limit=1000)
     with shop.session() as session, session.begin():
         # The first event of a process reads the number of shards.
         shop.outbox.add(session, Event(type="order.placed"))
@@ -152,7 +154,7 @@ def test_counting_stops_at_the_limit_and_reads_a_bounded_number_of_rows(full: Sh
 
 def test_a_pile_of_blocked_rows_hides_no_topic_of_another_shard(postgres_shop: Shop) -> None:
     shop = postgres_shop
-    shop.catalog.declare("limited")
+    shop.event_types.declare("limited")
     with shop.session() as session, session.begin():
         shop.outbox.add_all(session, [Event(type="order.placed") for _ in range(500)])
         shop.outbox.add_all(session, [Event(type="limited") for _ in range(LIMIT)])
@@ -189,7 +191,7 @@ def test_a_count_finds_its_rows_by_indexes_alone(postgres_shop: Shop) -> None:
 
 def test_an_async_session_goes_by_the_looks_of_inserts(postgres_shop: Shop) -> None:
     shop = postgres_shop
-    shop.catalog.declare("limited", backlog_limit=LIMIT)
+    shop.event_types.declare("limited", backlog_limit=LIMIT)
 
     async def work() -> None:
         engine = create_async_engine(shop.engine.url)
@@ -212,7 +214,7 @@ def test_an_async_session_goes_by_the_looks_of_inserts(postgres_shop: Shop) -> N
 
 
 def test_warn_writes_and_says_so(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.catalog.declare("limited", backlog_limit=1, on_backlog="warn")
+    shop.event_types.declare("limited", backlog_limit=1, on_backlog="warn")
     with shop.session() as session, session.begin():
         shop.outbox.add(session, *limited())
     forget(shop)
@@ -241,7 +243,7 @@ def test_a_consumer_writes_its_events_and_its_rollbacks_whatever_the_backlog(
         orders.app.outbox.add_all(
             session, [Event(type="orders.placed", payload=n) for n in range(4)]
         )
-    consumer = stock.app.consumer_worker("stock")
+    consumer = stock.app.build_consumer("stock")
     drain(orders.relay(), consumer)
     consumer.close()
     rows = stock.rows("SELECT topic, tx_kind, count(*) FROM shield_outbox GROUP BY 1, 2 ORDER BY 1")

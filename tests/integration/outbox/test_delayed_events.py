@@ -19,9 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import BizKey, Event, EventRefused, Verdict
-from shieldtx.app.workers import relay_worker
+from shieldtx.app.workers import relay_process
 from shieldtx.errors import TransactionRefused
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.scheduling.worker import Worker
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import claim as claim_sql
@@ -189,7 +189,7 @@ def test_the_order_by_due_time_outlives_a_small_batch_and_a_takeover(
     ids = [write(service, delay=HOUR - n * SECOND) for n in range(20)]
     let_all_be_due(service)
     first = service.relay("first")
-    wire.fate = lambda _: answer(Outcome.UNCONFIRMED) if len(wire.published) > 6 else None
+    wire.fate = lambda _: answer(DeliveryOutcome.UNCONFIRMED) if len(wire.published) > 6 else None
     while len(wire.published) <= 6:
         first.run_once()
     first.close()
@@ -213,7 +213,7 @@ def test_a_refused_delayed_event_lets_the_next_due_of_its_key_go(
 
 def _refuse(record: Record, event_id: UUID) -> Any:
     is_it = dict(record.headers)["ce_id"] == str(event_id).encode()
-    return answer(Outcome.REFUSED) if is_it else None
+    return answer(DeliveryOutcome.REFUSED) if is_it else None
 
 
 # --- a change against a claim ---------------------------------------------------------------------
@@ -385,7 +385,7 @@ def working(make_service: Callable[..., Service], eventually: Eventually) -> Ite
     service = make_service("orders", relay_wakeup=True, relay_poll_interval=HOUR)
     service.app.declare("orders.unpaid", retry=QUICK)
     make_topics(service)
-    worker = relay_worker(service.app)
+    worker = relay_process(service.app)
     ready = threading.Event()
     thread = threading.Thread(target=_run_unsignalled, args=(worker, ready), daemon=True)
     thread.start()

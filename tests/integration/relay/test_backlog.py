@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from shieldtx import Event
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayPass
 from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
@@ -72,7 +72,7 @@ def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
     make_topics(service)
     relay = service.relay()
     first = write(service, 1)
-    wire.fate = lambda _: answer(Outcome.REFUSED)
+    wire.fate = lambda _: answer(DeliveryOutcome.REFUSED)
     done = relay.run_once()
     assert (done.retried, done.backlog) == (1, False)
     held_back = write(service, 2)
@@ -93,7 +93,7 @@ def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
     make_topics(service)
     relay = service.relay()
     ids = write(service, 3)
-    wire.fate = lambda _: answer(Outcome.UNSENT)
+    wire.fate = lambda _: answer(DeliveryOutcome.UNSENT)
     assert relay.run_once().released == 3
     wire.fate = lambda _: None
     done = pass_that_publishes(relay, eventually, "the pause is over")
@@ -103,9 +103,11 @@ def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
     assert sent(wire) == ids
 
 
-@pytest.mark.parametrize("outcome", [Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.REFUSED])
+@pytest.mark.parametrize(
+    "outcome", [DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED, DeliveryOutcome.REFUSED]
+)
 def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
-    service: Service, wire: Wire, outcome: Outcome, eventually: Callable[..., None]
+    service: Service, wire: Wire, outcome: DeliveryOutcome, eventually: Callable[..., None]
 ) -> None:
     ids = write(service, 3 * BATCH)
     relay = service.relay()
@@ -130,7 +132,7 @@ def test_a_rejected_event_stops_nobody_and_nothing_overtakes_it_before_it_has_fa
 ) -> None:
     ids = write(service, 3 * BATCH)
     relay = service.relay()
-    wire.fate = lambda record: answer(Outcome.REJECTED) if _id(record) == ids[2] else None
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if _id(record) == ids[2] else None
     drain(relay)
     assert service.outbox() == {"PROCESSED": 3 * BATCH - 1, "FAILED": 1}
     assert sent(wire) == [*ids[:2], *ids[3:]]

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
 from shieldtx.errors import HandlerError
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
 from tests.support.service import Service, Wire, answer, effect, make_topics
 
@@ -30,7 +30,7 @@ def service(make_service: Callable[..., Service], wire: Wire) -> Service:
     make_topics(made)
     made.execute("CREATE TABLE orders (key text PRIMARY KEY)")
     made.execute("CREATE TABLE details (key text REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
-    wire.fate = lambda record: answer(Outcome.REJECTED) if record.key == b"poison" else None
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if record.key == b"poison" else None
     return made
 
 

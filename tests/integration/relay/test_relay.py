@@ -14,7 +14,8 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.ports import Claim, OutboxStore, Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
+from shieldtx.ports.relay import Claim, RelayStore
 from shieldtx.relay.relay import Relay
 from tests.conftest import Eventually, threads_named
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
@@ -166,7 +167,7 @@ def test_a_zombie_writes_nothing_back_after_a_takeover(
 def test_an_outage_gives_rows_back_without_burning_an_attempt(service: Service, wire: Wire) -> None:
     write(service, "a", "b")
     relay = service.relay()
-    wire.fate = lambda record: answer(Outcome.UNSENT, "broker is away")
+    wire.fate = lambda record: answer(DeliveryOutcome.UNSENT, "broker is away")
     done = relay.run_once()
     assert (done.released, done.outage, done.more) == (2, "broker is away", False)
     rows = service.rows("SELECT status, attempts, unconfirmed, last_error FROM shield_outbox")
@@ -178,7 +179,7 @@ def test_after_an_outage_the_relay_pauses_and_then_tries_a_single_event(
 ) -> None:
     write(service, "a", "b", "c")
     relay = service.relay()
-    wire.fate = lambda record: answer(Outcome.UNSENT)
+    wire.fate = lambda record: answer(DeliveryOutcome.UNSENT)
     relay.run_once()
     assert relay.run_once().outage == "paused"
     wire.fate = lambda record: None
@@ -193,7 +194,7 @@ def test_a_batch_held_for_want_of_time_does_not_end_an_outage(
     write(service, "a", "b", "c")
     relay = service.relay()
     claimed: list[int] = []
-    for outcome in (Outcome.UNSENT, Outcome.HELD, Outcome.UNSENT):
+    for outcome in (DeliveryOutcome.UNSENT, DeliveryOutcome.HELD, DeliveryOutcome.UNSENT):
         wire.fate = lambda record, outcome=outcome: answer(outcome)
         eventually(lambda: claimed.append(relay.run_once().claimed) or claimed[-1], "a claim")
     assert [number for number in claimed if number] == [3, 1, 1]
@@ -202,7 +203,7 @@ def test_a_batch_held_for_want_of_time_does_not_end_an_outage(
 def test_an_ambiguous_send_is_repeated_and_marked(service: Service, wire: Wire) -> None:
     write(service, "a")
     relay = service.relay()
-    wire.fate = lambda record: answer(Outcome.UNCONFIRMED, "timed out")
+    wire.fate = lambda record: answer(DeliveryOutcome.UNCONFIRMED, "timed out")
     wire.lose_answers = True
     assert relay.run_once().released == 1
     rows = service.rows("SELECT status, attempts, unconfirmed FROM shield_outbox")
@@ -212,7 +213,7 @@ def test_an_ambiguous_send_is_repeated_and_marked(service: Service, wire: Wire) 
 def test_a_rejected_event_fails_alone_with_its_local_rollback(service: Service, wire: Wire) -> None:
     service.app.local_rollback("things.happened")(effect("undone"))
     write(service, "a", "poison", "b")
-    wire.fate = _poison(Outcome.REJECTED)
+    wire.fate = _poison(DeliveryOutcome.REJECTED)
     done = service.relay().run_once()
     assert (done.published, done.failed) == (2, 1)
     assert service.outbox() == {"PROCESSED": 2, "FAILED": 1}
@@ -231,7 +232,7 @@ def test_an_event_that_a_dead_relay_may_have_sent_is_not_undone_locally(
         service.relay("dead").run_once()
     service.execute("UPDATE shield_shard SET lease_until = now()")
     service.execute("UPDATE shield_outbox SET lease_until = now()")
-    wire.fate = lambda record: answer(Outcome.REJECTED)
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED)
     assert service.relay("heir").run_once().failed == 1
     assert service.effects("undone") == []
     [(reason,)] = service.rows("SELECT last_error FROM shield_outbox WHERE status = 'FAILED'")
@@ -246,8 +247,8 @@ def test_events_behind_a_rejected_one_of_their_key_are_no_outage(
 
     def fate(record: Record) -> Any:
         if dict(record.headers)["ce_id"] == str(first).encode():
-            return answer(Outcome.REJECTED)
-        return answer(Outcome.HELD) if record.key == b"a" else None
+            return answer(DeliveryOutcome.REJECTED)
+        return answer(DeliveryOutcome.HELD) if record.key == b"a" else None
 
     wire.fate = fate
     relay = service.relay()
@@ -271,7 +272,7 @@ def test_a_local_rollback_that_raises_leaves_the_event_waiting(
         raise RuntimeError("the undo is broken")
 
     write(service, "poison")
-    wire.fate = _poison(Outcome.REJECTED)
+    wire.fate = _poison(DeliveryOutcome.REJECTED)
     done = service.relay().run_once()
     assert (done.failed, done.retried) == (0, 1)
     assert service.outbox() == {"INIT": 1}
@@ -286,9 +287,9 @@ def test_the_local_rollback_is_withheld_when_an_earlier_send_may_have_arrived(
     service.app.local_rollback("things.happened")(effect("undone"))
     write(service, "poison")
     relay = service.relay()
-    wire.fate = _poison(Outcome.UNCONFIRMED)
+    wire.fate = _poison(DeliveryOutcome.UNCONFIRMED)
     relay.run_once()
-    wire.fate = _poison(Outcome.REJECTED)
+    wire.fate = _poison(DeliveryOutcome.REJECTED)
     eventually(lambda: relay.run_once().failed == 1, "failed for good")
     assert service.effects() == []
     [(reason,)] = service.rows("SELECT last_error FROM shield_outbox")
@@ -298,7 +299,7 @@ def test_the_local_rollback_is_withheld_when_an_earlier_send_may_have_arrived(
 def test_refusals_use_up_the_attempts_and_then_fail(service: Service, wire: Wire) -> None:
     write(service, "poison")
     relay = service.relay()
-    wire.fate = _poison(Outcome.REFUSED)
+    wire.fate = _poison(DeliveryOutcome.REFUSED)
     assert [relay.run_once().retried for _ in range(2)] == [1, 1]
     assert relay.run_once().failed == 1
     assert service.rows("SELECT status, attempts FROM shield_outbox") == [("FAILED", 3)]
@@ -309,7 +310,7 @@ def test_refusals_are_one_line_of_the_log_a_batch_however_many(
 ) -> None:
     write(service, "a", "b", "c", type="things.waited")
     relay = service.relay()
-    wire.fate = lambda record: answer(Outcome.REFUSED, f"nobody may write {record.value!r}")
+    wire.fate = lambda record: answer(DeliveryOutcome.REFUSED, f"nobody may write {record.value!r}")
     with own_log.at_level("WARNING", logger="shieldtx.relay.relay"):
         assert relay.run_once().retried == 3
         logging.getLogger("kafka.cluster").warning("another client looks for its broker")
@@ -324,7 +325,7 @@ def test_a_waiting_row_holds_back_the_later_rows_of_its_key_and_no_others(
 ) -> None:
     write(service, "poison", type="things.waited")
     relay = service.relay()
-    wire.fate = _poison(Outcome.REFUSED)
+    wire.fate = _poison(DeliveryOutcome.REFUSED)
     assert relay.run_once().retried == 1
     wire.fate = lambda record: None
     write(service, "poison", "other")
@@ -342,7 +343,7 @@ def test_two_waiting_rows_of_a_key_keep_their_order_whichever_is_due_first(
 ) -> None:
     write(service, "poison", "poison", type="things.waited")
     relay = service.relay()
-    wire.fate = _poison(Outcome.REFUSED)
+    wire.fate = _poison(DeliveryOutcome.REFUSED)
     assert relay.run_once().retried == 2
     wire.fate = lambda record: None
     service.execute(
@@ -541,7 +542,7 @@ def test_a_record_that_cannot_be_encoded_fails_alone(service: Service, wire: Wir
 class _DelaysClaims:
     """An outbox store whose claim is on its way when its caller has given it up."""
 
-    def __init__(self, store: OutboxStore) -> None:
+    def __init__(self, store: RelayStore) -> None:
         self._store = store
         self._late: list[dict[str, Any]] = []
 
@@ -557,7 +558,7 @@ class _DelaysClaims:
 class _LosesAnswers:
     """An outbox store whose connection breaks when a claim has been committed."""
 
-    def __init__(self, store: OutboxStore) -> None:
+    def __init__(self, store: RelayStore) -> None:
         self._store = store
 
     def claim(self, **asked: Any) -> Claim:
@@ -565,7 +566,7 @@ class _LosesAnswers:
         raise OperationalError("claim", {}, ConnectionError("cut"))
 
 
-def _poison(outcome: Outcome) -> Callable[[Record], Any]:
+def _poison(outcome: DeliveryOutcome) -> Callable[[Record], Any]:
     return lambda record: answer(outcome) if record.key == b"poison" else None
 
 

@@ -25,7 +25,8 @@ from shieldtx import (
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, OUTBOX, TxKind
 from shieldtx.errors import IllegalTransition
-from shieldtx.ports import Arrival, Outcome, Parked, ReceivedRecord
+from shieldtx.ports.broker import DeliveryOutcome, ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.store.dead_letters import REPLAY, DeadLetter
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.testing.memory_broker import MemoryBroker
@@ -67,7 +68,7 @@ class Service:
     def failed(self, key: str | None = None) -> UUID:
         """Write an event that the broker rejects for ever."""
         event_id = self.write(key)
-        self.broker.fail_next(Outcome.REJECTED)
+        self.broker.fail_next(DeliveryOutcome.REJECTED)
         self.relay()
         return event_id
 
@@ -84,13 +85,13 @@ class Service:
             causation_id=event_id,
             causation_source="orders",
         )
-        self.inbox.receive(group, [Arrival(envelope=rollback, record=RECORD)], [])
+        self.inbox.receive(group, [IncomingEvent(envelope=rollback, record=RECORD)], [])
         if group == "orders":
             self.consume()
         return rollback
 
     def consume(self) -> None:
-        consumer = self.app.consumer_worker("orders")
+        consumer = self.app.build_consumer("orders")
         while consumer.run_once().more:
             continue
         consumer.close()
@@ -292,7 +293,7 @@ def test_the_same_rollback_can_be_dead_in_two_groups_and_is_replayed_in_one(
 ) -> None:
     service = postgres_service
     rollback = service.dead(service.write())
-    service.inbox.receive("ledger", [Arrival(envelope=rollback, record=RECORD)], [])
+    service.inbox.receive("ledger", [IncomingEvent(envelope=rollback, record=RECORD)], [])
     with service.app.engine.begin() as connection:
         connection.execute(
             text("UPDATE shield_inbox SET status = 'DEAD', settled_at = now(), last_error = 'x'")

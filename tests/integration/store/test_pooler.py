@@ -66,7 +66,7 @@ def test_writers_relays_and_consumers_work_through_it(migrated_url: str, pooler:
         return thread
 
     relays = [app.relay(f"relay {n}") for n in range(3)]
-    consumers = [app.consumer_worker("stock") for _ in range(2)]
+    consumers = [app.build_consumer("stock") for _ in range(2)]
     passes = [lambda r=r: (r.renew(), r.run_once()) for r in relays]
     threads = [keep_running(each) for each in (*passes, *(c.run_once for c in consumers))]
     writer = create_engine(url, connect_args={"prepare_threshold": None})

@@ -9,16 +9,17 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from shieldtx.ports.retention import Purged
+from shieldtx.ports.tracing import TraceEntry
 from sqlalchemy import insert, select, text
 
 from shieldtx import InboxStatus, OutboxStatus, new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX
-from shieldtx.retention import REST, Housekeeping, Purged, Retention
+from shieldtx.retention import REST, Retention, RetentionService
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.statements import retention as sql
 from shieldtx.store.trace import SqlTraceStore
-from shieldtx.tracing.recorder import Entry
 from tests.support.write_side_shop import Shop
 
 DAY = timedelta(days=1)
@@ -76,9 +77,9 @@ def left(shop: Shop, table: str) -> set[UUID]:
         return set(connection.scalars(select(getattr(shop.tables, table).c.event_id)))
 
 
-def housekeeping(shop: Shop, **options: Any) -> Housekeeping:
+def housekeeping(shop: Shop, **options: Any) -> RetentionService:
     store = SqlRetentionStore(shop.engine, shop.tables)
-    return Housekeeping(store=store, retention=Retention(outbox=DAY, inbox=DAY, **options))
+    return RetentionService(store=store, retention=Retention(outbox=DAY, inbox=DAY, **options))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     store = SqlRetentionStore(shop.engine, shop.tables)
-    keeping = Housekeeping(store=store, retention=Retention(outbox=DAY, inbox=2 * DAY))
+    keeping = RetentionService(store=store, retention=Retention(outbox=DAY, inbox=2 * DAY))
     assert keeping.run_once().removed == 1
     assert (len(left(shop, "outbox")), len(left(shop, "inbox"))) == (0, 1)
 
@@ -126,7 +127,9 @@ def test_the_trace_has_a_retention_and_a_size_of_its_own(shop: Shop):
     def trace(hours: int, entries: int) -> list[UUID]:
         ids = [new_event_id() for _ in range(entries)]
         ended = time.monotonic() - hours * 3600
-        made = [Entry(event_id=i, group=None, attempt=1, outcome="X", ended=ended) for i in ids]
+        made = [
+            TraceEntry(event_id=i, group=None, attempt=1, outcome="X", ended=ended) for i in ids
+        ]
         store.write(made, clock=time.monotonic)
         return ids
 
@@ -161,7 +164,7 @@ def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop
         return done
 
     store.purge_outbox = one_that_takes_its_time
-    keeper = Housekeeping(
+    keeper = RetentionService(
         store=store,
         retention=Retention(outbox=DAY, inbox=DAY, batch_size=5),
         clock=lambda: now[0],

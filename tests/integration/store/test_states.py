@@ -21,8 +21,10 @@ from shieldtx import InboxStatus, LocalOutcome, OutboxStatus, TxKind, new_event_
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.errors import IllegalTransition, LeaseLost
-from shieldtx.ports import Arrival, Attempt, ReceivedRecord, Retry, Settlement
-from shieldtx.ports.half_messages import Answer, CheckPlan, DueCheck
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.half_messages import CheckResult, CheckSchedule, DueCheck
+from shieldtx.ports.inbox import Attempt, IncomingEvent
+from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.ports.repair import Note, RepairAction, RowSeen
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
@@ -127,7 +129,7 @@ def discard(row: Row) -> None:
 
 
 def half_store(row: Row) -> SqlHalfMessageStore:
-    return SqlHalfMessageStore(row.shop.engine, row.shop.tables, shards=4, plan=CheckPlan())
+    return SqlHalfMessageStore(row.shop.engine, row.shop.tables, shards=4, plan=CheckSchedule())
 
 
 def say(outcome: LocalOutcome) -> Callable[[Row], object]:
@@ -136,7 +138,7 @@ def say(outcome: LocalOutcome) -> Callable[[Row], object]:
 
 def answer(outcome: LocalOutcome) -> Callable[[Row], object]:
     def act(row: Row) -> None:
-        check = Answer(DueCheck(row.envelope, 1), outcome, "as the checker said")
+        check = CheckResult(DueCheck(row.envelope, 1), outcome, "as the checker said")
         half_store(row).answer(row.token, [check])
 
     return act
@@ -434,7 +436,7 @@ def test_an_event_that_comes_again_leaves_its_row_as_it_is(postgres_shop: Shop, 
     row = put(postgres_shop, postgres_shop.tables.inbox, status, TxKind.COMMIT)
     before = row.read()
     record = ReceivedRecord(topic="orders.commit", partition=0, offset=0, key=None, value=b"{}")
-    arrival = Arrival(envelope=row.envelope, record=record)
+    arrival = IncomingEvent(envelope=row.envelope, record=record)
     assert inbox(row).receive(GROUP, [arrival], []).duplicates == 1
     rollback = row.envelope.evolve(
         id=new_event_id(),

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, InboxStatus, OutboxStatus, Settings, ShieldTx, new_event_id
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Arrival, Parked, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.status import Count, Precision, ServiceStatus, SqlStatus
@@ -52,7 +53,9 @@ def write(app: ShieldTx, count: int, event_type: str = "orders.placed", **option
 
 
 def receive(app: ShieldTx, count: int, *, group: str) -> None:
-    arrivals = [Arrival(envelope=a_rollback(f"k{n}"), record=a_record(n)) for n in range(count)]
+    arrivals = [
+        IncomingEvent(envelope=a_rollback(f"k{n}"), record=a_record(n)) for n in range(count)
+    ]
     SqlInboxStore(app.engine, app.tables).receive(group, arrivals, [])
 
 

@@ -19,7 +19,7 @@ from shieldtx.cli.program import program
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.relay.relay import Relay
-from shieldtx.tracing.model import Hop, Life
+from shieldtx.tracing.model import EventTimeline, Hop
 from shieldtx.tracing.timeline import first_cause, trace
 from tests.support.service import SHARDS, Service, effect, make_topics
 
@@ -58,7 +58,7 @@ class Shop:
 
     def start(self) -> None:
         for name, service in self.services.items():
-            self.workers += [service.relay(), service.app.consumer_worker(self.groups[name])]
+            self.workers += [service.relay(), service.app.build_consumer(self.groups[name])]
 
     def close(self) -> None:
         for worker in self.workers:
@@ -83,7 +83,7 @@ class Shop:
         for service in self.services.values():
             service.app.tracer.flush()
 
-    def trace(self, event_id: uuid.UUID, *names: str) -> Life:
+    def trace(self, event_id: uuid.UUID, *names: str) -> EventTimeline:
         readers = {n: self.services[n].app.trace_store() for n in names or self.services}
         life = trace(event_id, readers)
         assert life is not None

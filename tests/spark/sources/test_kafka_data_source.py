@@ -10,7 +10,7 @@ import pytest
 
 from shieldtx.brokers.cloudevents import encode
 from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader
-from shieldtx.brokers.kafka.topic_offsets import Extent, KafkaExtents
+from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader, TopicOffsets
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedKafka
@@ -31,8 +31,8 @@ def fragile() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-def extent_of(topic: Topic, **asked) -> Extent:
-    with KafkaExtents(topic.connection) as extents:
+def extent_of(topic: Topic, **asked) -> TopicOffsets:
+    with TopicOffsetReader(topic.connection) as extents:
         return extents.of(topic.name, **asked)
 
 
@@ -111,7 +111,7 @@ def test_a_topic_with_an_open_transaction_is_told_apart_from_an_empty_one(topic)
         producer.send(topic.name, b"x", partition=0)
         producer.flush()
         with (
-            KafkaExtents(topic.connection, timeout=1) as extents,
+            TopicOffsetReader(topic.connection, timeout=1) as extents,
             pytest.raises(BrokerError, match=r"partition 0 .* open transaction .* offset 0"),
         ):
             extents.of(topic.name)

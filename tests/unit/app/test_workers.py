@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from shieldtx import ShieldTx
-from shieldtx.app.workers import consumer_worker, relay_worker
+from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.write_side_shop import Shop
 
@@ -33,13 +33,13 @@ def test_the_watchdog_of_a_consumer_allows_for_its_longest_lease(
 ) -> None:
     group = app.consumer("stock")
     group.handles("order.placed", lease=lease)(lambda session, event: None)
-    worker = consumer_worker(app, "stock")
+    worker = consumer_process(app, "stock")
     assert worker._health._watchdog == allowed
     worker._close()
 
 
 def test_a_relay_ends_when_it_can_neither_renew_nor_poll(app: ShieldTx) -> None:
-    worker = relay_worker(app)
+    worker = relay_process(app)
     vital = {tick.name for tick in worker._ticks.values() if tick.vital}
     assert vital == {"renew", "poll"}
     assert worker._health._failure_limit == app.settings.failure_limit == timedelta(minutes=10)

@@ -16,7 +16,7 @@ from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused, UndecodableRecord
-from shieldtx.ports import ReceivedRecord, Record
+from shieldtx.ports.broker import ReceivedRecord, Record
 
 PREFIX = "shop."
 

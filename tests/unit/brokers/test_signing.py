@@ -18,7 +18,7 @@ from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import UndecodableRecord
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 
 PREFIX = "shop."
 SECRET = "a secret of thirty-two bytes, at least"

@@ -19,7 +19,7 @@ from shieldtx.cli.program import _common_first
 from shieldtx.domain.reasons import WITH_TRACEBACK
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerUnavailable, SchemaMismatch
-from shieldtx.reconcile.findings import Bounds, Count, Findings, Outcome, OutputFolder, Pair
+from shieldtx.reconcile.findings import Bounds, Count, Findings, OutputFolder, Pair, RunOutcome
 from shieldtx.reconcile.rules import Verdict
 from shieldtx.reconcile.spark_launcher import ReconcileResult
 from shieldtx.reconcile.window import Window
@@ -186,7 +186,7 @@ def test_people_read_what_a_reconciliation_has_found(
         first_rows=(),
     )
     result = ReconcileResult(
-        outcome=Outcome.MISMATCHES,
+        outcome=RunOutcome.MISMATCHES,
         findings=findings,
         problem="",
         folder=OutputFolder(path=tmp_path),

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx.consumer.backpressure import LOOK_EVERY, LOW, SHARE, PendingEvents, held_after
-from shieldtx.ports import Place, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 
 LIMIT = 10
-A: Place = ("orders.commit", 0)
-B: Place = ("orders.commit", 1)
+A: TopicPartition = ("orders.commit", 0)
+B: TopicPartition = ("orders.commit", 1)
 PLACES = st.sampled_from([A, B])
 COUNTS = st.dictionaries(PLACES, st.integers(min_value=1, max_value=3 * LIMIT))
 
@@ -23,25 +23,25 @@ class Inbox:
     """What is open, and a clock, both set by hand."""
 
     def __init__(self) -> None:
-        self.open: Counter[Place] = Counter()
+        self.open: Counter[TopicPartition] = Counter()
         self.looks = 0
         self.now = 1000.0
         self.took = 0.0
         self.pending = PendingEvents(limit=LIMIT, count=self.count, clock=lambda: self.now)
 
-    def count(self) -> Counter[Place]:
+    def count(self) -> Counter[TopicPartition]:
         self.looks += 1
         self.now += self.took
         return +self.open
 
-    def receive(self, place: Place, count: int, *, finished: int = 0) -> None:
+    def receive(self, place: TopicPartition, count: int, *, finished: int = 0) -> None:
         self.open[place] += count - finished
         self.pending.received(
             ReceivedRecord(topic=place[0], partition=place[1], offset=n, key=None, value=None)
             for n in range(count)
         )
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[TopicPartition]:
         self.pending.look()
         return self.pending.held
 
@@ -55,7 +55,7 @@ def inbox() -> Inbox:
 
 @given(st.frozensets(PLACES), COUNTS)
 def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
-    held: frozenset[Place], pending: dict[Place, int]
+    held: frozenset[TopicPartition], pending: dict[TopicPartition, int]
 ) -> None:
     following = held_after(held, pending, limit=LIMIT)
     for place in (A, B):
@@ -70,7 +70,7 @@ def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
 
 @given(st.lists(st.tuples(PLACES, st.integers(1, 4), st.integers(0, 4), st.floats(0, 0.4))))
 def test_no_partition_ever_has_more_than_the_limit_and_one_batch(
-    batches: list[tuple[Place, int, int, float]],
+    batches: list[tuple[TopicPartition, int, int, float]],
 ) -> None:
     inbox = Inbox()
     for place, count, finished, seconds in batches:

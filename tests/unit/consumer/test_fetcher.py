@@ -14,10 +14,10 @@ import pytest
 from shieldtx.brokers import cloudevents
 from shieldtx.consumer.fetcher import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import Place, ReceivedRecord, Record, Subscriber
+from shieldtx.ports.broker import ReceivedRecord, Record, Subscriber, TopicPartition
 from shieldtx.testing.memory_broker import MemoryBroker
 
 TOPIC = "orders.placed.commit"
@@ -32,7 +32,7 @@ def broker() -> MemoryBroker:
 
 @pytest.fixture
 def group() -> ConsumerGroup:
-    group = ConsumerGroup("stock", Catalog())
+    group = ConsumerGroup("stock", EventTypeRegistry())
     group.handles("orders.placed")(lambda session, event: None)
     return group
 
@@ -61,7 +61,7 @@ class Watched:
         with self._alone():
             self._subscriber.rewind(records)
 
-    def hold(self, places: frozenset[Place]) -> None:
+    def hold(self, places: frozenset[TopicPartition]) -> None:
         with self._alone():
             self._subscriber.hold(places)
 

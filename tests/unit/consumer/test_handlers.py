@@ -9,7 +9,7 @@ import pytest
 
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.errors import ConfigurationError, HandlerConflict
 
 
@@ -19,13 +19,13 @@ class Placed:
 
 
 @pytest.fixture
-def catalog() -> Catalog:
-    return Catalog()
+def event_types() -> EventTypeRegistry:
+    return EventTypeRegistry()
 
 
 @pytest.fixture
-def group(catalog: Catalog) -> ConsumerGroup:
-    return ConsumerGroup("stock", catalog)
+def group(event_types: EventTypeRegistry) -> ConsumerGroup:
+    return ConsumerGroup("stock", event_types)
 
 
 def handler(session, event) -> str:
@@ -107,12 +107,12 @@ def test_what_is_told_is_kept(group):
 
 @pytest.mark.parametrize("order", ["type first", "handler first"])
 @pytest.mark.parametrize("way", ["handles", "compensates"])
-def test_topic_and_payload_are_those_of_the_declared_type(catalog, group, order, way):
+def test_topic_and_payload_are_those_of_the_declared_type(event_types, group, order, way):
     if order == "type first":
-        catalog.declare("orders.placed", payload=Placed, topic="orders")
+        event_types.declare("orders.placed", payload=Placed, topic="orders")
     getattr(group, way)("orders.placed")(handler)
     if order == "handler first":
-        catalog.declare("orders.placed", payload=Placed, topic="orders")
+        event_types.declare("orders.placed", payload=Placed, topic="orders")
     kind = TxKind.COMMIT if way == "handles" else TxKind.ROLLBACK
     found = group.handler_of("orders.placed", kind)
     assert (found.topic, found.payload.validate_json('{"id": 7}')) == ("orders", Placed(7))
@@ -120,8 +120,8 @@ def test_topic_and_payload_are_those_of_the_declared_type(catalog, group, order,
     assert [h.topic for h in group.handlers()] == ["orders"]
 
 
-def test_a_handler_may_want_another_payload_than_the_declared_one(catalog, group):
-    catalog.declare("orders.placed", payload=Placed, topic="orders")
+def test_a_handler_may_want_another_payload_than_the_declared_one(event_types, group):
+    event_types.declare("orders.placed", payload=Placed, topic="orders")
     group.handles("orders.placed", payload=dict[str, int])(handler)
     found = group.handler_of("orders.placed", TxKind.COMMIT)
     assert (found.topic, found.payload.validate_json('{"id": 7}')) == ("orders", {"id": 7})
@@ -167,9 +167,9 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(group, way, declarati
         getattr(group, way)(**{"event_type": "orders.placed", **declaration})
 
 
-def test_a_group_has_a_name_that_can_name_a_group_of_kafka(catalog):
+def test_a_group_has_a_name_that_can_name_a_group_of_kafka(event_types):
     with pytest.raises(ConfigurationError, match="consumer group 'a b' cannot be used"):
-        ConsumerGroup("a b", catalog)
+        ConsumerGroup("a b", event_types)
 
 
 def test_a_compensation_listens_to_every_source_unless_some_are_named(group):

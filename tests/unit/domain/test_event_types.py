@@ -11,46 +11,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import Event, EventRefused, RetryPolicy, TxKind, new_event_id
-from shieldtx.domain.event_types import NAME, Catalog, Limits, checked_name
+from shieldtx.domain.event_types import NAME, EventLimits, EventTypeRegistry, checked_name
 from shieldtx.errors import ConfigurationError, TooLarge, UnknownEventType
 
 
 @pytest.fixture
-def catalog() -> Catalog:
-    made = Catalog()
+def event_types() -> EventTypeRegistry:
+    made = EventTypeRegistry()
     made.declare("orders.placed")
     return made
 
 
-def refusal(catalog: Catalog, **fields: Any) -> EventRefused:
+def refusal(event_types: EventTypeRegistry, **fields: Any) -> EventRefused:
     with pytest.raises(EventRefused) as caught:
-        catalog.encode(Event(type="orders.placed", **fields))
+        event_types.encode(Event(type="orders.placed", **fields))
     return caught.value
 
 
-def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(catalog: Catalog):
-    plain = catalog.get("orders.placed")
+def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(
+    event_types: EventTypeRegistry,
+):
+    plain = event_types.get("orders.placed")
     assert (plain.topic, plain.retry.max_attempts) == ("orders.placed", 10)
-    told = catalog.declare("orders.paid", topic="orders", retry=RetryPolicy(max_attempts=3))
+    told = event_types.declare("orders.paid", topic="orders", retry=RetryPolicy(max_attempts=3))
     assert (told.topic, told.retry.max_attempts) == ("orders", 3)
-    assert [t.name for t in catalog] == ["orders.placed", "orders.paid"]
+    assert [t.name for t in event_types] == ["orders.placed", "orders.paid"]
 
 
-def test_a_type_is_declared_once(catalog: Catalog):
+def test_a_type_is_declared_once(event_types: EventTypeRegistry):
     with pytest.raises(ConfigurationError, match=r"'orders.placed' is declared twice"):
-        catalog.declare("orders.placed")
+        event_types.declare("orders.placed")
 
 
-def test_an_unknown_type_is_refused_with_the_known_ones(catalog: Catalog):
-    assert catalog.find("orders.plcaed") is None
+def test_an_unknown_type_is_refused_with_the_known_ones(event_types: EventTypeRegistry):
+    assert event_types.find("orders.plcaed") is None
     with pytest.raises(UnknownEventType, match=r"'orders.plcaed'.*declared: orders.placed"):
-        catalog.encode(Event(type="orders.plcaed"))
+        event_types.encode(Event(type="orders.plcaed"))
 
 
 @pytest.mark.parametrize("payload", [type("Entity", (), {}), 3])
 def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any):
     with pytest.raises(ConfigurationError, match=r"payload .* of event type 'orders.placed'"):
-        Catalog().declare("orders.placed", payload=payload)
+        EventTypeRegistry().declare("orders.placed", payload=payload)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,9 @@ def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any)
 )
 def test_a_name_that_kafka_would_refuse_is_refused_at_its_declaration(name: str):
     with pytest.raises(ConfigurationError, match=r"event type .* cannot be used"):
-        Catalog().declare(name)
+        EventTypeRegistry().declare(name)
     with pytest.raises(ConfigurationError, match=r"topic .* cannot be used"):
-        Catalog().declare("orders.placed", topic=name)
+        EventTypeRegistry().declare("orders.placed", topic=name)
 
 
 @given(st.from_regex(NAME, fullmatch=True))
@@ -80,14 +82,14 @@ def test_a_name_of_kafkas_characters_is_accepted_as_it_is(name: str):
         ("š" * 257, "514 bytes, the limit is 512"),
     ],
 )
-def test_a_key_that_is_no_fitting_text_is_refused_by_name(catalog, field, text, problem):
-    error = refusal(catalog, **{field: text})
+def test_a_key_that_is_no_fitting_text_is_refused_by_name(event_types, field, text, problem):
+    error = refusal(event_types, **{field: text})
     assert error.field == field
     assert problem in error.problem
 
 
-def test_a_key_at_its_limit_is_accepted(catalog: Catalog):
-    catalog.encode(Event(type="orders.placed", key="š" * 256, biz_key="k" * 512))
+def test_a_key_at_its_limit_is_accepted(event_types: EventTypeRegistry):
+    event_types.encode(Event(type="orders.placed", key="š" * 256, biz_key="k" * 512))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,8 @@ def test_a_key_at_its_limit_is_accepted(catalog: Catalog):
         ({f"h{n}": "x" * 1000 for n in range(17)}, "headers"),
     ],
 )
-def test_headers_that_cannot_travel_are_refused_by_name(catalog, headers, field):
-    assert refusal(catalog, headers=headers).field == field
+def test_headers_that_cannot_travel_are_refused_by_name(event_types, headers, field):
+    assert refusal(event_types, headers=headers).field == field
 
 
 @pytest.mark.parametrize(
@@ -125,25 +127,25 @@ def test_headers_that_cannot_travel_are_refused_by_name(catalog, headers, field)
         ({"kind": TxKind.ROLLBACK}, "causation_id"),
     ],
 )
-def test_a_field_of_the_wrong_kind_is_refused_by_name(catalog, fields, field):
-    assert refusal(catalog, **fields).field == field
+def test_a_field_of_the_wrong_kind_is_refused_by_name(event_types, fields, field):
+    assert refusal(event_types, **fields).field == field
 
 
 def test_a_payload_above_its_limit_is_refused_with_both_sizes():
-    catalog = Catalog(Limits(payload=10))
-    catalog.declare("orders.placed")
-    assert catalog.encode(Event(type="orders.placed", payload="12345678")) == '"12345678"'
+    event_types = EventTypeRegistry(EventLimits(payload=10))
+    event_types.declare("orders.placed")
+    assert event_types.encode(Event(type="orders.placed", payload="12345678")) == '"12345678"'
     with pytest.raises(TooLarge) as caught:
-        catalog.encode(Event(type="orders.placed", payload="1234567š"))
+        event_types.encode(Event(type="orders.placed", payload="1234567š"))
     assert caught.value.field == "payload"
     assert caught.value.problem == "11 bytes as JSON, the limit is 10"
 
 
 def test_the_default_limits_fit_a_record_of_kafkas_default_size():
-    limits = Limits()
+    limits = EventLimits()
     assert limits.payload + limits.key + limits.biz_key + limits.headers < 1_048_588
 
 
-def test_a_declared_retry_policy_is_kept(catalog: Catalog):
+def test_a_declared_retry_policy_is_kept(event_types: EventTypeRegistry):
     policy = RetryPolicy(first=timedelta(seconds=3))
-    assert catalog.declare("orders.paid", retry=policy).retry is policy
+    assert event_types.declare("orders.paid", retry=policy).retry is policy

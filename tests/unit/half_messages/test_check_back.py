@@ -14,8 +14,8 @@ import pytest
 
 from shieldtx import LocalOutcome, new_event_id
 from shieldtx.domain.events import Envelope
-from shieldtx.half_messages.check_back import CheckBack, CheckPass, Parking
-from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck
+from shieldtx.half_messages.check_back import CheckBack, CheckBackResult, Expiry
+from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, DueCheck
 from tests.conftest import Eventually
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
@@ -39,7 +39,7 @@ class FakeStore:
 
     due: list[DueCheck]
     gone: set[Any] = field(default_factory=set)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[CheckResult] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     """How many answers came at a time."""
     back: list[DueCheck] = field(default_factory=list)
@@ -52,7 +52,7 @@ class FakeStore:
         claimed, self.due = self.due[:limit], self.due[limit:]
         return CheckClaim(token=self.token, checks=claimed, more=len(claimed) == limit)
 
-    def answer(self, token: UUID, answers: Sequence[Answer]) -> set[UUID]:
+    def answer(self, token: UUID, answers: Sequence[CheckResult]) -> set[UUID]:
         assert token == self.token
         if self.is_away:
             raise ConnectionError
@@ -83,7 +83,7 @@ def test_a_pass_counts_what_it_heard():
     told = iter([COMMIT, ROLLBACK, UNKNOWN, COMMIT])
     hints: list[int] = []
     back = check_back(store, lambda _: next(told), after_commit=lambda: hints.append(1))
-    assert back.run_once() == CheckPass(checked=4, committed=2, rolled_back=1, unknown=1)
+    assert back.run_once() == CheckBackResult(checked=4, committed=2, rolled_back=1, unknown=1)
     assert [outcome for _, outcome, _ in store.answers] == [COMMIT, ROLLBACK, UNKNOWN, COMMIT]
     assert hints == [1]
 
@@ -182,7 +182,7 @@ def test_nobody_is_asked_while_all_threads_hang(eventually: Eventually):
         assert back.run_once().unknown == 2
         assert len(store.back) == 1
         store.due = store_of(1).due
-        assert back.run_once() == CheckPass()
+        assert back.run_once() == CheckBackResult()
     eventually(lambda: back.run_once().committed == 1, "they have come back")
 
 
@@ -213,12 +213,12 @@ def test_an_error_says_no_more_than_nothing():
 @pytest.mark.parametrize(
     ("plan", "seconds"),
     [
-        (CheckPlan(most=3), [30, 30, 30]),
-        (CheckPlan(most=4, growth=2.0, longest=100 * SECOND), [30, 60, 100, 100]),
-        (CheckPlan(most=2, interval=60 * SECOND, longest=SECOND), [60, 60]),
+        (CheckSchedule(most=3), [30, 30, 30]),
+        (CheckSchedule(most=4, growth=2.0, longest=100 * SECOND), [30, 60, 100, 100]),
+        (CheckSchedule(most=2, interval=60 * SECOND, longest=SECOND), [60, 60]),
     ],
 )
-def test_the_pauses_between_checks_follow_the_plan(plan: CheckPlan, seconds: list[int]):
+def test_the_pauses_between_checks_follow_the_plan(plan: CheckSchedule, seconds: list[int]):
     assert [pause.total_seconds() for pause in plan.pauses()] == seconds
 
 
@@ -226,7 +226,7 @@ def test_parking_raises_the_alarm_for_each(own_log):
     store = store_of(0)
     store.old = [envelope() for _ in range(3)]
     ids = [str(each.id) for each in store.old]
-    parking = Parking(store=store, batch_size=2)  # type: ignore[arg-type]
+    parking = Expiry(store=store, batch_size=2)  # type: ignore[arg-type]
     assert [(p.parked, p.more) for p in (parking.run_once(), parking.run_once())] == [
         (2, True),
         (1, False),

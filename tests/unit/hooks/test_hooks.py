@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.errors import ConfigurationError
-from shieldtx.hooks.attempt_timer import Watch
-from shieldtx.hooks.hooks import LOGGED_EVERY, ConsumeContext, Hooks, SendContext
-from shieldtx.ports import Attempt, Claimed, Delivery, Outcome
+from shieldtx.hooks.attempt_timer import AttemptTimer
+from shieldtx.hooks.hooks import LOGGED_EVERY, Hooks
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.relay import ClaimedEvent
 
-ACKNOWLEDGED = Delivery(outcome=Outcome.ACKNOWLEDGED, partition=3, offset=17)
+ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED, partition=3, offset=17)
 
 
 def envelope(key: str = "k") -> Envelope:
@@ -30,8 +33,8 @@ def envelope(key: str = "k") -> Envelope:
     )
 
 
-def claimed(*keys: str) -> list[Claimed]:
-    return [Claimed(envelope=envelope(key), attempts=1, unconfirmed=False) for key in keys]
+def claimed(*keys: str) -> list[ClaimedEvent]:
+    return [ClaimedEvent(envelope=envelope(key), attempts=1, unconfirmed=False) for key in keys]
 
 
 def attempt(key: str = "k") -> Attempt:
@@ -56,7 +59,7 @@ def test_registering_returns_the_hook_so_that_it_can_decorate() -> None:
     def report(context: ConsumeContext) -> None: ...
 
     assert (count.__name__, report.__name__) == ("count", "report")
-    assert hooks.watch_sending
+    assert hooks.has_send_hooks
     assert hooks.watch_consuming
 
 
@@ -70,10 +73,10 @@ def test_what_nobody_could_call_is_refused_at_once() -> None:
 
 def test_nobody_watches_where_nothing_is_registered() -> None:
     hooks = Hooks()
-    assert not hooks.watch_sending
+    assert not hooks.has_send_hooks
     assert not hooks.watch_consuming
     hooks.before_consume(print)
-    assert not hooks.watch_sending
+    assert not hooks.has_send_hooks
     assert hooks.watch_consuming
 
 
@@ -89,7 +92,7 @@ def test_after_and_error_are_told_apart_by_the_outcome() -> None:
     hooks, calls = Hooks(), []
     hooks.after_send(lambda c: calls.append(("after", c.key, c.offset)))
     hooks.on_send_error(lambda c: calls.append(("error", c.key, c.error)))
-    refused = Delivery(outcome=Outcome.REFUSED, reason="no such topic")
+    refused = Delivery(outcome=DeliveryOutcome.REFUSED, reason="no such topic")
     hooks.sent(claimed("a", "b"), [refused, ACKNOWLEDGED], waited=0.5, took=0.25)
     assert calls == [("error", "a", "no such topic"), ("after", "b", 17)]
 
@@ -143,7 +146,7 @@ def test_a_watch_takes_the_time_of_each_attempt() -> None:
     hooks = Hooks()
     hooks.after_consume(lambda c: took.append(c.took))
     hooks.on_consume_error(lambda c: took.append((c.took, c.error, c.exception)))
-    watch = Watch(hooks, clock=clock)
+    watch = AttemptTimer(hooks, clock=clock)
     first, second, third = attempt("a"), attempt("b"), attempt("c")
     watch.begin([first])
     clock.now += 2
@@ -158,7 +161,7 @@ def test_an_attempt_that_begins_again_is_timed_from_there() -> None:
     clock, took = Clock(), []
     hooks = Hooks()
     hooks.after_consume(lambda c: took.append(c.took))
-    watch = Watch(hooks, clock=clock)
+    watch = AttemptTimer(hooks, clock=clock)
     again = attempt()
     watch.begin([again])
     clock.now += 5

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from shieldtx.domain.event_types import Catalog, OnBacklog
+from shieldtx.domain.event_types import EventTypeRegistry, OnBacklog
 from shieldtx.errors import BacklogExceeded, ConfigurationError
-from shieldtx.outbox.backlog_limit import LOG_EVERY, LOOK_EVERY, SHARE, BacklogGate
+from shieldtx.outbox.backlog_limit import LOG_EVERY, LOOK_EVERY, SHARE, BacklogLimiter
 
 CONNECTION = cast("Connection", object())
 LIMIT = 5
@@ -24,8 +24,8 @@ class Outbox:
         self.looks: list[str] = []
         self.now = 1000.0
         self.took = 0.0
-        self.catalog = Catalog()
-        self.gate = BacklogGate(self, clock=lambda: self.now)
+        self.event_types = EventTypeRegistry()
+        self.gate = BacklogLimiter(self, clock=lambda: self.now)
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:  # noqa: ARG002  as the port
         self.looks.append(topic)
@@ -33,13 +33,13 @@ class Outbox:
         return min(self.waiting, upto)
 
     def admit(self, name: str = "orders", connection: Connection | None = CONNECTION) -> None:
-        self.gate.admit(self.catalog.get(name), connection)
+        self.gate.admit(self.event_types.get(name), connection)
 
 
 @pytest.fixture
 def outbox() -> Outbox:
     outbox = Outbox()
-    outbox.catalog.declare("orders", backlog_limit=LIMIT)
+    outbox.event_types.declare("orders", backlog_limit=LIMIT)
     return outbox
 
 
@@ -92,7 +92,7 @@ def test_a_caller_without_a_connection_goes_by_the_last_look_or_orders_one(outbo
 
 
 def test_types_of_one_topic_may_have_limits_of_their_own(outbox: Outbox) -> None:
-    outbox.catalog.declare("orders.urgent", topic="orders", backlog_limit=2 * LIMIT)
+    outbox.event_types.declare("orders.urgent", topic="orders", backlog_limit=2 * LIMIT)
     outbox.waiting = LIMIT
     outbox.admit("orders.urgent")
     with pytest.raises(BacklogExceeded):
@@ -102,7 +102,7 @@ def test_types_of_one_topic_may_have_limits_of_their_own(outbox: Outbox) -> None
 def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
     outbox: Outbox, own_log: pytest.LogCaptureFixture
 ) -> None:
-    outbox.catalog.declare("paid", backlog_limit=LIMIT, on_backlog="warn")
+    outbox.event_types.declare("paid", backlog_limit=LIMIT, on_backlog="warn")
     outbox.waiting = LIMIT
     for _ in range(3):
         outbox.admit("paid")
@@ -115,19 +115,19 @@ def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
 
 def test_a_type_that_ignores_backlogs_is_never_counted(outbox: Outbox) -> None:
     outbox.waiting = LIMIT
-    outbox.catalog.declare("audit", backlog_limit=LIMIT, on_backlog=OnBacklog.IGNORE)
+    outbox.event_types.declare("audit", backlog_limit=LIMIT, on_backlog=OnBacklog.IGNORE)
     outbox.admit("audit")
     assert not outbox.looks
 
 
 def test_the_settings_limit_is_that_of_types_without_one_of_their_own() -> None:
-    catalog = Catalog(backlog_limit=7, on_backlog=OnBacklog.WARN)
-    assert not catalog.limits_backlogs
-    inherited = catalog.declare("a")
-    own = catalog.declare("b", backlog_limit=9, on_backlog="refuse")
+    event_types = EventTypeRegistry(backlog_limit=7, on_backlog=OnBacklog.WARN)
+    assert not event_types.limits_backlogs
+    inherited = event_types.declare("a")
+    own = event_types.declare("b", backlog_limit=9, on_backlog="refuse")
     assert (inherited.backlog_limit, inherited.on_backlog) == (7, OnBacklog.WARN)
     assert (own.backlog_limit, own.on_backlog) == (9, OnBacklog.REFUSE)
-    assert catalog.limits_backlogs
+    assert event_types.limits_backlogs
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_a_limit_that_cannot_work_is_refused_where_it_is_declared(
     options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Catalog().declare("a", **options)
+        EventTypeRegistry().declare("a", **options)

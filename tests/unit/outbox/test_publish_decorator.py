@@ -93,7 +93,7 @@ def test_topic_operation_headers_and_delay_are_the_declarations(shop, shield):
     assert (row["topic"], row["operation"], row["payload"]) == ("orders", "DELETE", "null")
     assert row["headers"] == '{"tenant": "north"}'
     assert row["due_at"] - row["created_at"] > timedelta(minutes=59)
-    assert shield.catalog.get("order.placed").retry.max_attempts == 3
+    assert shield.event_types.get("order.placed").retry.max_attempts == 3
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from shieldtx.reconcile.findings import Outcome, from_json, to_json
+from shieldtx.reconcile.findings import RunOutcome, from_json, to_json
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.sample_findings import BACK, NOON, PAIR, findings, nights
@@ -15,15 +15,15 @@ from tests.support.sample_findings import BACK, NOON, PAIR, findings, nights
 @pytest.mark.parametrize(
     ("counts", "outcome"),
     [
-        ([], Outcome.CLEAN),
-        ([(PAIR, Verdict.MATCHED, 9)], Outcome.CLEAN),
-        ([(PAIR, Verdict.MATCHED, 9), (PAIR, Verdict.IN_FLIGHT, 2)], Outcome.CLEAN),
-        ([(PAIR, Verdict.DUPLICATE_RECORDS, 1)], Outcome.CLEAN),
-        ([(PAIR, Verdict.PARKED, 1)], Outcome.MISMATCHES),
-        ([(PAIR, Verdict.IN_FLIGHT, 2)], Outcome.NOT_JUDGED),
-        ([(PAIR, Verdict.IN_FLIGHT, 2), (PAIR, Verdict.TOO_OLD, 2)], Outcome.NOT_JUDGED),
-        ([(PAIR, Verdict.IN_FLIGHT, 2), (PAIR, Verdict.STUCK, 1)], Outcome.MISMATCHES),
-        ([(PAIR, Verdict.MATCHED, 9), (BACK, Verdict.UNKNOWN_UPSTREAM, 1)], Outcome.MISMATCHES),
+        ([], RunOutcome.CLEAN),
+        ([(PAIR, Verdict.MATCHED, 9)], RunOutcome.CLEAN),
+        ([(PAIR, Verdict.MATCHED, 9), (PAIR, Verdict.IN_FLIGHT, 2)], RunOutcome.CLEAN),
+        ([(PAIR, Verdict.DUPLICATE_RECORDS, 1)], RunOutcome.CLEAN),
+        ([(PAIR, Verdict.PARKED, 1)], RunOutcome.MISMATCHES),
+        ([(PAIR, Verdict.IN_FLIGHT, 2)], RunOutcome.NOT_JUDGED),
+        ([(PAIR, Verdict.IN_FLIGHT, 2), (PAIR, Verdict.TOO_OLD, 2)], RunOutcome.NOT_JUDGED),
+        ([(PAIR, Verdict.IN_FLIGHT, 2), (PAIR, Verdict.STUCK, 1)], RunOutcome.MISMATCHES),
+        ([(PAIR, Verdict.MATCHED, 9), (BACK, Verdict.UNKNOWN_UPSTREAM, 1)], RunOutcome.MISMATCHES),
     ],
 )
 def test_the_outcome_follows_from_the_verdicts(counts, outcome):
@@ -31,19 +31,21 @@ def test_the_outcome_follows_from_the_verdicts(counts, outcome):
 
 
 def test_what_could_not_be_judged_is_never_clean():
-    assert findings((PAIR, Verdict.MATCHED, 9), obstacle="blind").outcome is Outcome.NOT_JUDGED
-    assert findings((PAIR, Verdict.STUCK, 9), obstacle="blind").outcome is Outcome.MISMATCHES
+    assert findings((PAIR, Verdict.MATCHED, 9), obstacle="blind").outcome is RunOutcome.NOT_JUDGED
+    assert findings((PAIR, Verdict.STUCK, 9), obstacle="blind").outcome is RunOutcome.MISMATCHES
     obstacles = ("no such topic",)
-    assert findings((PAIR, Verdict.MATCHED, 9), obstacles=obstacles).outcome is Outcome.NOT_JUDGED
-    assert findings(obstacles=obstacles).outcome is Outcome.NOT_JUDGED
+    assert (
+        findings((PAIR, Verdict.MATCHED, 9), obstacles=obstacles).outcome is RunOutcome.NOT_JUDGED
+    )
+    assert findings(obstacles=obstacles).outcome is RunOutcome.NOT_JUDGED
 
 
 def test_what_was_left_out_for_a_reason_hinders_nobody():
-    assert findings((PAIR, Verdict.MATCHED, 9), left_out=("of crm",)).outcome is Outcome.CLEAN
+    assert findings((PAIR, Verdict.MATCHED, 9), left_out=("of crm",)).outcome is RunOutcome.CLEAN
 
 
 def test_the_exit_statuses_are_those_that_are_promised():
-    assert [outcome.value for outcome in Outcome] == [0, 1, 2, 3]
+    assert [outcome.value for outcome in RunOutcome] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("found", nights().values(), ids=nights())

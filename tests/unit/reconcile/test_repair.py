@@ -10,7 +10,7 @@ import pytest
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.repair import Note, Receipted, RepairAction, Repaired, RowSeen
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.listed_rows import ListedRow
@@ -81,7 +81,7 @@ def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it():
         settled_at=NOW,
         attempts=1,
     )
-    awaited = Receipted(event_id=listed.event_id, source="orders", group="stock")
+    awaited = RepairedEvent(event_id=listed.event_id, source="orders", group="stock")
     assert step.unless == ("stock", awaited)
 
 
@@ -177,11 +177,11 @@ def test_what_others_may_have_purged_is_not_sent_once_more(listed: ListedRow):
 class Databases:
     """Both services' databases, which remember what they were asked to do."""
 
-    def __init__(self, *, arrived: set[Receipted] = frozenset()) -> None:
+    def __init__(self, *, arrived: set[RepairedEvent] = frozenset()) -> None:
         self.arrived = arrived
         self.batches: list[tuple[RepairAction, int, Note]] = []
 
-    def received(self, events: Sequence[Receipted]) -> set[Receipted]:
+    def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         return self.arrived.intersection(events)
 
     def repair(
@@ -221,7 +221,7 @@ def test_rows_go_in_batches_of_one_kind_and_the_rest_at_the_end():
 
 def test_what_has_arrived_since_the_run_is_not_published_again():
     late, missing = row(V.MISSING_DOWNSTREAM), row(V.MISSING_DOWNSTREAM)
-    arrived = Receipted(event_id=late.event_id, source="orders", group="stock")
+    arrived = RepairedEvent(event_id=late.event_id, source="orders", group="stock")
     databases = Databases(arrived={arrived})
 
     report = repair(databases).run([late, missing])

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.ports import Pressure
+from shieldtx.ports.broker import Backpressure
 from shieldtx.relay.throttle import LOG_EVERY, STEPS, Pace, next_size
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)
-THROTTLED = Pressure(pause=2.0)
-FULL = Pressure(full=True)
-CALM = Pressure()
+THROTTLED = Backpressure(pause=2.0)
+FULL = Backpressure(full=True)
+CALM = Backpressure()
 
 
 class Clock:
@@ -65,7 +65,7 @@ def test_without_pressure_full_speed_is_a_bounded_number_of_batches_away(most: i
 
 @given(st.lists(st.sampled_from([CALM, THROTTLED, FULL]), max_size=60), SIZES)
 def test_whatever_comes_full_speed_follows_when_the_pressure_ends(
-    pressures: list[Pressure], most: int
+    pressures: list[Backpressure], most: int
 ) -> None:
     clock = Clock()
     pace = Pace(most, clock=clock)

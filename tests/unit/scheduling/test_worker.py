@@ -19,7 +19,13 @@ import pytest
 from apscheduler.schedulers.base import BaseScheduler
 
 import shieldtx.scheduling.worker
-from shieldtx.scheduling.worker import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED, Tick, Worker
+from shieldtx.scheduling.worker import (
+    EXIT_HUNG,
+    EXIT_NOT_GRACEFUL,
+    EXIT_STOPPED,
+    PeriodicJob,
+    Worker,
+)
 from tests.support import child_process
 
 NEVER = timedelta(hours=1)
@@ -30,12 +36,12 @@ class Bench:
     """A worker under construction, whose ticks may stop it."""
 
     def __init__(self) -> None:
-        self.ticks: list[Tick] = []
+        self.ticks: list[PeriodicJob] = []
         self.closed = 0
         self.worker: Worker | None = None
 
     def tick(self, name: str, run: Callable[[], object], every: timedelta = NEVER) -> None:
-        self.ticks.append(Tick(name=name, run=lambda: run() is True, every=every))
+        self.ticks.append(PeriodicJob(name=name, run=lambda: run() is True, every=every))
 
     def close(self) -> None:
         self.closed += 1
@@ -235,13 +241,13 @@ def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkey
         else:
             bench.stop()
 
-    bench.ticks.append(Tick(name="poll", run=lambda: bool(run()), every=NEVER, linger=NEVER))
+    bench.ticks.append(PeriodicJob(name="poll", run=lambda: bool(run()), every=NEVER, linger=NEVER))
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 2
 
 
 def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
-    bench.ticks.append(Tick(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
+    bench.ticks.append(PeriodicJob(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
     began = time.monotonic()
     threading.Timer(0.2, bench.stop).start()
     assert bench.run() == EXIT_STOPPED
@@ -263,7 +269,7 @@ def test_a_tick_that_knows_its_next_time_runs_then_and_not_before(bench: Bench, 
             bench.stop()
         return False
 
-    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    bench.ticks.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
     for at, following in zip(asked, runs[1:], strict=False):
@@ -281,7 +287,7 @@ def test_a_tick_is_asked_for_its_next_time_only_when_there_is_nothing_more_to_do
         order.append("asked")
         bench.stop()
 
-    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    bench.ticks.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert order == ["pass", "pass", "pass", "asked"]
 
@@ -296,7 +302,7 @@ def test_a_tick_without_a_nearer_time_runs_at_its_next_one(bench: Bench, pause: 
             bench.stop()
         return False
 
-    bench.ticks.append(Tick(name="poll", run=run, every=SOON, until_next=lambda: pause))
+    bench.ticks.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=lambda: pause))
     assert bench.run() == EXIT_STOPPED
 
 
@@ -313,7 +319,7 @@ def test_a_tick_that_is_woken_while_it_is_asked_runs_once_more(bench: Bench):
         bench.worker.wake("poll")
         return NEVER / 2
 
-    bench.ticks.append(Tick(name="poll", run=run, every=NEVER, until_next=until_next))
+    bench.ticks.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 2
 
@@ -330,7 +336,7 @@ def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Ben
     def until_next() -> None:
         raise LookupError("the database is away")
 
-    bench.ticks.append(Tick(name="poll", run=run, every=SOON, until_next=until_next))
+    bench.ticks.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert "bench: poll failed, it runs again later" in caplog.text
 
@@ -427,7 +433,7 @@ hung, stop_timeout, watchdog = sys.argv[1], float(sys.argv[2]), float(sys.argv[3
 worker = Worker(
     name="w",
     ticks=[
-        Tick(
+        PeriodicJob(
             name="poll",
             run=hang if hung == "pass" else lambda: False,
             every=timedelta(hours=1),

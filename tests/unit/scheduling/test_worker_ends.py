@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED, Tick, Worker
+from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED, PeriodicJob, Worker
 from tests.support import child_process
 
 HOUR = timedelta(hours=1)
@@ -37,7 +37,7 @@ class Made:
         self.closed = 0
         self.worker = Worker(
             name="bench",
-            ticks=[Tick(name="poll", run=lambda: run() is True, every=SOON, vital=vital)],
+            ticks=[PeriodicJob(name="poll", run=lambda: run() is True, every=SOON, vital=vital)],
             close=self._close,
             stop_timeout=timedelta(seconds=20),
             watchdog=HOUR,
@@ -122,7 +122,7 @@ def run():
 
 worker = Worker(
     name="bench",
-    ticks=[Tick(name="poll", run=run, every=timedelta(milliseconds=10))],
+    ticks=[PeriodicJob(name="poll", run=run, every=timedelta(milliseconds=10))],
     close=lambda: print("closed"),
     stop_timeout=timedelta(seconds=10),
     watchdog=timedelta(hours=1),

@@ -12,7 +12,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.errors import ShieldTxError
-from shieldtx.ports import Arrival, Parked, Receipt, ReceivedInPart, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked, Receipt, ReceivedInPart
 from shieldtx.store.halving import receive_in_halves
 
 
@@ -20,12 +21,12 @@ class OutOfMemory(psycopg.errors.OutOfMemory):
     """As the server raises it."""
 
 
-def arrival(offset: int) -> Arrival:
+def arrival(offset: int) -> IncomingEvent:
     record = ReceivedRecord("t.commit", 0, offset, b"k", b"{}")
     event = Envelope(
         id=new_event_id(), type="t", source="s", topic="t", payload="{}", time=datetime.now(UTC)
     )
-    return Arrival(envelope=event, record=record)
+    return IncomingEvent(envelope=event, record=record)
 
 
 class Inbox:
@@ -36,7 +37,7 @@ class Inbox:
         self.received: list[int] = []
         self.calls = 0
 
-    def receive(self, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+    def receive(self, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]) -> Receipt:
         self.calls += 1
         records = [a.record for a in arrivals] + [p.record for p in parked]
         if len(records) > self.most or self.poison in [r.offset for r in records]:

@@ -26,8 +26,9 @@ from sqlalchemy.dialects.postgresql import psycopg
 
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import InboxStatus, OutboxStatus
-from shieldtx.ports import BizKey, ReceivedRecord
-from shieldtx.ports.half_messages import CheckPlan
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.delayed_events import BizKey
+from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.store import statements
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.statements import retention
@@ -49,7 +50,7 @@ A_DAY = timedelta(days=1)
 SAMPLES: Mapping[str, Any] = {
     "t": T,
     "o": T.outbox.alias("o"),
-    "plan": CheckPlan(),
+    "plan": CheckSchedule(),
     "record": ReceivedRecord(topic="orders", partition=0, offset=1, key=b"", value=b"", headers=()),
     "keys": [(AN_ID, "stock", "shop")],
     "table": T.outbox,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import Outcome, Record
+from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.testing.memory_broker import MemoryBroker
 
 TOPIC = "orders.commit"
@@ -33,40 +33,40 @@ def values(broker: MemoryBroker, topic: str = TOPIC) -> list[str]:
 
 
 def test_an_unconfirmed_record_that_was_stored_ends_the_call(broker: MemoryBroker) -> None:
-    broker.fail_next(Outcome.ACKNOWLEDGED, Outcome.UNCONFIRMED, stored=True)
+    broker.fail_next(DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.UNCONFIRMED, stored=True)
     ended = outcomes(broker, record("1"), record("2"), record("3"), record("4", key="else"))
     assert ended == ["ACKNOWLEDGED", "UNCONFIRMED", "UNSENT", "UNSENT"]
     assert values(broker) == ["1", "2"]
 
 
 def test_an_unconfirmed_record_need_not_be_stored(broker: MemoryBroker) -> None:
-    broker.fail_next(Outcome.UNCONFIRMED)
+    broker.fail_next(DeliveryOutcome.UNCONFIRMED)
     assert outcomes(broker, record("1"), record("2")) == ["UNCONFIRMED", "UNSENT"]
     assert values(broker) == []
 
 
 def test_an_ordered_rejection_holds_back_only_its_key(broker: MemoryBroker) -> None:
-    broker.fail_next(Outcome.REJECTED)
+    broker.fail_next(DeliveryOutcome.REJECTED)
     ended = outcomes(broker, record("1"), record("2", key="else"), record("3"))
     assert ended == ["REJECTED", "ACKNOWLEDGED", "HELD"]
     assert values(broker) == ["2"]
 
 
 def test_a_rejected_record_without_key_holds_back_nothing(broker: MemoryBroker) -> None:
-    broker.fail_next(Outcome.REJECTED)
+    broker.fail_next(DeliveryOutcome.REJECTED)
     ended = outcomes(broker, record("1", key=None), record("2", key=None))
     assert ended == ["REJECTED", "ACKNOWLEDGED"]
 
 
 def test_an_ordered_refusal_takes_the_rest_of_its_topic_along(broker: MemoryBroker) -> None:
-    broker.fail_next(Outcome.REFUSED)
+    broker.fail_next(DeliveryOutcome.REFUSED)
     ended = outcomes(broker, record("1"), record("2", topic="stock.commit"), record("3", key="b"))
     assert ended == ["REFUSED", "ACKNOWLEDGED", "REFUSED"]
     assert values(broker) == []
 
 
 def test_failures_are_used_up(broker: MemoryBroker) -> None:
-    broker.fail_next(Outcome.UNSENT)
+    broker.fail_next(DeliveryOutcome.UNSENT)
     assert outcomes(broker, record("1")) == ["UNSENT"]
     assert outcomes(broker, record("1")) == ["ACKNOWLEDGED"]
 

@@ -9,11 +9,13 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
+from shieldtx.ports.tracing import TraceEntry
 
 from shieldtx.domain.states import TxKind
-from shieldtx.hooks.hooks import ConsumeContext, Hooks, SendContext
-from shieldtx.ports import Outcome
-from shieldtx.tracing.recorder import COMPLAINT_EVERY, Entry, Tracer
+from shieldtx.hooks.hooks import Hooks
+from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.tracing.recorder import COMPLAINT_EVERY, TraceRecorder
 
 NEVER = timedelta(days=1)
 
@@ -22,13 +24,13 @@ class Kept:
     """Keeps entries in a list, unless it is told to fail or to hang."""
 
     def __init__(self) -> None:
-        self.batches: list[Sequence[Entry]] = []
+        self.batches: list[Sequence[TraceEntry]] = []
         self.error: Exception | None = None
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.at_work = threading.Event()
 
-    def write(self, entries: Sequence[Entry], *, clock: Callable[[], float]) -> None:  # noqa: ARG002
+    def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:  # noqa: ARG002
         self.at_work.set()
         self.may_go_on.wait(10)
         if self.error is not None:
@@ -36,7 +38,7 @@ class Kept:
         self.batches.append(list(entries))
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TraceEntry]:
         return [entry for batch in self.batches for entry in batch]
 
 
@@ -50,7 +52,7 @@ def sent(key: str = "k", **given: object) -> SendContext:
         "key": key,
         "attempt": 1,
         "waited": 0.5,
-        "outcome": Outcome.ACKNOWLEDGED,
+        "outcome": DeliveryOutcome.ACKNOWLEDGED,
         "took": 0.25,
         "partition": 3,
         "offset": 17,
@@ -86,8 +88,8 @@ def kept() -> Kept:
     return Kept()
 
 
-def tracer(kept: Kept, **options: object) -> tuple[Tracer, Hooks]:
-    made, hooks = Tracer(lambda: kept, **options), Hooks()  # type: ignore[arg-type]
+def tracer(kept: Kept, **options: object) -> tuple[TraceRecorder, Hooks]:
+    made, hooks = TraceRecorder(lambda: kept, **options), Hooks()  # type: ignore[arg-type]
     made.attach(hooks)
     return made, hooks
 
@@ -99,7 +101,7 @@ def test_what_ends_becomes_an_entry(kept: Kept) -> None:
     hooks._on_consume_error[0](attempt)
     made.flush()
     assert kept.entries == [
-        Entry(
+        TraceEntry(
             event_id=send.event_id,
             group=None,
             attempt=1,
@@ -110,7 +112,7 @@ def test_what_ends_becomes_an_entry(kept: Kept) -> None:
             partition=3,
             offset=17,
         ),
-        Entry(
+        TraceEntry(
             event_id=attempt.event_id,
             group="stock",
             attempt=2,
@@ -180,7 +182,7 @@ def test_a_tracer_without_entries_has_neither_thread_nor_store() -> None:
     def store() -> Kept:
         raise AssertionError("nobody needs it")
 
-    made = Tracer(store)
+    made = TraceRecorder(store)
     made.flush()
     made.close()
     assert not writers() - before

@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from shieldtx.ports.tracing import MAX_TRACED_EVENTS, Facts, Identity, KnownRow, TracedAttempt
 
 from shieldtx.cli.trace_views import data_of, span, tree_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.tracing.model import MOST_EVENTS, Facts, Hop, Identity, KnownRow, Life, Mark
+from shieldtx.tracing.model import EventTimeline, Hop
 from shieldtx.tracing.timeline import first_cause, trace
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -81,7 +82,7 @@ def received(n: int = 1, **given: Any) -> KnownRow:
     return written(n, **(standard | given))
 
 
-def mark(attempt: int, outcome: str, seconds: float, **given: Any) -> Mark:
+def mark(attempt: int, outcome: str, seconds: float, **given: Any) -> TracedAttempt:
     standard: dict[str, Any] = {
         "group": None,
         "waited": 0.25,
@@ -90,10 +91,10 @@ def mark(attempt: int, outcome: str, seconds: float, **given: Any) -> Mark:
         "offset": None,
         "reason": "",
     }
-    return Mark(attempt=attempt, outcome=outcome, at=at(seconds), **(standard | given))
+    return TracedAttempt(attempt=attempt, outcome=outcome, at=at(seconds), **(standard | given))
 
 
-def life(n: int = 1, **services: Mapping[int, Facts]) -> Life:
+def life(n: int = 1, **services: Mapping[int, Facts]) -> EventTimeline:
     found = trace(number(n), {name: Known(facts) for name, facts in services.items()})
     assert found is not None
     return found
@@ -276,12 +277,12 @@ def test_an_event_that_follows_from_two_is_told_once() -> None:
 
 
 def test_a_trace_has_an_end_and_says_what_it_leaves_out() -> None:
-    many = range(2, MOST_EVENTS + 12)
+    many = range(2, MAX_TRACED_EVENTS + 12)
     facts = {1: Facts(written=written(1), caused=[number(n) for n in many])}
     facts |= {n: Facts(written=written(n)) for n in many}
     found = life(orders=facts)
-    assert len(found.caused) == MOST_EVENTS - 1
-    assert f"11 more events that followed: {MOST_EVENTS} are told at most" in found.unknown
+    assert len(found.caused) == MAX_TRACED_EVENTS - 1
+    assert f"11 more events that followed: {MAX_TRACED_EVENTS} are told at most" in found.unknown
 
 
 def test_the_first_cause_is_as_far_back_as_somebody_knows() -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from shieldtx.ports import Arrival, Attempt, Delivery, Outcome, Parked, Receipt, Record
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
+from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 
 ENVIRONMENT = "BANK_FAILPOINT"
 
@@ -192,19 +193,23 @@ class BreakablePublisher(Breakable):
         try:
             self._breaker.reach("publish", "before")
         except Struck as struck:
-            return [Delivery(outcome=Outcome.UNSENT, reason=str(struck))] * len(records)
+            return [Delivery(outcome=DeliveryOutcome.UNSENT, reason=str(struck))] * len(records)
         deliveries = self._real.publish(records, timeout=timeout, placed=placed)
         try:
             self._breaker.reach("publish", "after")
         except Struck as struck:
-            return [Delivery(outcome=Outcome.UNCONFIRMED, reason=str(struck))] * len(records)
+            return [Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason=str(struck))] * len(
+                records
+            )
         return deliveries
 
 
 class BreakableInboxStore(Breakable):
     """An inbox whose transactions can be broken inside, too."""
 
-    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+    def receive(
+        self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
+    ) -> Receipt:
         """Store a batch; the first attempts of most of it are counted with that."""
         with self._breaker.around("receive"):
             if any(arrival.lease for arrival in arrivals):

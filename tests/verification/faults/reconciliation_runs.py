@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from shieldtx.cli import main, reconcile_repair
 from shieldtx.embedded.jars import fetch_jdbc_driver
-from shieldtx.reconcile.findings import Outcome, OutputFolder
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.verdicts import Verdict
@@ -96,7 +96,7 @@ class Nights:
     def end(self, name: str, run: Worker) -> Night:
         """Wait for the end of a run; return what it has found."""
         assert run.join(WITHIN_S), f"{name} takes longer than {WITHIN_S:.0f} s\n{run.tail()}"
-        assert run.exit_status != Outcome.ERROR, f"{name} broke off\n{run.tail()}"
+        assert run.exit_status != RunOutcome.ERROR, f"{name} broke off\n{run.tail()}"
         self._expect_no_secrets(name)
         rows = listed_rows(OutputFolder(path=self.banks.folder / name).rows, MISMATCHES)
         return Night(
@@ -123,7 +123,7 @@ class Nights:
         expect(not planted - night.mismatches, f"{night.name} missed {_few(planted, night)}")
         accused = night.mismatches - planted
         expect(not accused, f"{night.name} accused the innocent: {sorted(accused)[:3]}")
-        wanted = Outcome.MISMATCHES if planted else Outcome.CLEAN
+        wanted = RunOutcome.MISMATCHES if planted else RunOutcome.CLEAN
         expect(night.status == wanted, f"{night.name} ended with {night.status}, not {wanted}")
 
     def runs(self) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from shieldtx.domain.states import OUTBOX, OutboxStatus
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from tests.verification.model.actions_broker import append
 from tests.verification.model.bounds import Bounds, Mutant
 from tests.verification.model.state import (
@@ -190,18 +190,21 @@ def _publishes(state: State, s: int, r: int, name: str) -> Iterator[Step]:
     place = next(i for i, sending in enumerate(claim) if sending.outcome is None)
     event, rest = claim[place].event, claim[place:]
 
-    def ended(after: State, outcomes: list[Outcome]) -> State:
+    def ended(after: State, outcomes: list[DeliveryOutcome]) -> State:
         told = [sending._replace(outcome=o) for sending, o in zip(rest, outcomes, strict=False)]
         return _remembering(after, s, r, Relay((*claim[:place], *told, *rest[len(outcomes) :])))
 
-    yield f"{name} sends {event}", ended(append(state, event), [Outcome.ACKNOWLEDGED])
+    yield f"{name} sends {event}", ended(append(state, event), [DeliveryOutcome.ACKNOWLEDGED])
     if not state.faults:
         return
     broken = state.after_fault()
     everything = len(rest)
-    yield f"{name} is refused {event}", ended(broken, [Outcome.REFUSED] * everything)
-    yield f"{name} finds no broker for {event}", ended(broken, [Outcome.UNSENT] * everything)
-    unknown = [Outcome.UNCONFIRMED] * everything
+    yield f"{name} is refused {event}", ended(broken, [DeliveryOutcome.REFUSED] * everything)
+    yield (
+        f"{name} finds no broker for {event}",
+        ended(broken, [DeliveryOutcome.UNSENT] * everything),
+    )
+    unknown = [DeliveryOutcome.UNCONFIRMED] * everything
     yield f"{name} sends {event}, which is lost unanswered", ended(broken, unknown)
     flying = broken._replace(flying=broken.flying + tuple(sending.event for sending in rest))
     yield f"{name} sends {event}, which is delayed unanswered", ended(flying, unknown)
@@ -235,18 +238,18 @@ def _writes_down(state: State, bounds: Bounds, s: int, r: int, name: str) -> Ite
 def _end(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxRow:
     """Write down how the sending of one row ended."""
     outcome = sending.outcome
-    if outcome is Outcome.UNCONFIRMED and bounds.mutant is Mutant.PROCESSED_WHEN_AMBIGUOUS:
-        outcome = Outcome.ACKNOWLEDGED
-    if outcome is Outcome.ACKNOWLEDGED:
+    if outcome is DeliveryOutcome.UNCONFIRMED and bounds.mutant is Mutant.PROCESSED_WHEN_AMBIGUOUS:
+        outcome = DeliveryOutcome.ACKNOWLEDGED
+    if outcome is DeliveryOutcome.ACKNOWLEDGED:
         if not _may_write(row, OutboxStatus.PROCESSED, r, bounds):
             return row
         return OutboxRow(row.event, OutboxStatus.PROCESSED, published=row.published)
-    if outcome is Outcome.REFUSED:
+    if outcome is DeliveryOutcome.REFUSED:
         if _is_hopeless(sending, bounds) or not _may_write(row, OutboxStatus.INIT, r, bounds):
             return row
         return row._replace(status=OutboxStatus.INIT, token=None, leased=False, waiting=True)
     released = _released(row, r, bounds)
-    if outcome is Outcome.UNCONFIRMED and released is not row:
+    if outcome is DeliveryOutcome.UNCONFIRMED and released is not row:
         return released._replace(unconfirmed=True)
     return released
 
@@ -280,7 +283,7 @@ def _may_write(row: OutboxRow, target: OutboxStatus, r: int, bounds: Bounds) -> 
 
 
 def _is_hopeless(sending: Sending, bounds: Bounds) -> bool:
-    return sending.outcome is Outcome.REFUSED and sending.attempts >= bounds.send_attempts
+    return sending.outcome is DeliveryOutcome.REFUSED and sending.attempts >= bounds.send_attempts
 
 
 def _settled(

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from tests.verification.model.bounds import Bounds
 
 GONE = -1
@@ -73,7 +73,7 @@ class Sending(NamedTuple):
     event: Event
     attempts: int
     unconfirmed: bool
-    outcome: Outcome | None = None
+    outcome: DeliveryOutcome | None = None
 
 
 class Relay(NamedTuple):

@@ -11,11 +11,11 @@ from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Inbox
 from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.relay.relay import Relay, RelaySettings
-from shieldtx.retention import Housekeeping, Retention
+from shieldtx.retention import Retention, RetentionService
 from tests.verification.simulation.banks import groups
 from tests.verification.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
 from tests.verification.simulation.inbox import MemoryInboxStore
@@ -42,7 +42,7 @@ _PAUSE = RetryPolicy(
 )
 _ENCODE = partial(cloudevents.encode, prefix="")
 _DECODE = partial(cloudevents.decode, prefix="")
-_CATALOG = Catalog()
+_CATALOG = EventTypeRegistry()
 _RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
 
 
@@ -98,7 +98,7 @@ def consumers(world: World) -> list[Process[Consumer]]:
 def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
     database, shape = world.databases[service], world.shape
     group = _groups(shape)[name]
-    outbox = MemoryOutbox(source=service, new_id=world.next_id, catalog=_CATALOG, writer=None)
+    outbox = MemoryOutbox(source=service, new_id=world.next_id, event_types=_CATALOG, writer=None)
 
     def build(process: Process[Consumer]) -> Consumer:
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
@@ -125,12 +125,12 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
     return Process(world, f"{name} {n}", build)
 
 
-def housekeeper(world: World, service: str) -> Process[Housekeeping]:
+def housekeeper(world: World, service: str) -> Process[RetentionService]:
     """Make the housekeeper of a service."""
 
-    def build(process: Process[Housekeeping]) -> Housekeeping:
+    def build(process: Process[RetentionService]) -> RetentionService:
         store = MemoryPurgeStore(world.databases[service], wall_clock=process.wall_clock)
-        return Housekeeping(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
+        return RetentionService(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
 
     number = 0 if service == "A" else 1
     return Process(world, f"housekeeper {service}", build, **_clocks(world, number))

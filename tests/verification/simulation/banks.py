@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.errors import Refused
@@ -173,21 +173,21 @@ def _list_handler(name: str) -> Any:
 @lru_cache
 def groups(attempts: int, *, fraud: bool, sharing: str) -> dict[str, ConsumerGroup]:
     """Return the consumer groups of both services; they are the same for all worlds."""
-    catalog = Catalog()
+    event_types = EventTypeRegistry()
     retry = RetryPolicy(
         max_attempts=attempts, first=timedelta(seconds=1), longest=timedelta(seconds=4), jitter=0
     )
     how = partial(dict, topic=TOPIC, retry=retry, lease=HANDLER_LEASE)
-    bank = ConsumerGroup("bank", catalog)
+    bank = ConsumerGroup("bank", event_types)
     if sharing == "list":
         bank.handles_many(TYPE, **how())(_list_handler("credit"))
     else:
         bank.handles(TYPE, **how(), alone=sharing == "alone")(_handler("credit"))
-    refunds = ConsumerGroup("refunds", catalog)
+    refunds = ConsumerGroup("refunds", event_types)
     refunds.compensates(TYPE, **how())(_handler("refund"))
     found = {"bank": bank, "refunds": refunds}
     if fraud:
         bank.compensates(TYPE, **how())(_handler("take_back"))
-        found["fraud"] = ConsumerGroup("fraud", catalog)
+        found["fraud"] = ConsumerGroup("fraud", event_types)
         found["fraud"].handles(TYPE, **how())(_handler("examine"))
     return found

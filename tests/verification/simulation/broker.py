@@ -10,16 +10,23 @@ from typing import Protocol
 from zlib import crc32
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import BATCH_BYTES, Delivery, Outcome, Pressure, ReceivedRecord, Record
+from shieldtx.ports.broker import (
+    BATCH_BYTES,
+    Backpressure,
+    Delivery,
+    DeliveryOutcome,
+    ReceivedRecord,
+    Record,
+)
 
 Place = tuple[str, int]
 
-_ACKNOWLEDGED = Delivery(outcome=Outcome.ACKNOWLEDGED)
-_UNSENT = Delivery(outcome=Outcome.UNSENT, reason="the broker is away")
-_UNCONFIRMED = Delivery(outcome=Outcome.UNCONFIRMED, reason="no answer")
-_REFUSED = Delivery(outcome=Outcome.REFUSED, reason="the topic refuses")
-_REJECTED = Delivery(outcome=Outcome.REJECTED, reason="too large")
-_HELD = Delivery(outcome=Outcome.HELD, reason="an earlier record of its key was rejected")
+_ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
+_UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is away")
+_UNCONFIRMED = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason="no answer")
+_REFUSED = Delivery(outcome=DeliveryOutcome.REFUSED, reason="the topic refuses")
+_REJECTED = Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
+_HELD = Delivery(outcome=DeliveryOutcome.HELD, reason="an earlier record of its key was rejected")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,14 +172,14 @@ class MemoryPublisher:
             return [_UNSENT] * len(records)
         deliveries = self._publish(records, sender.trouble(len(records)))
         for record, delivery in zip(records, deliveries, strict=True):
-            if delivery.outcome in {Outcome.REFUSED, Outcome.REJECTED}:
+            if delivery.outcome in {DeliveryOutcome.REFUSED, DeliveryOutcome.REJECTED}:
                 self._broker.refusals[_event_id(record)] += 1
         sender.after("publish")
         return deliveries
 
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Tell of no pressure."""
-        return Pressure()
+        return Backpressure()
 
     def close(self) -> None:
         """Let go of the broker."""

@@ -14,9 +14,15 @@ from uuid import UUID, uuid4
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition, LateTransaction
-from shieldtx.half_messages.check_back import CheckBack, Parking
+from shieldtx.half_messages.check_back import CheckBack, Expiry
 from shieldtx.half_messages.messages import HalfMessages
-from shieldtx.ports.half_messages import Answer, CheckClaim, CheckPlan, DueCheck, Preparation
+from shieldtx.ports.half_messages import (
+    CheckClaim,
+    CheckResult,
+    CheckSchedule,
+    DueCheck,
+    NewHalfMessage,
+)
 from shieldtx.store.half_messages import _checked_together as checked_together
 from shieldtx.store.half_messages import _reason as why_parked
 from tests.verification.simulation.banks import TYPE, Transfer
@@ -32,7 +38,7 @@ from tests.verification.simulation.processes import Interrupted, Process
 if TYPE_CHECKING:
     from tests.verification.simulation.world import World
 
-PLAN = CheckPlan(
+PLAN = CheckSchedule(
     immunity=timedelta(seconds=1), interval=timedelta(seconds=2), most=2, max_age=timedelta(hours=1)
 )
 UNREACHABLE = 0.4
@@ -49,7 +55,7 @@ class MemoryHalfStore:
         self._database = database
         self._by = by
 
-    def prepare(self, messages: Sequence[Preparation]) -> None:
+    def prepare(self, messages: Sequence[NewHalfMessage]) -> None:
         """Store half messages."""
         db = self._database
         for message in messages:
@@ -110,7 +116,7 @@ class MemoryHalfStore:
             more=len(due) == limit or len(ids) < len(due),
         )
 
-    def answer(self, token: UUID, answers: Sequence[Answer]) -> Collection[UUID]:
+    def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
         """End messages, or keep why they could not be ended."""
         held = sorted(
             ((row, a) for a in answers if (row := self._held(token, a.check)) is not None),
@@ -194,7 +200,7 @@ class MemoryBarrier:
         return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
 
 
-def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
+def checking(world: World) -> list[Process[CheckBack] | Process[Expiry]]:
     """Make what checks the half messages of the upstream bank, twice, and what parks them."""
     barrier = MemoryBarrier(world.a)
 
@@ -215,8 +221,8 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
             clock=process.clock,
         )
 
-    def parking(process: Process[Parking]) -> Parking:
-        return Parking(store=_store(world, process), batch_size=2)  # type: ignore[arg-type]
+    def parking(process: Process[Expiry]) -> Expiry:
+        return Expiry(store=_store(world, process), batch_size=2)  # type: ignore[arg-type]
 
     return [
         *(Process(world, f"checks {n}", check_back) for n in range(2)),
@@ -231,7 +237,7 @@ def write(
     db, event_id = world.a, envelope.id
     store = _store(world, client)
     delay = timedelta(seconds=transfer.delay) if transfer.delay else None
-    store.prepare([Preparation(envelope=envelope, delay=delay)])
+    store.prepare([NewHalfMessage(envelope=envelope, delay=delay)])
     outcome = LocalOutcome.COMMIT
     try:
         with db.transaction() as local:
@@ -282,6 +288,6 @@ def _messages(store: Interrupted) -> HalfMessages:
     return HalfMessages(
         store=store,  # type: ignore[arg-type]
         barrier_of=lambda _: None,
-        seal=lambda _: None,  # type: ignore[arg-type,return-value]
+        to_envelope=lambda _: None,  # type: ignore[arg-type,return-value]
         after_commit=lambda: None,
     )

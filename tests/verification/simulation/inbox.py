@@ -12,7 +12,7 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.ports import Arrival, Attempt, Handled, Origin, Original, Parked, Receipt
+from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Original, Parked, Receipt
 from tests.verification.simulation.database import (
     COMPENSATES,
     Change,
@@ -47,7 +47,9 @@ class MemoryInboxStore:
         self._database = database
         self._by = by
 
-    def receive(self, group: str, arrivals: Sequence[Arrival], parked: Sequence[Parked]) -> Receipt:
+    def receive(
+        self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
+    ) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new."""
         db = self._database
         for arrival in arrivals:
@@ -296,7 +298,7 @@ class MemoryInboxStore:
                 return received
         return None
 
-    def _leases(self, group: str, arrivals: Sequence[Arrival]) -> dict[Hashable, float]:
+    def _leases(self, group: str, arrivals: Sequence[IncomingEvent]) -> dict[Hashable, float]:
         """Choose what is started: that before which no row of its key is open."""
         closed = {(row.envelope.topic, row.envelope.key) for row in self._open(group)}
         leases: dict[Hashable, float] = {}

@@ -11,7 +11,9 @@ from uuid import UUID
 from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
-from shieldtx.ports import Arrival, Attempt, Claimed, Delivery, Outcome, Parked, Receipt
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
+from shieldtx.ports.relay import ClaimedEvent
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayPass
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
@@ -22,7 +24,9 @@ from tests.verification.simulation.processes import InterruptedInbox
 from tests.verification.simulation.retention import MemoryPurgeStore
 
 
-def taken_for(was: set[Outcome], becomes: Outcome) -> Callable[..., Callable[..., bool]]:
+def taken_for(
+    was: set[DeliveryOutcome], becomes: DeliveryOutcome
+) -> Callable[..., Callable[..., bool]]:
     def mutated(sound: Callable[..., bool]) -> Callable[..., bool]:
         def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
             changed = [replace(d, outcome=becomes) if d.outcome in was else d for d in deliveries]
@@ -139,7 +143,7 @@ def keeps_its_name(_: Any) -> Callable[..., None]:
 
 
 def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..., RelayPass]:
-    def fail(self: Relay, token: UUID, claimed: Claimed, reason: str) -> RelayPass:
+    def fail(self: Relay, token: UUID, claimed: ClaimedEvent, reason: str) -> RelayPass:
         return sound(self, token, claimed._replace(unconfirmed=False), reason)
 
     return fail
@@ -159,7 +163,7 @@ def forgets_what_is_settled(sound: Callable[..., Receipt]) -> Callable[..., Rece
     def receive(
         self: MemoryInboxStore,
         group: str,
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[IncomingEvent],
         parked: Sequence[Parked],
     ) -> Receipt:
         inbox = self._database.inbox

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from shieldtx.consumer import event_processor
 from shieldtx.consumer.batch_executor import Batches
 from shieldtx.consumer.fetcher import DirectIntake
-from shieldtx.ports import Outcome
+from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
 from tests.verification.simulation import mutant_code
 from tests.verification.simulation.database import Database
@@ -71,14 +71,16 @@ MUTANTS = {
             "I2",
             Relay,
             "_end",
-            mutant_code.taken_for({Outcome.UNSENT, Outcome.UNCONFIRMED}, Outcome.REFUSED),
+            mutant_code.taken_for(
+                {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED}, DeliveryOutcome.REFUSED
+            ),
         ),
         (
             "unconfirmed-is-processed",
             "I2",
             Relay,
             "_end",
-            mutant_code.taken_for({Outcome.UNCONFIRMED}, Outcome.ACKNOWLEDGED),
+            mutant_code.taken_for({DeliveryOutcome.UNCONFIRMED}, DeliveryOutcome.ACKNOWLEDGED),
         ),
         (
             "claims-after-last-seen",

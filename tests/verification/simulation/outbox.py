@@ -10,7 +10,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.ports import Claim, Claimed, Holding, Settlement
+from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement, ShardLeases
 from tests.verification.simulation.database import Database, OutboxRow, Transaction
 
 _INTO_INIT = OUTBOX.sources_of(OutboxStatus.INIT, among=(OutboxStatus.PROCESSING,))
@@ -46,7 +46,7 @@ class MemoryOutboxStore:
             self._take(row, token, lease_until)
         chosen.sort(key=_place)
         events = [
-            Claimed(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
+            ClaimedEvent(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
             for row in chosen
         ]
         left = timedelta(seconds=lease_until - db.now)
@@ -225,7 +225,7 @@ class MemoryLeaseStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+    def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         """Announce the relay, extend its leases and take free shards up to its fair share."""
         db = self._database
         until = db.now + lease.total_seconds()
@@ -242,7 +242,7 @@ class MemoryLeaseStore:
             shard.epoch += 1
             held.append(shard)
         numbers = sorted(shard.number for shard in held)
-        return Holding(
+        return ShardLeases(
             shards=frozenset(numbers),
             relays=len(db.relays),
             surplus=frozenset(numbers[fair_share:]),

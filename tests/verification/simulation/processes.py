@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.ports import Attempt, Holding
+from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.relay import ShardLeases
 from tests.verification.simulation.broker import Member, MemorySubscriber, Trouble
 from tests.verification.simulation.database import DatabaseError, Transaction
 from tests.verification.simulation.fault_schedule import Fates, Fault
@@ -235,14 +236,14 @@ class Promise:
 class InterruptedLeases(Interrupted):
     """The leases of a process that renews them in a thread of its own."""
 
-    def renew(self, *, relay: str, lease: timedelta) -> Holding:
+    def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         process = self._process
         process.before("renew")
-        holding: Holding = self._port.renew(relay=relay, lease=lease)
+        holding: ShardLeases = self._port.renew(relay=relay, lease=lease)
         process.after("renew")
         if process.threads > 1:
             # Nothing is given back before the pass ends, for which the thread would wait here.
-            return Holding(shards=holding.shards, relays=holding.relays, surplus=frozenset())
+            return ShardLeases(shards=holding.shards, relays=holding.relays, surplus=frozenset())
         return holding
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Arrival, Parked, ReceivedRecord, Retry, Settlement
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent, Parked
+from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.store import retention
 from tests.verification.simulation.database import EPOCH
 from tests.verification.simulation.differential import Sqlite, Twins
@@ -308,9 +310,11 @@ class Calls:
     def group(self) -> str:
         return self.draw.choice(["g", "g", "h"])
 
-    def arrival(self, envelope: Envelope) -> Arrival:
+    def arrival(self, envelope: Envelope) -> IncomingEvent:
         lease = timedelta(seconds=self.seconds()) if self.draw.random() < 0.5 else None
-        return Arrival(envelope=envelope, record=_record(self.draw.randrange(40)), lease=lease)
+        return IncomingEvent(
+            envelope=envelope, record=_record(self.draw.randrange(40)), lease=lease
+        )
 
     def part(self) -> Callable[[Any], Any] | None:
         if not self.batches:

@@ -11,7 +11,7 @@ import pytest
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.ports.half_messages import Answer, DueCheck, Preparation
+from shieldtx.ports.half_messages import CheckResult, DueCheck, NewHalfMessage
 from tests.verification.simulation.database import EPOCH
 from tests.verification.simulation.differential import Sqlite, Twins
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
@@ -86,7 +86,7 @@ class Calls:
         delay = self.draw.choice([None, None, timedelta(seconds=3)])
         self.ids.append(event.id)
         self.twins.same(
-            lambda side: side.halves.prepare([Preparation(envelope=event, delay=delay)])
+            lambda side: side.halves.prepare([NewHalfMessage(envelope=event, delay=delay)])
         )
 
     def resolve(self) -> None:
@@ -105,7 +105,7 @@ class Calls:
     def answer(self) -> None:
         outcome = self.draw.choice([LocalOutcome.UNKNOWN, LocalOutcome.UNKNOWN, self.known()])
         for tokens, check in self.some():
-            said = [Answer(check, outcome, "who knows")]
+            said = [CheckResult(check, outcome, "who knows")]
             self.twins.same(
                 lambda side, tokens=tokens, said=said: set(
                     side.halves.answer(tokens[id(side)], said)

@@ -32,10 +32,10 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, select,
 from shieldtx import LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
-from shieldtx.half_messages.check_back import CheckBack, Parking
+from shieldtx.half_messages.check_back import CheckBack, Expiry
 from shieldtx.half_messages.messages import HalfMessages
-from shieldtx.ports import Settlement
-from shieldtx.ports.half_messages import CheckClaim, CheckPlan, Preparation
+from shieldtx.ports.half_messages import CheckClaim, CheckSchedule, NewHalfMessage
+from shieldtx.ports.relay import Settlement
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.half_messages import SqlHalfMessageStore
@@ -45,7 +45,7 @@ from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
-PLAN = CheckPlan(most=4)
+PLAN = CheckSchedule(most=4)
 SOON = timedelta(seconds=40)
 TOO_LONG = timedelta(hours=73)
 DAY = timedelta(days=1)
@@ -75,7 +75,7 @@ class World:
         self.messages = HalfMessages(
             store=self.store,
             barrier_of=lambda _: self.barrier,
-            seal=lambda _: _envelope(),
+            to_envelope=lambda _: _envelope(),
             after_commit=lambda: None,
         )
 
@@ -147,7 +147,7 @@ class HalfMachine(RuleBasedStateMachine):
     @rule(target=messages)
     def prepare(self) -> UUID:
         envelope = _envelope()
-        self.world.store.prepare([Preparation(envelope=envelope)])
+        self.world.store.prepare([NewHalfMessage(envelope=envelope)])
         self.prepared += 1
         return envelope.id
 
@@ -225,7 +225,7 @@ class HalfMachine(RuleBasedStateMachine):
 
     @rule()
     def park(self) -> None:
-        Parking(store=self.world.store).run_once()
+        Expiry(store=self.world.store).run_once()
 
     @rule()
     def jump(self) -> None:

@@ -17,11 +17,12 @@ from shieldtx.consumer import compensation
 from shieldtx.consumer.batch_executor import Batches
 from shieldtx.consumer.event_processor import Inbox
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.event_types import Catalog
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import InboxStatus, TxKind
-from shieldtx.ports import Arrival, Attempt, ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import Attempt, IncomingEvent
 from tests.verification.simulation.cooperative_threads import Strand, Strands
 from tests.verification.simulation.database import (
     EPOCH,
@@ -80,7 +81,7 @@ class Race:
         self.clock = Clock()
         self.database = Database(clock=self.clock, shards=[Shard(0)])
         self.effects: list[str] = []
-        self.group = ConsumerGroup(GROUP, Catalog())
+        self.group = ConsumerGroup(GROUP, EventTypeRegistry())
         self.group.handles("transfer", retry=AT_ONCE, lease=LEASE)(self._noting("credit"))
         self.group.compensates("transfer", retry=AT_ONCE, lease=LEASE)(self._noting("take back"))
         self.event = _envelope(1, source, TxKind.COMMIT)
@@ -118,7 +119,7 @@ class Race:
         envelope, lease = self._arrivals[number]
         inbox = self._inbox(f"worker {number}", pause)
         record = ReceivedRecord(topic="t", partition=0, offset=number, key=None, value=b"")
-        arrival = Arrival(envelope=envelope, record=record, lease=lease)
+        arrival = IncomingEvent(envelope=envelope, record=record, lease=lease)
         for _ in range(3):
             try:
                 started = inbox._store.receive(GROUP, [arrival], []).started
@@ -138,7 +139,7 @@ class Race:
     def _inbox(self, name: str, pause: Callable[[], None]) -> Inbox:
         store = Stepwise(MemoryInboxStore(self.database, by=name), pause)
         outbox = MemoryOutbox(
-            source="B", new_id=lambda: UUID(int=3), catalog=Catalog(), writer=None
+            source="B", new_id=lambda: UUID(int=3), event_types=EventTypeRegistry(), writer=None
         )
         return Inbox(group=self.group, store=store, outbox=outbox)  # type: ignore[arg-type]
 

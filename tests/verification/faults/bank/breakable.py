@@ -12,9 +12,9 @@ from shieldtx import Settings, ShieldTx
 from shieldtx.app import workers
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.relay.relay import Relay
-from shieldtx.retention import Housekeeping
+from shieldtx.retention import RetentionService
 from shieldtx.store import inbox_receiver
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.verification.faults import failpoints as points
@@ -77,10 +77,10 @@ class BreakableShield(ShieldTx):
         sender._publisher = points.BreakablePublisher(sender._publisher, self.breaker, {})
         return relay
 
-    def consumer_worker(
+    def build_consumer(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
-        consumer = super().consumer_worker(group, stopping=stopping)
+        consumer = super().build_consumer(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
         consumer._store = consumer._inbox._store = consumer._batches._store = store
         consumer._inbox._compensation._store = store
@@ -92,7 +92,7 @@ class BreakableShield(ShieldTx):
         intake._decode = self._broken_decoder(intake._decode)
         return consumer
 
-    def housekeeping(self) -> Housekeeping:
+    def housekeeping(self) -> RetentionService:
         housekeeping = super().housekeeping()
         housekeeping._store = points.Breakable(
             housekeeping._store, self.breaker, points.PURGE_STEPS

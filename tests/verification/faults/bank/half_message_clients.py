@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.errors import ShieldTxError
-from shieldtx.half_messages.block import Half
+from shieldtx.half_messages.block import HalfMessageBlock
 from tests.verification.faults.bank import MARKER, TRANSFERRED, Transfer
 from tests.verification.faults.bank.clients import PAUSE_AFTER_FAILURE
 from tests.verification.faults.bank.ledger_database import book
@@ -138,7 +138,7 @@ def _transfer(shift: Shift, journal: Journal, account: str, end: End) -> None:
         journal.end(never_run, answer="fail")
 
 
-def _run(shift: Shift, journal: Journal, half: Half, told: Transfer, end: End) -> None:
+def _run(shift: Shift, journal: Journal, half: HalfMessageBlock, told: Transfer, end: End) -> None:
     """Run the local transaction, and note how it ended."""
     from tests.verification.faults.bank.upstream import ledger, shield
 

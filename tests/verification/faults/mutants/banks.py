@@ -20,7 +20,8 @@ from shieldtx.consumer.batch_executor import Batches
 from shieldtx.consumer.event_processor import Inbox, Verdict
 from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain.states import TxKind
-from shieldtx.ports import Claim, Delivery, Outcome
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.relay import Claim
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.sender import Sender
 from shieldtx.scheduling.worker import Worker
@@ -44,18 +45,19 @@ def _acknowledged_whatever_happened(breaker: Breaker) -> None:
     end = Relay._end
 
     def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
-        return end(self, batch, [Delivery(outcome=Outcome.ACKNOWLEDGED)] * len(deliveries))
+        return end(self, batch, [Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)] * len(deliveries))
 
     Relay._end = mutant
 
 
 def _an_outage_burns_attempts(breaker: Breaker) -> None:
     end = Relay._end
-    outage = {Outcome.UNSENT, Outcome.UNCONFIRMED, Outcome.HELD}
+    outage = {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED, DeliveryOutcome.HELD}
 
     def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
         burnt = [
-            replace(d, outcome=Outcome.REFUSED) if d.outcome in outage else d for d in deliveries
+            replace(d, outcome=DeliveryOutcome.REFUSED) if d.outcome in outage else d
+            for d in deliveries
         ]
         return end(self, batch, burnt)
 
@@ -68,7 +70,7 @@ def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
     def mutant(self: Sender, batch: Any) -> Sequence[Delivery]:
         deliveries = send(self, batch)
         for delivery in deliveries:
-            if delivery.outcome is Outcome.REJECTED:
+            if delivery.outcome is DeliveryOutcome.REJECTED:
                 raise RuntimeError(delivery.reason)
         return deliveries
 

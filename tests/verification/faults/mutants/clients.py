@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from sqlalchemy.orm import SessionTransaction
 
-from shieldtx.outbox.session_buffer import Buffer
+from shieldtx.outbox.session_buffer import SessionBuffer
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import named
 
 
 def _late_events_are_forgotten(breaker: Breaker) -> None:
-    on_end = Buffer.on_end
+    on_end = SessionBuffer.on_end
 
-    def mutant(self: Buffer, ended: SessionTransaction) -> None:
+    def mutant(self: SessionBuffer, ended: SessionTransaction) -> None:
         if ended.parent is None:
             self._entries.clear()
         on_end(self, ended)
 
-    Buffer.on_prepare = lambda self, connection: None
-    Buffer.on_end = mutant
+    SessionBuffer.on_prepare = lambda self, connection: None
+    SessionBuffer.on_end = mutant
 
 
 OF_CLIENTS = named(

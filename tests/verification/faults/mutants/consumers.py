@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from shieldtx.consumer.fetcher import Batch, DirectIntake
 from shieldtx.domain import reasons
-from shieldtx.ports import BATCH_BYTES, Attempt, Original
+from shieldtx.ports.broker import BATCH_BYTES
+from shieldtx.ports.inbox import Attempt, Original
 from shieldtx.store.guarded_session import guarded_session, lock_rows, settle
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.statements import inbox as inbox_sql

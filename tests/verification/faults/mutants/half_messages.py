@@ -10,8 +10,8 @@ from uuid import UUID
 from sqlalchemy import Text, Update, bindparam
 
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
-from shieldtx.half_messages.block import Half
-from shieldtx.ports.half_messages import CheckPlan, Preparation
+from shieldtx.half_messages.block import HalfMessageBlock
+from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import barrier as barrier_sql
@@ -41,7 +41,9 @@ def _a_check_that_only_looks(breaker: Breaker) -> None:
 def _nobody_is_immune(breaker: Breaker) -> None:
     parameters_of = half_sql.parameters_of
 
-    def mutant(message: Preparation, d: Dialect, plan: CheckPlan, *, shards: int) -> dict[str, Any]:
+    def mutant(
+        message: NewHalfMessage, d: Dialect, plan: CheckSchedule, *, shards: int
+    ) -> dict[str, Any]:
         at_once = replace(message, immunity=timedelta(0))
         return parameters_of(at_once, d, plan, shards=shards)
 
@@ -49,10 +51,10 @@ def _nobody_is_immune(breaker: Breaker) -> None:
 
 
 def _every_commit_is_believed(breaker: Breaker) -> None:
-    def mutant(self: Half, outcome: LocalOutcome) -> dict[UUID, Any]:
+    def mutant(self: HalfMessageBlock, outcome: LocalOutcome) -> dict[UUID, Any]:
         return {}
 
-    Half._asked_about = mutant
+    HalfMessageBlock._asked_about = mutant
 
 
 OF_HALVES = named(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shieldtx.brokers.kafka.broker import KafkaSubscriber
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.store import inbox_receiver
 from shieldtx.store.statements import claim as claim_sql
 from tests.verification.faults.failpoints import Breaker

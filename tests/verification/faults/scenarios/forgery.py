@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope, new_event_id
-from shieldtx.ports import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.foreign_client import Intruder, Raw
 from tests.verification.faults.matrix import Fault

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from shieldtx.reconcile.findings import Outcome
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.repair_process import PLACES
 from tests.verification.faults import bulk, damage
@@ -104,7 +104,7 @@ def _expect_refused(banks: Banks, nights: Nights) -> None:
     """Begin another run, which says who is in its way and leaves."""
     _, run = nights.begin()
     banks.expect(run.join(60), "a run that has to wait does not")
-    banks.expect(run.exit_status == Outcome.ERROR, f"it ended with {run.exit_status}")
+    banks.expect(run.exit_status == RunOutcome.ERROR, f"it ended with {run.exit_status}")
     who = banks.upstream.one("SELECT who FROM shield_reconcile_run WHERE outcome IS NULL")
     banks.expect(run.has_logged(f"is at work: {who} began it at "), f"it said: {run.tail()}")
 
