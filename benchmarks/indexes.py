@@ -115,7 +115,7 @@ class Outbox:
         app = ShieldTx(self._settings, broker=MemoryBroker())
         app.declare(EVENT_TYPE)
         app.broker.topics().create(app.topics(), partitions=8, replication=1)
-        relay = app.relay()
+        relay = app.build_relay()
         relay.renew()
         self._write(WARM_UP)
         _send(relay, WARM_UP)

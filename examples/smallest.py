@@ -58,7 +58,7 @@ def cancel(session: Session, event: Event) -> None:
 
 def deliver() -> None:
     """Run relays and consumers until none of them has anything left to do."""
-    relays = shop.relay(), warehouse.relay()
+    relays = shop.build_relay(), warehouse.build_relay()
     consumers = warehouse.build_consumer("stock"), shop.build_consumer("refunds")
     for relay in relays:
         relay.renew()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shieldtx.hooks.contexts import ConsumeContext, SendContext
     from shieldtx.outbox.delayed_events import DelayedEvents
     from shieldtx.outbox.outbox import Outbox
-    from shieldtx.ports import BizKey, Change, ChangeResult, DelayedEvent
+    from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent
     from shieldtx.settings.settings import Settings
 
 __all__ = [
@@ -22,11 +22,11 @@ __all__ = [
     "Settings",
     "Event",
     "Outbox",
-    "Delayed",
+    "DelayedEvents",
     "DelayedEvent",
     "BizKey",
     "Change",
-    "Verdict",
+    "ChangeResult",
     "LEVELS",
     "ConsumerGroup",
     "RetryPolicy",
@@ -58,14 +58,14 @@ _HOMES = {
     "EventRefused": "errors",
     "Refused": "errors",
     "ShieldTxError": "errors",
-    "ConsumeContext": "hooks.hooks",
-    "SendContext": "hooks.hooks",
-    "Delayed": "outbox.delayed_events",
+    "ConsumeContext": "hooks.contexts",
+    "SendContext": "hooks.contexts",
+    "DelayedEvents": "outbox.delayed_events",
     "Outbox": "outbox.outbox",
-    "BizKey": "ports",
-    "Change": "ports",
-    "DelayedEvent": "ports",
-    "Verdict": "ports",
+    "BizKey": "ports.delayed_events",
+    "Change": "ports.delayed_events",
+    "DelayedEvent": "ports.delayed_events",
+    "ChangeResult": "ports.delayed_events",
     "Settings": "settings.settings",
 }
 

@@ -1,4 +1,4 @@
-"""Housekeeping: takes rows away whose retention is over; one pass is `run_once`."""
+"""Retention: purges rows whose retention is over; one pass is `run_once`."""
 
 from __future__ import annotations
 
@@ -8,59 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+
+from shieldtx.ports.retention import BarrierRetentionStore, Purged, RetentionStore
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Purged:
-    """What came of one batch, or of a pass."""
-
-    removed: int
-    """Rows."""
-    more: bool
-    """Whether to go on at once."""
-
-
-class RetentionStore(Protocol):
-    """Walks over a table batch by batch, each in a short transaction of its own.
-
-    It remembers how far it is, and starts again after the end.
-    """
-
-    def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Of the next `limit` rows, remove the purgeable ones settled before `older_than`."""
-        ...
-
-    def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Of the next `limit` rows, remove the purgeable ones settled before `older_than`."""
-        ...
-
-    def purge_parked(
-        self, *, older_than: timedelta, waiting: timedelta | None, limit: int
-    ) -> Purged:
-        """Remove up to `limit` parked records that were discarded before `older_than`.
-
-        Those that still wait for an operator too, where they were parked before `waiting`.
-        """
-        ...
-
-    def purge_audit(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Of the `limit` oldest audit entries, remove those made before `older_than`."""
-        ...
-
-    def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:
-        """Of the `limit` oldest entries, remove those too old or not among the latest `keep`."""
-        ...
-
-
-class BarrierRetentionStore(Protocol):
-    """Takes old rows out of a barrier, each batch in a short transaction of its own."""
-
-    def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Remove up to `limit` rows that were entered before `older_than`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from shieldtx.reconcile import report
 from shieldtx.reconcile.expectations import Expectation, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
+from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, window_of
@@ -72,7 +72,7 @@ def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
         ),
         seconds=round(time.monotonic() - began, 3),
     )
-    report.write(findings, folder)
+    writer.write(findings, folder)
     return findings
 
 

@@ -14,7 +14,7 @@ def main() -> None:
     job = telling.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     app.checks(EVENT_TYPE)(lambda _: LocalOutcome.COMMIT)
-    (check_back,) = app.halves.check_backs()
+    (check_back,) = app.half_messages.check_backs()
     telling.ready()
     telling.sample(0)
     done = 0

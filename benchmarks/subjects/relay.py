@@ -26,7 +26,7 @@ def main() -> None:
     app = application(
         url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
     )
-    relay = app.relay()
+    relay = app.build_relay()
     share = DEFAULT_SHARDS // job.get("relays", 1)
     deadline = time.monotonic() + 60
     while len(relay.shards) != share:
@@ -54,19 +54,19 @@ def main() -> None:
 
 
 class _Purge(threading.Thread):
-    """Housekeeping in a thread beside the relay, as in the worker process."""
+    """Retention in a thread beside the relay, as in the worker process."""
 
     def __init__(self, app: ShieldTx, telling: Telling) -> None:
         super().__init__(name="purge", daemon=True)
         self.removed = 0
-        self._housekeeping = app.housekeeping()
+        self._retention = app.build_retention()
         self._telling = telling
 
     def run(self) -> None:
         """Purge until nothing is left."""
         more = True
         while more and not self._telling.is_over:
-            done = self._housekeeping.run_once()
+            done = self._retention.run_once()
             self.removed += done.removed
             more = done.more
 

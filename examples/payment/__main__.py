@@ -135,8 +135,8 @@ def sell(shop: Shop, cashier: Cashier, orders: int) -> Counter[str]:
 
 def settle(shop: Shop) -> None:
     """Do what `shieldtx relay` and `shieldtx consume` do, until nothing is open any more."""
-    relay, consumer = shop.shield.relay(), shop.shield.build_consumer("dispatch")
-    checks = shop.shield.halves.check_backs()
+    relay, consumer = shop.shield.build_relay(), shop.shield.build_consumer("dispatch")
+    checks = shop.shield.half_messages.check_backs()
     ends = time.monotonic() + PATIENCE_S
     while open_messages(shop) or consumer.run_once().more:
         if time.monotonic() > ends:

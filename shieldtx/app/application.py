@@ -1,57 +1,56 @@
-"""ShieldTx: what a service declares, wired to its database and broker."""
+"""ShieldTx: the one object of a service, on which its code declares, writes and builds workers."""
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-from collections.abc import Callable
-from datetime import timedelta
-from functools import cached_property, partial
-from typing import Self
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Self, TypeVar, Unpack
+from uuid import UUID
 
 from sqlalchemy import Engine
 
+from shieldtx.app import builders
+from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import HalfMessageWiring
-from shieldtx.brokers import signing
-from shieldtx.consumer.consumer import Consumer, ConsumerSettings
-from shieldtx.consumer.event_processor import Inbox
-from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
+from shieldtx.app.stores import Stores
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.domain.callables import check_callable
-from shieldtx.domain.events import new_event_id
+from shieldtx.domain.event_types import EventType, EventTypeRegistry, OnBacklog
+from shieldtx.domain.events import NO_HEADERS, Event
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import LocalOutcome, Operation, TxKind
+from shieldtx.half_messages.block import HalfMessageBlock
+from shieldtx.half_messages.messages import EventFields
+from shieldtx.half_messages.transactional_decorator import Argument, LocalTransactionSpec
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.delayed_events import DelayedEvents
 from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.publish_decorator import DueAt, PayloadField, Publication
+from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.broker import Broker
-from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
-from shieldtx.retention import Retention, RetentionService
+from shieldtx.relay.relay import Relay
+from shieldtx.retention import RetentionService
 from shieldtx.settings.settings import Settings
-from shieldtx.store.connections import MAX_CONNECTIONS, Pooler, open_engine, read_committed_view
-from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.delayed_events import SqlDelayedEventStore
-from shieldtx.store.discards import SqlDiscards
-from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
-from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.notify import Listener, Notifier
 from shieldtx.store.outbox_writer import SqlOutboxWriter
-from shieldtx.store.relay_store import SqlRelayStore
-from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.schema import Schema
-from shieldtx.store.shard_leases import SqlLeaseStore
-from shieldtx.store.status import SqlLimitStatus, SqlStatus
-from shieldtx.store.tables import Tables, tables
-from shieldtx.store.trace import SqlTraceStore
+from shieldtx.store.tables import Tables
 from shieldtx.tracing.recorder import TraceRecorder
 
-log = logging.getLogger(__name__)
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=HandlerFunction)
+C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
 
 
-class ShieldTx(Declarations):
+class ShieldTx:
     """The one object a service makes: it declares events and handlers and builds the workers.
 
-    Making it connects to nothing. `engine` and `broker` stand in for those of the settings, in
-    tests.
+    Making it connects to nothing. `engine` and `broker` replace those of the settings, in tests.
+    `traceparent` returns the W3C trace context of the caller, which is stored with each event.
     """
 
     def __init__(
@@ -63,33 +62,35 @@ class ShieldTx(Declarations):
         traceparent: Callable[[], str | None] = lambda: None,
     ) -> None:
         check_callable(traceparent, what="ShieldTx(traceparent=...)", call="traceparent()")
-        super().__init__(settings)
+        self.settings = settings
         self.hooks = Hooks()
         """Where an application registers what is called around each send and each attempt."""
-        self._engine = engine
+        self._declarations = Declarations(settings)
+        self._connections = connections = Connections(
+            settings, engine=engine, longest_lease=self._declarations.longest_lease
+        )
         self._broker = broker
         self.outbox = Outbox(
             source=settings.source,
             event_types=self.event_types,
             writer=SqlOutboxWriter(self.tables, shards=settings.shards),
             traceparent=traceparent,
-            after_commit=self._hint,
+            after_commit=connections.hint,
         )
+        """Where a service writes events: `outbox.add(session, Event(...))`."""
         self.delayed = DelayedEvents(outbox=self.outbox, store=SqlDelayedEventStore(self.tables))
-        self.halves = halves = HalfMessageWiring(
+        """Where a service cancels and reschedules its delayed events."""
+        self.half_messages = HalfMessageWiring(
             settings,
             event_types=self.event_types,
-            engine=lambda: self.engine,
-            checks_engine=lambda: self.checks_engine,
+            engine=lambda: connections.engine,
+            checks_engine=lambda: connections.checks_engine,
             to_envelope=self.outbox.to_envelope,
-            after_commit=self._hint,
+            after_commit=connections.hint,
         )
-        # Half messages, part of this object's own face.
-        self.half, self.transactional, self.guard = halves.half, halves.transactional, halves.guard
-        self.checks, self.barrier = halves.checks, halves.barrier
-        self.half_prepare, self.half_commit = halves.prepare, halves.commit
-        self.half_rollback = halves.rollback
-        self.tracer = TraceRecorder(self.trace_store)
+        self.stores = Stores(settings, connections=connections, half_messages=self.half_messages)
+        """What the command line reads and changes in this service's tables."""
+        self.tracer = TraceRecorder(self.stores.trace)
         if settings.trace:
             self.tracer.attach(self.hooks)
 
@@ -98,37 +99,254 @@ class ShieldTx(Declarations):
         """Read the settings from `SHIELDTX_*`; raises ConfigurationError for those at fault."""
         return cls(Settings.from_env())
 
-    @cached_property
+    # --- events -----------------------------------------------------------------------------------
+
+    def declare(
+        self,
+        event_type: str,
+        *,
+        payload: Any = None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+        backlog_limit: int | None = None,
+        on_backlog: OnBacklog | str | None = None,
+    ) -> EventType:
+        """Declare an event type that is written with `outbox.add`.
+
+        `payload` is its type (any JSON without it), `topic` its logical topic (the type's name
+        without it), `retry` the attempts to publish it. Raises ConfigurationError for a name or a
+        type that cannot be used, and for a second declaration that differs.
+        """
+        return self.event_types.declare(
+            event_type,
+            payload=payload,
+            topic=topic,
+            retry=retry,
+            backlog_limit=backlog_limit,
+            on_backlog=on_backlog,
+        )
+
+    def publishes(
+        self,
+        event_type: str,
+        *,
+        key: PayloadField = None,
+        biz_key: PayloadField = None,
+        payload: Any = None,
+        topic: str | None = None,
+        operation: Operation = Operation.INSERT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        delay: DueAt[timedelta] = None,
+        at: DueAt[datetime] = None,
+        level: DueAt[int] = None,
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Publish what the decorated method returns, in the transaction that it is called with.
+
+        `key` and `biz_key` name fields of the returned payload (or are functions of it), and so may
+        the one of `delay`, `at` and `level` that chooses when the event is due. `payload` is its
+        type where the return annotation does not say it. An event type that several methods publish
+        is declared first, with `declare`.
+        """
+        publication = Publication(
+            event_type=event_type,
+            key=key,
+            biz_key=biz_key,
+            operation=operation,
+            headers=headers,
+            delay=delay,
+            at=at,
+            level=level,
+        )
+        return self._declarations.publishes(
+            self.outbox, publication, payload=payload, topic=topic, retry=retry
+        )
+
+    def local_rollback(self, event_type: str) -> Callable[[H], H]:
+        """Declare what undoes the business data of an event that can never be delivered.
+
+        It is called as `function(session, event)` in the transaction that marks the event FAILED.
+        """
+        return self._declarations.local_rollback(event_type)
+
+    def consumer(self, group: str) -> ConsumerGroup:
+        """Return the consumer group of this name, to declare its handlers on."""
+        return self._declarations.consumer(group)
+
+    # --- half messages ----------------------------------------------------------------------------
+
+    def half(
+        self,
+        event_type: str,
+        payload: Any = None,
+        *,
+        rollback_on: tuple[type[BaseException], ...] = (),
+        **fields: Unpack[EventFields],
+    ) -> HalfMessageBlock:
+        """Open a block around a local transaction that is not in the outbox's own database.
+
+        `with shield.half("orders.placed", order, key=order.id) as tx:` prepares the message first,
+        and does not enter the block if it cannot. The end of the block commits the message; an
+        error of `rollback_on` discards it, and any other leaves its outcome to a check.
+        """
+        return self.half_messages.half(event_type, payload, rollback_on=rollback_on, **fields)
+
+    def half_prepare(
+        self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]
+    ) -> UUID:
+        """Prepare a half message by itself and return its id, to be committed or rolled back."""
+        return self.half_messages.prepare(event_type, payload, **fields)
+
+    def half_commit(self, *event_ids: UUID) -> None:
+        """Send half messages whose local transaction committed."""
+        self.half_messages.commit(*event_ids)
+
+    def half_rollback(self, *event_ids: UUID) -> None:
+        """Discard half messages whose local transaction rolled back."""
+        self.half_messages.rollback(*event_ids)
+
+    def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
+        """Guard a local transaction with the half messages of the blocks around it.
+
+        Outside of blocks with those that `half_prepare` returned the ids of.
+        """
+        self.half_messages.guard(transaction, *event_ids)
+
+    def transactional(
+        self,
+        event_type: str,
+        *,
+        payload: Argument,
+        key: PayloadField = None,
+        biz_key: PayloadField = None,
+        payload_type: Any = None,
+        topic: str | None = None,
+        operation: Operation = Operation.INSERT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        delay: timedelta | None = None,
+        immunity: timedelta | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[F], F]:
+        """Make the decorated method a local transaction, with a half message prepared before it.
+
+        `payload` names the argument that is sent (or is a function of all arguments by name); `key`
+        and `biz_key` name fields of it. The method ends its transaction itself. It commits the
+        message by returning, or returns a LocalOutcome; when it raises, a check finds out.
+        """
+        transaction = LocalTransactionSpec(
+            event_type=event_type,
+            payload=payload,
+            key=key,
+            biz_key=biz_key,
+            operation=operation,
+            headers=headers,
+            delay=delay,
+            immunity=immunity,
+            rollback_on=rollback_on,
+        )
+        return self.half_messages.transactional(transaction, payload_type=payload_type, topic=topic)
+
+    def checks(self, event_type: str) -> Callable[[C], C]:
+        """Declare the check of local transactions whose half message stayed open.
+
+        It is called as `function(event)`, in any relay of the service, and returns a LocalOutcome.
+        """
+        return self.half_messages.checks(event_type)
+
+    def barrier(
+        self, *event_types: str, engine: Engine | None = None, schema: str | None = None
+    ) -> None:
+        """Declare that a barrier in the local transactions' own database knows their outcome.
+
+        It is in the service's database; or in that of an `engine`, where `shieldtx db upgrade` has
+        made the tables in its `schema`. Each local transaction of these types calls `guard`.
+        """
+        self.half_messages.barrier(*event_types, engine=engine, schema=schema)
+
+    # --- what runs it -----------------------------------------------------------------------------
+
+    def build_relay(self, name: str | None = None) -> Relay:
+        """Build a relay; a `name` of its own, among restarts too, is made up by default."""
+        return builders.build_relay(
+            self.settings,
+            connections=self._connections,
+            declarations=self._declarations,
+            broker=self.broker,
+            hooks=self.hooks,
+            name=name or builders.worker_name(),
+        )
+
+    def build_consumer(
+        self, group: str, *, stopping: Callable[[], bool] = lambda: False
+    ) -> Consumer:
+        """Build a worker of a declared group; raises ConfigurationError for an unknown one.
+
+        Its passes begin nothing more once `stopping` is true.
+        """
+        return builders.build_consumer(
+            self.settings,
+            group=group,
+            store=self.stores.inbox(),
+            declarations=self._declarations,
+            outbox=self.outbox,
+            broker=self.broker,
+            hooks=self.hooks,
+            stopping=stopping,
+        )
+
+    def build_retention(self) -> RetentionService:
+        """Build the purge of this service's tables, and of its barriers in other databases."""
+        return builders.build_retention(
+            self.settings, connections=self._connections, half_messages=self.half_messages
+        )
+
+    # --- what it has ------------------------------------------------------------------------------
+
+    @property
+    def event_types(self) -> EventTypeRegistry:
+        """The event types that the service has declared."""
+        return self._declarations.event_types
+
+    @property
+    def groups(self) -> Mapping[str, ConsumerGroup]:
+        """The consumer groups that the service has declared, by name."""
+        return self._declarations.groups
+
+    def topics(self) -> list[str]:
+        """Return the broker's names of all topics that this service writes or reads, sorted."""
+        return self._declarations.topics()
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the broker's names of the topics that a declared group reads."""
+        return self._declarations.topics_of(group)
+
+    def group_id(self, group: str) -> str:
+        """Return the broker's name of a consumer group."""
+        return self._declarations.group_id(group)
+
+    def handled_by(self, group: str) -> AbstractSet[tuple[str, TxKind]]:
+        """Return the event types and kinds that a group has handlers for in this application."""
+        return self._declarations.handled_by(group)
+
+    @property
     def tables(self) -> Tables:
         """The tables in the configured schema."""
-        return tables(self.settings.database_schema)
+        return self._connections.tables
 
-    @cached_property
+    @property
+    def schema(self) -> Schema:
+        """The maker and checker of the tables."""
+        return self.stores.schema()
+
+    @property
     def engine(self) -> Engine:
         """The connections of relay and consumers; services write through sessions of their own."""
-        if self._engine is not None:
-            return read_committed_view(self._engine)
-        return self._open_engine()
+        return self._connections.engine
 
-    @cached_property
-    def checks_engine(self) -> Engine:
-        """The connections of a relay's checks of half messages, which wait for other transactions.
-
-        A pool of their own: whatever they wait for, events go out meanwhile. An engine that was
-        given to this object serves them too.
-        """
-        if self._engine is not None or not self._has_server:
-            return self.engine
-        return self._open_engine(most=MAX_CONNECTIONS + self.settings.half_check_threads)
-
-    def _open_engine(self, *, most: int = MAX_CONNECTIONS) -> Engine:
-        longest = max(
-            [h.lease for group in self.groups.values() for h in group.handlers()],
-            default=timedelta(minutes=1),
-        )
-        s = self.settings
-        idle = max(longest, s.relay_lease)
-        return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)
+    @property
+    def connections(self) -> Connections:
+        """The engines of this service, and the hints that wake its relays."""
+        return self._connections
 
     @cached_property
     def broker(self) -> Broker:
@@ -139,169 +357,7 @@ class ShieldTx(Declarations):
 
         return KafkaBroker.from_settings(self.settings)
 
-    @property
-    def schema(self) -> Schema:
-        """The maker and checker of the tables."""
-        return Schema(
-            self.engine, schema=self.settings.database_schema, shards=self.settings.shards
-        )
-
-    def relay(self, name: str | None = None) -> Relay:
-        """Build a relay; a `name` of its own, among restarts too, is made up by default."""
-        s = self.settings
-        return Relay(
-            store=SqlRelayStore(
-                self.engine,
-                self.tables,
-                source=s.source,
-                batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
-            ),
-            leases=SqlLeaseStore(self.engine, self.tables, shards=s.shards),
-            publisher=self.broker.publisher(),
-            encode=partial(signing.encode, prefix=s.topic_prefix, keys=s.signing_keys),
-            settings=RelaySettings(
-                name=name or worker_name(),
-                batch_size=s.relay_batch_size,
-                lease=s.relay_lease,
-                send_timeout=s.relay_send_timeout,
-            ),
-            retry_of=self._retry_of,
-            local_rollbacks=self._local_rollbacks,
-            knows=self._knows,
-            hooks=self.hooks,
-        )
-
-    def build_consumer(
-        self, group: str, *, stopping: Callable[[], bool] = lambda: False
-    ) -> Consumer:
-        """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
-        declared = self._declared(group)
-        intake = DirectIntake(
-            group=declared,
-            subscriber=self.broker.subscriber(self.group_id(group), self.topics_of(group)),
-            decode=partial(
-                signing.decode,
-                prefix=self.settings.topic_prefix,
-                keys=self.settings.signing_keys,
-            ),
-        )
-        store = self.inbox_store()
-        return Consumer(
-            group=declared,
-            intake=ReadAheadIntake(intake),
-            store=store,
-            inbox=Inbox(
-                group=declared,
-                store=store,
-                outbox=self.outbox,
-                hooks=self.hooks,
-                kept_for=self.settings.retention_inbox,
-            ),
-            settings=ConsumerSettings(
-                batch_size=self.settings.consumer_batch_size,
-                batch_bytes=self.settings.consumer_batch_bytes,
-                pending_limit=self.settings.consumer_pending_limit,
-                topic_prefix=self.settings.topic_prefix,
-            ),
-            stopping=stopping,
-        )
-
-    def housekeeping(self) -> RetentionService:
-        """Build the purge of this service's tables, and of its barriers elsewhere."""
-        s = self.settings
-        store = SqlRetentionStore(self.engine, self.tables)
-        elsewhere = self.halves.other_barriers()
-        return RetentionService(
-            store=store,
-            retention=Retention(
-                outbox=s.retention_outbox,
-                inbox=s.retention_inbox,
-                barrier=s.retention_barrier,
-                parked=s.retention_parked or None,
-                audit=s.retention_audit or None,
-                trace=s.retention_trace,
-                trace_rows=s.trace_rows,
-            ),
-            barriers=[
-                store,
-                *(SqlRetentionStore(engine, tables(schema)) for engine, schema in elsewhere),
-            ],
-        )
-
-    def overview(self) -> SqlStatus:
-        """Build the reader of how this service stands."""
-        return SqlStatus(self.engine, self.tables)
-
-    def inbox_store(self) -> SqlInboxStore:
-        """Build the consumer's side of the inbox table."""
-        most = self.settings.consumer_batch_bytes
-        return SqlInboxStore(self.engine, self.tables, batch_bytes=most)
-
-    def limits(self) -> SqlLimitStatus:
-        """Build the reader of what is at its limit."""
-        return SqlLimitStatus(self.engine, self.tables)
-
-    def trace_store(self) -> SqlTraceStore:
-        """Build what keeps the trace, and tells what the tables know of an event."""
-        return SqlTraceStore(self.engine, self.tables)
-
-    def dead_letters(self) -> SqlDeadLetters:
-        """Build what finds and replays the events of this service that wait for a person."""
-        return SqlDeadLetters(self.engine, self.tables)
-
-    def discards(self) -> SqlDiscards:
-        """Build what discards the rows of this service that will never be handled."""
-        return SqlDiscards(self.engine, self.tables)
-
-    def half_desk(self) -> SqlHalfMessageAdmin:
-        """Build what shows half messages to a person, and ends them in the person's name."""
-        return SqlHalfMessageAdmin(
-            self.engine,
-            self.tables,
-            barrier_of=self.halves.barrier_to_ask,
-            barrier_retention=self.settings.retention_barrier,
-        )
-
-    def listener(self, wake: Callable[[], None]) -> Listener | None:
-        """Build the listener for wake-up hints; None where there are none.
-
-        A pooler of transactions keeps no session that could listen: a relay behind it only polls.
-        """
-        if not self._hints:
-            return None
-        if self.settings.database_pooler is Pooler.TRANSACTION:
-            log.info("no wake-up hints behind a pooler of transactions, polling instead")
-            return None
-        return Listener(self.engine, self.settings.database_schema, wake)
-
     def close(self) -> None:
-        """Let go of the connections that this object opened for itself."""
+        """Close the connections that this object opened for itself."""
         self.tracer.close()
-        opened = vars(self)
-        if "_notifier" in opened:
-            self._notifier.close()
-        if "engine" in opened and self._engine is None:
-            self.engine.dispose()
-        if "checks_engine" in opened and self._engine is None:
-            self.checks_engine.dispose()
-
-    @cached_property
-    def _has_server(self) -> bool:
-        return self.settings.url.get_backend_name() == "postgresql"
-
-    @cached_property
-    def _hints(self) -> bool:
-        return self.settings.relay_wakeup and self._has_server
-
-    @cached_property
-    def _notifier(self) -> Notifier:
-        return Notifier(self.engine, self.settings.database_schema)
-
-    def _hint(self) -> None:
-        if self._hints:
-            self._notifier.hint()
-
-
-def worker_name() -> str:
-    """Make a name that no other process or restart has: host, process, and a part of a UUID."""
-    return f"{socket.gethostname()}-{os.getpid()}-{new_event_id().hex[-8:]}"
+        self._connections.close()

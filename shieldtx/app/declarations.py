@@ -1,10 +1,10 @@
-"""What a service declares: its events, its handlers, and what undoes an event that fails."""
+"""What a service has declared: events, handlers, and what undoes an event that fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,16 +12,14 @@ from sqlalchemy.orm import Session
 
 from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
 from shieldtx.domain.callables import check_callable, run
-from shieldtx.domain.event_types import EventLimits, EventType, EventTypeRegistry, OnBacklog
-from shieldtx.domain.events import NO_HEADERS, Envelope, physical_topic
+from shieldtx.domain.event_types import EventLimits, EventTypeRegistry
+from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.retry import RetryPolicy
-from shieldtx.domain.states import Operation, TxKind
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.outbox.publish_decorator import (
-    DueAt,
-    PayloadField,
     Publication,
     payload_type_of,
     publish_decorator,
@@ -34,78 +32,35 @@ H = TypeVar("H", bound=HandlerFunction)
 
 
 class Declarations:
-    """What the code of a service declares on its one object, before any worker is built."""
-
-    outbox: Outbox
+    """The events, handlers and local rollbacks that a service has declared."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self._settings = settings
         self.event_types = EventTypeRegistry(
             EventLimits(payload=settings.max_payload_bytes),
             backlog_limit=settings.backlog_limit,
             on_backlog=settings.on_backlog,
         )
         self.groups: dict[str, ConsumerGroup] = {}
-        self._local_rollbacks: dict[str, LocalRollback] = {}
-
-    def declare(
-        self,
-        event_type: str,
-        *,
-        payload: Any = None,
-        topic: str | None = None,
-        retry: RetryPolicy | None = None,
-        backlog_limit: int | None = None,
-        on_backlog: OnBacklog | str | None = None,
-    ) -> EventType:
-        """Declare an event type that is written with `outbox.add`; see EventTypeRegistry.declare."""
-        return self.event_types.declare(
-            event_type,
-            payload=payload,
-            topic=topic,
-            retry=retry,
-            backlog_limit=backlog_limit,
-            on_backlog=on_backlog,
-        )
+        self.local_rollbacks: dict[str, LocalRollback] = {}
 
     def publishes(
         self,
-        event_type: str,
+        outbox: Outbox,
+        publication: Publication,
         *,
-        key: PayloadField = None,
-        biz_key: PayloadField = None,
-        payload: Any = None,
-        topic: str | None = None,
-        operation: Operation = Operation.INSERT,
-        headers: Mapping[str, str] = NO_HEADERS,
-        delay: DueAt[timedelta] = None,
-        at: DueAt[datetime] = None,
-        level: DueAt[int] = None,
-        retry: RetryPolicy | None = None,
+        payload: Any,
+        topic: str | None,
+        retry: RetryPolicy | None,
     ) -> Callable[[F], F]:
-        """Publish what the decorated method returns, in the transaction that it is called with.
-
-        `key` and `biz_key` name fields of the returned payload (or are functions of it), and so may
-        the one of `delay`, `at` and `level` that chooses when the event is due. `payload` is its
-        type where the return annotation does not say it. An event type that several methods publish
-        is declared first, with `declare`.
-        """
+        """Return the decorator of a method whose return value `outbox` publishes."""
 
         def decorate(function: F) -> F:
-            publication = Publication(
-                event_type=event_type,
-                key=key,
-                biz_key=biz_key,
-                operation=operation,
-                headers=headers,
-                delay=delay,
-                at=at,
-                level=level,
-            )
-            decorated = publish_decorator(self.outbox, publication)(function)
+            decorated = publish_decorator(outbox, publication)(function)
+            event_type = publication.event_type
             if self.event_types.find(event_type) is None:
                 kind = payload if payload is not None else payload_type_of(function)
-                self.declare(event_type, payload=kind, topic=topic, retry=retry)
+                self.event_types.declare(event_type, payload=kind, topic=topic, retry=retry)
             elif any(given is not None for given in (payload, topic, retry)):
                 raise ConfigurationError(
                     f"event type {event_type!r} is declared already: give its payload, topic and "
@@ -116,17 +71,14 @@ class Declarations:
         return decorate
 
     def local_rollback(self, event_type: str) -> Callable[[H], H]:
-        """Declare what undoes the business data of an event that can never be delivered.
-
-        It is called as `function(session, event)` in the transaction that marks the event FAILED.
-        """
+        """Return the decorator of a function that undoes an event which cannot be delivered."""
 
         def decorate(function: H) -> H:
-            if event_type in self._local_rollbacks:
+            if event_type in self.local_rollbacks:
                 raise ConfigurationError(f"event type {event_type!r} has two local rollbacks")
             what = f"local rollback of event type {event_type!r}"
             check_callable(function, what=what, call="local_rollback(session, event)")
-            self._local_rollbacks[event_type] = partial(self._roll_back_locally, function)
+            self.local_rollbacks[event_type] = partial(self._roll_back_locally, function)
             return function
 
         return decorate
@@ -139,7 +91,7 @@ class Declarations:
 
     def topics(self) -> list[str]:
         """Return the broker's names of all topics that this service writes or reads, sorted."""
-        prefix = self.settings.topic_prefix
+        prefix = self._settings.topic_prefix
         named = {(t.topic, kind) for t in self.event_types for kind in TxKind}
         for group in self.groups.values():
             # A group that gives up writes to the rollback topic of what it reads.
@@ -148,19 +100,25 @@ class Declarations:
 
     def topics_of(self, group: str) -> list[str]:
         """Return the broker's names of the topics that a declared group reads."""
-        subscriptions = self._declared(group).subscriptions()
-        return [physical_topic(self.settings.topic_prefix, t, kind) for t, kind in subscriptions]
+        subscriptions = self.group(group).subscriptions()
+        return [physical_topic(self._settings.topic_prefix, t, kind) for t, kind in subscriptions]
 
     def group_id(self, group: str) -> str:
         """Return the broker's name of a consumer group."""
-        return f"{self.settings.kafka_group_prefix}{group}"
+        return f"{self._settings.kafka_group_prefix}{group}"
+
+    def longest_lease(self) -> timedelta:
+        """Return how long a handler of this application may take; a minute without handlers."""
+        leases = [h.lease for group in self.groups.values() for h in group.handlers()]
+        return max(leases, default=timedelta(minutes=1))
 
     def handled_by(self, group: str) -> AbstractSet[tuple[str, TxKind]]:
         """Return the event types and kinds that a group has handlers for in this application."""
         declared = self.groups.get(group)
         return frozenset() if declared is None else declared.handled()
 
-    def _declared(self, group: str) -> ConsumerGroup:
+    def group(self, group: str) -> ConsumerGroup:
+        """Return a group with handlers; raises ConfigurationError for one that has none."""
         declared = self.groups.get(group)
         if declared is None or not declared.subscriptions():
             known = ", ".join(sorted(self.groups)) or "none"
@@ -169,12 +127,13 @@ class Declarations:
             )
         return declared
 
-    def _retry_of(self, event_type: str) -> RetryPolicy:
+    def retry_of(self, event_type: str) -> RetryPolicy:
+        """Return the retries of an event type's publication."""
         # A rollback event is of a type that its upstream declared, not this service.
         declared = self.event_types.find(event_type)
         return RetryPolicy() if declared is None else declared.retry
 
-    def _knows(self, envelope: Envelope) -> bool:
+    def knows(self, envelope: Envelope) -> bool:
         """Whether this release can tell if an event has a local rollback."""
         known = self.event_types.find(envelope.type) is not None
         return known or envelope.kind is TxKind.ROLLBACK

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, TypeVar, Unpack
 from uuid import UUID
@@ -12,19 +11,18 @@ from sqlalchemy import Engine
 
 from shieldtx.domain.callables import check_callable, check_result
 from shieldtx.domain.event_types import EventTypeRegistry
-from shieldtx.domain.events import NO_HEADERS, Envelope, Event
+from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import decode_payload
-from shieldtx.domain.states import LocalOutcome, Operation
+from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages.block import HalfMessageBlock, guard_open
 from shieldtx.half_messages.check_back import CheckBack, Checker, Expiry
 from shieldtx.half_messages.messages import EventFields, HalfMessages
 from shieldtx.half_messages.transactional_decorator import (
-    Argument,
     LocalTransactionSpec,
     transactional,
 )
-from shieldtx.outbox.publish_decorator import PayloadField, payload_type_of
+from shieldtx.outbox.publish_decorator import payload_type_of
 from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.settings.settings import Settings
@@ -62,7 +60,7 @@ class HalfMessageWiring:
         self._event_types = event_types
         self._engine = engine
         self._checks_engine = checks_engine
-        self._seal = to_envelope
+        self._to_envelope = to_envelope
         self._after_commit = after_commit
         self._checkers: dict[str, Checker] = {}
         self._barriers: dict[str, _Place] = {}
@@ -108,7 +106,7 @@ class HalfMessageWiring:
             self.messages.end(event_ids, LocalOutcome.ROLLBACK)
 
     def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
-        """Guard a local transaction with the half messages of the blocks around; see HalfMessageBlock.guard.
+        """Guard a local transaction with the half messages of the blocks around it.
 
         Outside of blocks with those that `half_prepare` returned the ids of.
         """
@@ -120,39 +118,12 @@ class HalfMessageWiring:
     # --- what a service declares ------------------------------------------------------------------
 
     def transactional(
-        self,
-        event_type: str,
-        *,
-        payload: Argument,
-        key: PayloadField = None,
-        biz_key: PayloadField = None,
-        payload_type: Any = None,
-        topic: str | None = None,
-        operation: Operation = Operation.INSERT,
-        headers: Mapping[str, str] = NO_HEADERS,
-        delay: timedelta | None = None,
-        immunity: timedelta | None = None,
-        rollback_on: tuple[type[BaseException], ...] = (),
+        self, transaction: LocalTransactionSpec, *, payload_type: Any, topic: str | None
     ) -> Callable[[F], F]:
-        """Make the decorated method a local transaction, with a half message prepared before it.
-
-        `payload` names the argument that is sent (or is a function of all arguments by name); `key`
-        and `biz_key` name fields of it. The method ends its transaction itself. It commits the
-        message by returning, or returns a LocalOutcome; when it raises, a check finds out.
-        """
+        """Return the decorator of a method that is a local transaction."""
 
         def decorate(function: F) -> F:
-            transaction = LocalTransactionSpec(
-                event_type=event_type,
-                payload=payload,
-                key=key,
-                biz_key=biz_key,
-                operation=operation,
-                headers=headers,
-                delay=delay,
-                immunity=immunity,
-                rollback_on=rollback_on,
-            )
+            event_type, payload = transaction.event_type, transaction.payload
             decorated = transactional(lambda: self.messages, transaction)(function)
             if self._event_types.find(event_type) is None:
                 kind = payload_type
@@ -205,7 +176,7 @@ class HalfMessageWiring:
         return HalfMessages(
             store=self._store,
             barrier_of=self._barrier_of,
-            to_envelope=self._seal,
+            to_envelope=self._to_envelope,
             after_commit=self._after_commit,
             barrier_retention=self._settings.retention_barrier,
         )
@@ -234,7 +205,7 @@ class HalfMessageWiring:
         """Return the event types with a checker that have a half message due for a check."""
         return self._check_store.types_due(sorted(self._checkers))
 
-    def parking(self) -> Expiry:
+    def expiry(self) -> Expiry:
         """Build what leaves half messages to a person."""
         return Expiry(store=self._check_store)
 

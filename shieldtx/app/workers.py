@@ -16,18 +16,18 @@ from shieldtx.store.status import warning_of_shared_schema
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 4
-HOUSEKEEPING = timedelta(minutes=1)
+RETENTION = timedelta(minutes=1)
 CHECKS = timedelta(seconds=1)
 """Between two looks for half messages that are due for a check."""
-PARKING = timedelta(seconds=10)
+EXPIRY = timedelta(seconds=10)
 LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
 
 
 def relay_process(app: ShieldTx) -> Worker:
     """Build the process that relays, renews its leases, checks half messages and keeps house."""
-    relay = app.relay()
-    housekeeping = app.housekeeping()
+    relay = app.build_relay()
+    retention = app.build_retention()
     lease, poll_interval = app.settings.relay_lease, app.settings.relay_poll_interval
 
     def renew() -> bool:
@@ -45,9 +45,9 @@ def relay_process(app: ShieldTx) -> Worker:
             return timedelta(seconds=done.slowed)
         return done.backlog and not done.outage
 
-    def keep_house() -> bool:
+    def purge() -> bool:
         _warn_of_other_sources(app)
-        return housekeeping.run_once().more
+        return retention.run_once().more
 
     def close() -> None:
         if listener is not None:
@@ -67,7 +67,7 @@ def relay_process(app: ShieldTx) -> Worker:
                 until_next=partial(relay.until_due, within=poll_interval),
                 vital=True,
             ),
-            PeriodicJob(name="housekeeping", run=keep_house, every=HOUSEKEEPING),
+            PeriodicJob(name="retention", run=purge, every=RETENTION),
             *_half_message_ticks(app, stopping=lambda: worker.stopping, wake=wake),
         ],
         close=close,
@@ -75,14 +75,14 @@ def relay_process(app: ShieldTx) -> Worker:
         watchdog=app.settings.watchdog,
         failure_limit=app.settings.failure_limit,
     )
-    listener = app.listener(lambda: worker.wake("poll"))
+    listener = app.connections.listener(lambda: worker.wake("poll"))
     if listener is not None:
         listener.start()
     return worker
 
 
 def _warn_of_other_sources(app: ShieldTx) -> None:
-    for source, count in app.limits().other_sources(app.settings.source).items():
+    for source, count in app.stores.limits().other_sources(app.settings.source).items():
         log.warning("%s", warning_of_shared_schema(count, source, app.settings.source))
 
 
@@ -95,24 +95,24 @@ def _half_message_ticks(
     """
 
     def look() -> bool:
-        for event_type in app.halves.checks_due():
+        for event_type in app.half_messages.checks_due():
             wake(_checks_of(event_type))
         return False
 
     def check(check_back: CheckBack) -> bool:
         return check_back.run_once().more
 
-    def park() -> bool:
-        return parking.run_once().more
+    def expire() -> bool:
+        return expiry.run_once().more
 
-    parking = app.halves.parking()
-    check_backs = app.halves.check_backs(stopping=stopping)
+    expiry = app.half_messages.expiry()
+    check_backs = app.half_messages.check_backs(stopping=stopping)
     checks = [
         PeriodicJob(name=_checks_of(each.event_type), run=partial(check, each), every=None)
         for each in check_backs
     ]
     looks = [PeriodicJob(name="checks", run=look, every=CHECKS)] if checks else []
-    return [*looks, *checks, PeriodicJob(name="parking", run=park, every=PARKING)]
+    return [*looks, *checks, PeriodicJob(name="expiry", run=expire, every=EXPIRY)]
 
 
 def _checks_of(event_type: str) -> str:

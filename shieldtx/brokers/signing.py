@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import cloudevents, decoding
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import UndecodableRecord
@@ -40,7 +40,7 @@ def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) 
 
     Raises UndecodableRecord. Without keys nothing is asked of signatures.
     """
-    envelope = cloudevents.decode(record, prefix)
+    envelope = decoding.decode(record, prefix)
     if not keys or envelope.kind is not TxKind.ROLLBACK:
         return envelope
     found = dict(record.headers).get(HEADER)

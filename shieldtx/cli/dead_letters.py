@@ -94,7 +94,7 @@ def show(
     """
     app = invocation(context).service()
     app.schema.check()
-    store = app.dead_letters()
+    store = app.stores.dead_letters()
     if "/" in ref:
         found = [dead_letter_views.details_of_record(record_of(store, ref), unmasked=payload)]
     else:
@@ -131,7 +131,7 @@ def replay(
     """
     app = invocation(context).service()
     app.schema.check()
-    store = app.dead_letters()
+    store = app.stores.dead_letters()
     chosen = [_chosen(rows_of(store, ref), group) for ref in dict.fromkeys(event_ids)]
     failed = [letter for letter in chosen if letter.group is None]
     for letter in failed:

@@ -18,7 +18,7 @@ from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, pri
 from shieldtx.cli.prompts import current_operator
 from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
-from shieldtx.settings.settings import Seconds
+from shieldtx.settings.fields import Seconds
 
 commands = typer.Typer(
     help="List, cancel and reschedule the events that wait for their time.", no_args_is_help=True
@@ -202,7 +202,7 @@ def _tell(changes: Sequence[tuple[EventRef, Change]], done: str, *, as_json: boo
                 when = "" if done != "is due" else f" {moment(change.due_at)}"
                 print_line(f"event {name} {done}{when}")
             else:
-                print_line(f"event {name} is left as it is: {_WHY_NOT[change.verdict]}")
+                print_line(f"event {name} is left as it is: {_WHY_NOT[change.result]}")
     if not all(change.done for _, change in changes):
         raise typer.Exit(FAILED)
 
@@ -211,7 +211,7 @@ def _answer(event: EventRef, change: Change) -> dict[str, Any]:
     return {
         "ref": _name(event),
         "event_id": None if change.event_id is None else str(change.event_id),
-        "verdict": change.verdict.value,
+        "result": change.result.value,
         "status": None if change.status is None else change.status.value,
         "due_at": moment(change.due_at),
     }

@@ -76,12 +76,12 @@ def discard(
         chosen = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
     if chosen:
         _confirm(chosen, yes=yes)
-    found = app.discards().discard(chosen, who=who or current_operator(), reason=reason)
+    found = app.stores.discards().discard(chosen, who=who or current_operator(), reason=reason)
     _tell(found, as_json=as_json)
 
 
 def _named(app: ShieldTx, refs: Sequence[str], group: str | None) -> list[Discardable]:
-    store, named = app.dead_letters(), dict[str, Discardable]()
+    store, named = app.stores.dead_letters(), dict[str, Discardable]()
     for ref in refs:
         if "/" in ref:
             row: Discardable = record_of(store, ref)

@@ -48,7 +48,7 @@ def list_(
     """
     app = invocation(context).service()
     app.schema.check()
-    found = [_summary(m) for m in app.half_desk().latest(limit=limit, topic=topic)]
+    found = [_summary(m) for m in app.stores.half_messages().latest(limit=limit, topic=topic)]
     if as_json:
         print_json(found)
         return
@@ -80,7 +80,7 @@ def show(
     """
     app = invocation(context).service()
     app.schema.check()
-    details = _details(_found(app.half_desk(), event_id), unmasked=payload)
+    details = _details(_found(app.stores.half_messages(), event_id), unmasked=payload)
     if as_json:
         print_json(details)
     else:
@@ -146,7 +146,7 @@ def _decide(
 ) -> None:
     app = invocation(context).service()
     app.schema.check()
-    desk = app.half_desk()
+    desk = app.stores.half_messages()
     chosen = [_found(desk, event_id) for event_id in dict.fromkeys(event_ids)]
     for message in chosen:
         typer.echo(_warning(message, outcome), err=True)

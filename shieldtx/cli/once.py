@@ -20,7 +20,7 @@ def relay_once(app: ShieldTx) -> RelayPass:
     """Check half messages, publish what is due of the shards that nobody else holds, free them."""
     stop = _stop_on_signals()
     _check_once(app, stop)
-    relay = app.relay()
+    relay = app.build_relay()
     done = RelayPass()
     renew_at = 0.0
     try:
@@ -66,11 +66,11 @@ def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
 
 def _check_once(app: ShieldTx, stop: threading.Event) -> None:
     """Ask about the half messages that are due for a check, and park what nobody can tell of."""
-    for check_back in app.halves.check_backs(stopping=stop.is_set):
+    for check_back in app.half_messages.check_backs(stopping=stop.is_set):
         while check_back.run_once().more and not stop.is_set():
             pass
-    parking = app.halves.parking()
-    while parking.run_once().more and not stop.is_set():
+    expiry = app.half_messages.expiry()
+    while expiry.run_once().more and not stop.is_set():
         pass
 
 

@@ -13,15 +13,22 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from shieldtx.app.reconciliation import run_reconciliation
 from shieldtx.cli.app_loading import invocation
-from shieldtx.cli.output import AsJson, print_fields, print_json, print_made_table
+from shieldtx.cli.output import (
+    AsJson,
+    print_fields,
+    print_json,
+    print_made_table,
+    showing_progress,
+)
+from shieldtx.cli.prompts import current_operator
 from shieldtx.cli.reconcile_config import (
     Config,
     ending_as_error,
     load_configuration,
     require_tables,
 )
-from shieldtx.cli.recording import run_stored
 from shieldtx.errors import AlreadyRunning, ConfigurationError
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import RunOutcome
@@ -144,7 +151,10 @@ def _run(
     as_json: bool,
 ) -> RunOutcome:
     require_tables(request.services)
-    result = run_stored(configuration, request, selection)
+    with showing_progress() as progress:
+        result = run_reconciliation(
+            configuration, request, selection, who=current_operator(), progress=progress
+        )
     if as_json:
         print_json(_data(result))
     else:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from sqlalchemy import Engine, make_url
 
+from shieldtx.app.reconciliation import stored_runs
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, print_table
 from shieldtx.cli.prompts import confirm, current_operator
@@ -21,7 +22,6 @@ from shieldtx.cli.reconcile_config import (
     load_configuration,
     require_tables,
 )
-from shieldtx.cli.recording import stored_runs
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports.repair import RepairStore
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json

@@ -58,10 +58,10 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     """
     app = invocation(context).service()
     app.schema.check()
-    overview = app.overview().read()
+    overview = app.stores.status().read()
     at_limit = _at_limit(app, overview)
     unhandled = _unhandled(app, overview)
-    others = app.limits().other_sources(app.settings.source)
+    others = app.stores.limits().other_sources(app.settings.source)
     if as_json:
         data = _data(app, overview)
         data["outbox"]["other_sources"] = others
@@ -140,7 +140,7 @@ def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str
         for g in overview.groups
         if _open_rows(g.backlog) >= min(most, DEFAULT_LIMIT)
     }
-    found = app.limits()
+    found = app.stores.limits()
     return {
         "topics": [
             {
@@ -164,7 +164,7 @@ def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str
 
 def _unhandled(app: ShieldTx, overview: ServiceStatus) -> list[dict[str, Any]]:
     """Count by type what waits in the inbox and has no handler in this application."""
-    store = app.inbox_store()
+    store = app.stores.inbox()
     found = []
     for group in [g.group for g in overview.groups if _open_rows(g.backlog)]:
         rows_of = store.unhandled(group, handled=app.handled_by(group), limit=DEFAULT_LIMIT)

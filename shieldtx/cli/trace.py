@@ -91,7 +91,7 @@ def _asked_services(context: typer.Context, config: Config) -> Iterator[_Service
 def _of_application(given: Invocation) -> _Services:
     app = given.service()
     app.schema.check()
-    return _Services(readers={app.settings.source: app.trace_store()})
+    return _Services(readers={app.settings.source: app.stores.trace()})
 
 
 def _of_configuration(services: Sequence[ServiceDatabase], closing: ExitStack) -> _Services:

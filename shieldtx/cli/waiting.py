@@ -49,7 +49,7 @@ def waiting_in(
     app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
 ) -> list[DeadLetter | ParkedRecord]:
     """Return what waits for an operator, up to `limit` dead letters and parked records each."""
-    store, found = app.dead_letters(), list[DeadLetter | ParkedRecord]()
+    store, found = app.stores.dead_letters(), list[DeadLetter | ParkedRecord]()
     if status is not Waiting.PARKED:
         of_status = None if status is None else _LETTERS[status]
         found += store.latest(limit=limit, group=group, topic=topic, status=of_status)

@@ -116,7 +116,7 @@ class DirectIntake:
 
     def hold(self, places: AbstractSet[TopicPartition]) -> None:
         """See Intake."""
-        self._subscriber.hold(places)
+        self._subscriber.pause(places)
 
     def has_caught_up(self) -> bool:
         """See Intake."""

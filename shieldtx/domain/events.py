@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -124,3 +125,29 @@ def storable(text: str, limit: int = LONGEST_REASON) -> str:
     What PostgreSQL or UTF-8 cannot (NUL, lone surrogates) is replaced.
     """
     return text[:limit].replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
+LONGEST_ON_THE_WIRE = 500
+"""How many characters of the reason a rollback event carries to the service upstream."""
+
+
+def rollback_of(
+    original: Envelope, *, source: str, reason: str, event_id: UUID | None = None
+) -> Envelope:
+    """Make the event of `source` that takes `original` back: same type, topic and key."""
+    return Envelope(
+        id=event_id or new_event_id(),
+        type=original.type,
+        source=source,
+        topic=original.topic,
+        payload=json.dumps({"reason": storable(reason, LONGEST_ON_THE_WIRE)}, ensure_ascii=False),
+        # Replaced by the database's time in the row.
+        time=datetime.now(UTC),
+        kind=TxKind.ROLLBACK,
+        operation=original.operation,
+        key=original.key,
+        biz_key=original.biz_key,
+        causation_id=original.id,
+        causation_source=original.source,
+        traceparent=original.traceparent,
+    )

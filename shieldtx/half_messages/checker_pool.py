@@ -1,4 +1,4 @@
-"""Asking: calls whoever knows the ends of local transactions, in threads, under deadlines."""
+"""The checker pool: calls checkers of local transactions in threads, under deadlines."""
 
 from __future__ import annotations
 

@@ -6,13 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
-from uuid import UUID
 
 from shieldtx.domain.callables import check_callable, run
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
-from shieldtx.domain.states import TxKind
+from shieldtx.hooks.contexts import ConsumeContext, SendContext, consume_context_of, send_context_of
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.inbox import Attempt
 from shieldtx.ports.relay import ClaimedEvent
@@ -21,61 +19,6 @@ log = logging.getLogger(__name__)
 
 LOGGED_EVERY = 60.0
 """Seconds for which a hook that raises the same kind of error again is not logged again."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SendContext:
-    """One event in the hands of a relay; never its payload."""
-
-    event_id: UUID
-    type: str
-    source: str
-    topic: str
-    """The logical topic."""
-    kind: TxKind
-    key: str | None
-    attempt: int
-    """1 for the first; one that a broker's outage cost is not counted, and comes again."""
-    waited: float
-    """Seconds between the claim and the handing over to the broker's client."""
-    outcome: DeliveryOutcome | None = None
-    """How it ended; None before it did."""
-    error: str = ""
-    """Why it was not acknowledged."""
-    took: float | None = None
-    """Seconds from the handing over to the answer, of all that was sent in one batch with it."""
-    partition: int | None = None
-    offset: int | None = None
-    """Where the record lies; None where the broker did not say."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumeContext:
-    """One attempt of a consumer group at an event; never the event's payload."""
-
-    event_id: UUID
-    type: str
-    source: str
-    topic: str
-    """The logical topic."""
-    kind: TxKind
-    key: str | None
-    group: str
-    attempt: int
-    """1 for the first."""
-    partition: int | None
-    offset: int | None
-    """Where its record lies; None of a row that came without one."""
-    verdict: str = ""
-    """How it ended, "" before it did: APPLIED, COMPENSATED and MOOT (a rollback with nothing to
-    take back) went well; RETRIED, REFUSED (given up, its rollback is on its way), DEAD and LOST
-    (another worker took the event over) did not."""
-    error: str = ""
-    exception: BaseException | None = None
-    """What the handler raised, unreduced: a database error's text may contain values of rows. None
-    where its process had died over the last attempt."""
-    took: float | None = None
-    """Seconds from before its handler to the commit that it shared, or to the failure."""
 
 
 SendHook: TypeAlias = Callable[[SendContext], None]
@@ -185,7 +128,7 @@ class Hooks:
         """Tell that events are about to be sent, so many seconds after their claim."""
         if self._before_send:
             for claimed in claims:
-                self._call(self._before_send, _send_context(claimed, waited))
+                self._call(self._before_send, send_context_of(claimed, waited))
 
     def sent(
         self,
@@ -200,18 +143,18 @@ class Hooks:
             acknowledged = delivery.outcome is DeliveryOutcome.ACKNOWLEDGED
             hooks = self._after_send if acknowledged else self._on_send_error
             if hooks:
-                self._call(hooks, _send_context(claimed, waited, delivery, took))
+                self._call(hooks, send_context_of(claimed, waited, delivery, took))
 
     def consuming(self, attempts: Iterable[Attempt]) -> None:
         """Tell that their handler is about to get these events."""
         if self._before_consume:
             for attempt in attempts:
-                self._call(self._before_consume, _consume_context(attempt))
+                self._call(self._before_consume, consume_context_of(attempt))
 
     def consumed(self, attempt: Attempt, verdict: str, *, took: float | None) -> None:
         """Tell that an attempt has gone well and is committed."""
         if self._after_consume:
-            self._call(self._after_consume, _consume_context(attempt, verdict, took=took))
+            self._call(self._after_consume, consume_context_of(attempt, verdict, took=took))
 
     def failed(
         self,
@@ -224,7 +167,7 @@ class Hooks:
     ) -> None:
         """Tell that an attempt has failed, which is written down."""
         if self._on_consume_error:
-            context = _consume_context(
+            context = consume_context_of(
                 attempt, verdict, error=error, exception=exception, took=took
             )
             self._call(self._on_consume_error, context)
@@ -258,55 +201,3 @@ def _plain(hook: H) -> H:
     """Return a hook that can be called as a plain function of one context."""
     check_callable(hook, what="hook", call="hook(context)")
     return hook
-
-
-def _send_context(
-    claimed: ClaimedEvent,
-    waited: float,
-    delivery: Delivery | None = None,
-    took: float | None = None,
-) -> SendContext:
-    envelope = claimed.envelope
-    return SendContext(
-        event_id=envelope.id,
-        type=envelope.type,
-        source=envelope.source,
-        topic=envelope.topic,
-        kind=envelope.kind,
-        key=envelope.key,
-        attempt=claimed.attempts,
-        waited=waited,
-        outcome=None if delivery is None else delivery.outcome,
-        error="" if delivery is None else delivery.reason,
-        took=took,
-        partition=None if delivery is None else delivery.partition,
-        offset=None if delivery is None else delivery.offset,
-    )
-
-
-def _consume_context(
-    attempt: Attempt,
-    verdict: str = "",
-    *,
-    error: str = "",
-    exception: BaseException | None = None,
-    took: float | None = None,
-) -> ConsumeContext:
-    envelope = attempt.envelope
-    partition, offset = attempt.place or (None, None)
-    return ConsumeContext(
-        event_id=envelope.id,
-        type=envelope.type,
-        source=envelope.source,
-        topic=envelope.topic,
-        kind=envelope.kind,
-        key=envelope.key,
-        group=attempt.group,
-        attempt=attempt.number,
-        partition=partition,
-        offset=offset,
-        verdict=verdict,
-        error=error,
-        exception=exception,
-        took=took,
-    )

@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from sqlalchemy import Connection
 
 from shieldtx.domain.event_types import EventType, OnBacklog
 from shieldtx.errors import BacklogExceeded
+from shieldtx.ports.outbox import BacklogCounter
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +24,6 @@ SHARE: Final = 20
 
 LOG_EVERY: Final = 60.0
 """Seconds between two lines about the same topic."""
-
-
-class BacklogCounter(Protocol):
-    """Counts what waits, over a connection of the caller."""
-
-    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
-        """Count the unsettled events of a topic that are due, and stop at `upto`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from shieldtx.domain.event_types import EventTypeRegistry
-from shieldtx.domain.events import Envelope, Event, new_event_id, storable
+from shieldtx.domain.events import (
+    Envelope,
+    Event,
+    rollback_of,
+)
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.backlog_limit import BacklogLimiter
+from shieldtx.outbox.causation import handled_in
 from shieldtx.outbox.session_buffer import SessionBuffer
 from shieldtx.outbox.session_events import buffers_of
+from shieldtx.outbox.transaction import CallersTransaction, caller_of, open_transaction
 from shieldtx.ports.outbox import OutboxWriter, Posting
-
-CallersTransaction: TypeAlias = (
-    Session | AsyncSession | Connection | scoped_session[Any] | async_scoped_session[Any]
-)
-
-LONGEST_ON_THE_WIRE = 500
-"""How many characters of the reason a rollback event carries to the service upstream."""
-
-_HANDLING = "shieldtx.handling"
 
 
 class Outbox:
@@ -96,7 +92,7 @@ class Outbox:
         """Add several events: all of them, or none and an error as of `add`."""
         when = due(delay, at, level)
         caller = caller_of(transaction)
-        handled = _handled_in(caller)
+        handled = handled_in(caller)
         postings = [
             Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
             for event in events
@@ -152,7 +148,7 @@ class Outbox:
         if isinstance(caller, Session):
             buffer = self._admit_session(caller)
             buffer.flush()
-            return buffer.connection()
+            return buffer.binding.connection()
         self._admit_connection(caller)
         return caller
 
@@ -176,11 +172,11 @@ class Outbox:
             self._admit_connection(caller)
         else:
             self._admit_session(caller, lazily=True)
-        if event_type is not None and _handled_in(caller) is None:
+        if event_type is not None and handled_in(caller) is None:
             self._refuse_backlog(caller, [event_type])
-        begun = _open_transaction(caller)
+        begun = open_transaction(caller)
         yield
-        if _open_transaction(caller) is not begun:
+        if open_transaction(caller) is not begun:
             raise TransactionRefused(
                 f"{whose} ended the transaction that it was called with, so its event has none to "
                 "go into: leave commit, rollback and close to the caller"
@@ -225,7 +221,7 @@ class Outbox:
             return
         connection = caller if isinstance(caller, Connection) else None
         if isinstance(caller, Session):
-            connection = buffers_of(caller)[self].connection()
+            connection = buffers_of(caller)[self].binding.connection()
         for event_type in event_types:
             self._gate.admit(self._event_types.get(event_type), connection)
 
@@ -247,76 +243,3 @@ class Outbox:
         if not connection.in_transaction():
             connection.begin()
         self._writer.examine(connection)
-
-
-def rollback_of(
-    original: Envelope, *, source: str, reason: str, event_id: UUID | None = None
-) -> Envelope:
-    """Make the event of `source` that takes `original` back: same type, topic and key."""
-    return Envelope(
-        id=event_id or new_event_id(),
-        type=original.type,
-        source=source,
-        topic=original.topic,
-        payload=json.dumps({"reason": storable(reason, LONGEST_ON_THE_WIRE)}, ensure_ascii=False),
-        # Replaced by the database's time in the row.
-        time=datetime.now(UTC),
-        kind=TxKind.ROLLBACK,
-        operation=original.operation,
-        key=original.key,
-        biz_key=original.biz_key,
-        causation_id=original.id,
-        causation_source=original.source,
-        traceparent=original.traceparent,
-    )
-
-
-@dataclass(slots=True)
-class _Handled:
-    """What is being handled in a transaction; a batch handles one event after the other."""
-
-    event: Event | None = None
-
-
-def handling(session: Session, event: Event | None) -> None:
-    """Let events that are added on `session`, or on its connection, name `event` as their cause."""
-    handled: _Handled | None = session.info.get(_HANDLING)
-    if handled is None:
-        handled = session.info[_HANDLING] = _Handled()
-        session.connection().execution_options(**{_HANDLING: handled})
-    handled.event = event
-
-
-def flush_events(session: Session) -> None:
-    """Insert the events that wait in a session now, so that what is wrong with them shows here."""
-    for buffer in buffers_of(session).values():
-        buffer.flush()
-
-
-def caller_of(transaction: object) -> Session | AsyncSession | Connection:
-    """Return what a scoped session stands for; raises TransactionRefused for other things."""
-    if isinstance(transaction, (scoped_session, async_scoped_session)):
-        transaction = transaction()
-    if isinstance(transaction, (Session, AsyncSession, Connection)):
-        return transaction
-    way_out = (
-        ": use `await connection.run_sync(outbox.add, event)`"
-        if isinstance(transaction, AsyncConnection)
-        else ""
-    )
-    raise TransactionRefused(
-        "events are added on a Session, AsyncSession or Connection, not on a "
-        f"{type(transaction).__name__}{way_out}"
-    )
-
-
-def _handled_in(caller: Session | AsyncSession | Connection) -> Event | None:
-    known = caller.get_execution_options() if isinstance(caller, Connection) else caller.info
-    handled: _Handled | None = known.get(_HANDLING)
-    return None if handled is None else handled.event
-
-
-def _open_transaction(caller: Session | AsyncSession | Connection) -> object:
-    if isinstance(caller, AsyncSession):
-        return caller.sync_session.get_transaction()
-    return caller.get_transaction()

@@ -56,7 +56,7 @@ class DeliveryOutcome(Enum):
     UNCONFIRMED = auto()
     """It was handed to the client, and nobody can tell whether it is in the log."""
 
-    HELD = auto()
+    DEFERRED = auto()
     """It was kept back on purpose, with nothing wrong at the broker: its turn comes again."""
 
     UNSENT = auto()
@@ -92,15 +92,15 @@ class Publisher(Protocol):
     """Sends records; used by one thread at a time."""
 
     def publish(
-        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+        self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
     ) -> Sequence[Delivery]:
         """Send `records` in order and answer for each, in the same order, within `timeout` seconds.
 
         Per (topic, key) a later record is in the log only if the earlier ones of this call are.
-        With `placed`, acknowledgements say where the records lie, as far as the broker does.
+        With `with_offsets`, acknowledgements say where the records lie, as far as the broker does.
         After anything but clear answers the client behind this port is replaced by a fresh one.
         Never raises for what the broker does. When the broker asks for a pause, what has not been
-        handed over by then is HELD.
+        handed over by then is DEFERRED.
         """
         ...
 
@@ -138,7 +138,7 @@ class Subscriber(Protocol):
         """Have these records delivered again by the next polls: they could not be taken care of."""
         ...
 
-    def hold(self, places: AbstractSet[TopicPartition]) -> None:
+    def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls from now on, and read all others.
 
         It holds for partitions that become this member's later, too; nothing is lost by it, and no
@@ -149,7 +149,7 @@ class Subscriber(Protocol):
     def has_caught_up(self) -> bool:
         """Whether this member has joined, and its polls have brought all that is on its partitions.
 
-        Those that are held do not count. Raises BrokerUnavailable.
+        Paused partitions do not count. Raises BrokerUnavailable.
         """
         ...
 

@@ -61,7 +61,7 @@ class ChangeResult(StrEnum):
 class Change:
     """What became of a wish to cancel or reschedule an event; true if it is done."""
 
-    verdict: ChangeResult
+    result: ChangeResult
     event_id: UUID | None = None
     """None: no such event."""
     status: OutboxStatus | None = None
@@ -72,7 +72,7 @@ class Change:
     @property
     def done(self) -> bool:
         """Whether it is as it was wished."""
-        return self.verdict is ChangeResult.DONE
+        return self.result is ChangeResult.DONE
 
     def __bool__(self) -> bool:
         return self.done

@@ -54,11 +54,11 @@ def ending_of(
             "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
         )
     away = [*ended[DeliveryOutcome.UNCONFIRMED], *ended[DeliveryOutcome.UNSENT]]
-    back = [*away, *ended[DeliveryOutcome.HELD]]
+    back = [*away, *ended[DeliveryOutcome.DEFERRED]]
     return Ending(
         settlement=Settlement(
             processed=_ids(ended[DeliveryOutcome.ACKNOWLEDGED]),
-            unsent=_ids([*ended[DeliveryOutcome.UNSENT], *ended[DeliveryOutcome.HELD]]),
+            unsent=_ids([*ended[DeliveryOutcome.UNSENT], *ended[DeliveryOutcome.DEFERRED]]),
             unconfirmed=_ids(ended[DeliveryOutcome.UNCONFIRMED]),
             retries=retries,
             reason=back[0][1] if back else "",

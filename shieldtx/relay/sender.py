@@ -56,11 +56,11 @@ class Sender:
         Never raises: what goes wrong unforeseen leaves all of them in doubt.
         """
         if not self._hooks.has_send_hooks:
-            return self._answers(batch, placed=False)
+            return self._answers(batch, with_offsets=False)
         claims, waited = batch.claim.events, self._clock() - batch.since
         self._hooks.sending(claims, waited=waited)
         began = self._clock()
-        deliveries = self._answers(batch, placed=True)
+        deliveries = self._answers(batch, with_offsets=True)
         self._hooks.sent(claims, deliveries, waited=waited, took=self._clock() - began)
         return deliveries
 
@@ -72,21 +72,23 @@ class Sender:
         """Let go of the broker."""
         self._publisher.close()
 
-    def _answers(self, batch: Batch, *, placed: bool) -> Sequence[Delivery]:
+    def _answers(self, batch: Batch, *, with_offsets: bool) -> Sequence[Delivery]:
         try:
-            return self._send(batch, placed=placed)
+            return self._send(batch, with_offsets=with_offsets)
         except Exception as error:
             log.exception("publishing failed", exc_info=loggable(error))
             reason = f"publishing failed: {reason_of(error)}"
             unclear = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason=reason)
             return [unclear] * len(batch.claim.events)
 
-    def _send(self, batch: Batch, *, placed: bool) -> Sequence[Delivery]:
+    def _send(self, batch: Batch, *, with_offsets: bool) -> Sequence[Delivery]:
         claim = batch.claim
         left = (claim.lease_left - self._reserve).total_seconds()
         timeout = min(left - (self._clock() - batch.since), self._timeout)
         if timeout <= 0:
-            held = Delivery(outcome=DeliveryOutcome.HELD, reason="the lease was about to run out")
+            held = Delivery(
+                outcome=DeliveryOutcome.DEFERRED, reason="the lease was about to run out"
+            )
             return [held] * len(claim.events)
         records: list[Record] = []
         unsendable: dict[int, Delivery] = {}
@@ -95,7 +97,7 @@ class Sender:
                 records.append(self._encode(claimed.envelope))
             except ShieldTxError as error:
                 unsendable[place] = Delivery(outcome=DeliveryOutcome.REJECTED, reason=str(error))
-        sent = self._publisher.publish(records, timeout=timeout, placed=placed)
+        sent = self._publisher.publish(records, timeout=timeout, with_offsets=with_offsets)
         if not unsendable:
             return sent
         answers = iter(sent)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -16,115 +14,22 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from shieldtx.brokers.cloudevents import MAX_PAYLOAD_BYTES
-from shieldtx.brokers.signing import MIN_KEY_BYTES
-from shieldtx.domain.event_types import MOST_BACKLOG, OnBacklog, checked_name
+from shieldtx.domain.event_types import MOST_BACKLOG, OnBacklog
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.settings import environment
+from shieldtx.settings.fields import (
+    DatabaseUrl,
+    Name,
+    SchemaName,
+    Seconds,
+    SecondsOrNever,
+    SigningKeys,
+)
 from shieldtx.store.connections import Pooler
-from shieldtx.store.dialects import dialect_named
-from shieldtx.store.migrations import schema_name
 from shieldtx.store.schema import DEFAULT_SHARDS, MAX_SHARDS
-
-_LONGEST = timedelta(days=36_525)
-"""What locks, databases and calendars can still count."""
-
-_DRIVERS = {"postgresql", "postgresql+psycopg", "sqlite", "sqlite+pysqlite"}
-
-
-def _duration(value: Any) -> Any:
-    """Let a text without a unit, which is all that the environment has, be a number of seconds."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return timedelta(seconds=float(value))
-    except ValueError:
-        return value
-    except OverflowError:
-        raise ValueError("longer than a duration can be") from None
-
-
-def _in_range(value: timedelta) -> timedelta:
-    if value <= timedelta(0):
-        raise ValueError("must be longer than 0 seconds")
-    return _countable(value)
-
-
-def _none_or_in_range(value: timedelta) -> timedelta:
-    if value < timedelta(0):
-        raise ValueError("must not be below 0 seconds")
-    return _countable(value)
-
-
-def _countable(value: timedelta) -> timedelta:
-    if value > _LONGEST:
-        raise ValueError(f"must not be longer than a century ({_LONGEST.days} days)")
-    return value
-
-
-Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_range)]
-"""A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
-
-SecondsOrNever = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_none_or_in_range)]
-"""A duration, or 0."""
-
-
-def _name(value: str) -> str:
-    try:
-        return checked_name("the name", value)
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
-
-
-def _schema(value: str | None) -> str | None:
-    try:
-        return schema_name(value)
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
-
-
-def _url(value: SecretStr) -> SecretStr:
-    # No word of the text itself: any of it may be a password.
-    malformed = ValueError(
-        "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
-        "with %40 for an @ in the password"
-    )
-    try:
-        value.get_secret_value().encode()
-        url = make_url(value.get_secret_value())
-        dialect_named(url.get_backend_name())
-    except (ArgumentError, ValueError):
-        raise malformed from None
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
-    if url.drivername not in _DRIVERS:
-        raise ValueError(f"a driver that shieldtx does not speak: use one of {sorted(_DRIVERS)}")
-    # The end of a password with an @ in it would be taken for the host, and told in errors.
-    if url.password is not None and "@" in f"{url.host}{url.database}":
-        raise malformed
-    try:
-        url.get_dialect()().create_connect_args(url)
-    except ArgumentError:  # hosts and ports that do not go together
-        raise malformed from None
-    return value
-
-
-def _signing_keys(value: SecretStr | None) -> SecretStr | None:
-    if value is None:
-        return None
-    for place, key in enumerate(value.get_secret_value().split(","), 1):
-        if not key.isascii():
-            raise ValueError(f"key {place} holds other characters than those of ASCII")
-        size = len(key.strip())
-        if size < MIN_KEY_BYTES:
-            raise ValueError(
-                f"key {place} has {size} bytes, the least is {MIN_KEY_BYTES}; "
-                "make one with `openssl rand -hex 32`"
-            )
-    return value
 
 
 class Settings(BaseSettings):
@@ -134,13 +39,9 @@ class Settings(BaseSettings):
         env_prefix="SHIELDTX_", extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
-    source: Annotated[str, AfterValidator(_name)] = Field(
-        description="name of this service, written into every event"
-    )
-    database_url: Annotated[SecretStr, AfterValidator(_url)] = Field(
-        description="SQLAlchemy URL of the service's own database"
-    )
-    database_schema: Annotated[str | None, AfterValidator(_schema)] = Field(
+    source: Name = Field(description="name of this service, written into every event")
+    database_url: DatabaseUrl = Field(description="SQLAlchemy URL of the service's own database")
+    database_schema: SchemaName = Field(
         default=None, description="schema of shieldtx's tables; the connection's own by default"
     )
     database_pooler: Pooler = Field(
@@ -170,7 +71,7 @@ class Settings(BaseSettings):
     kafka_producer: Literal["kafka-python", "confluent-kafka"] = Field(
         default="kafka-python", description="the relay's client; the faster second is an extra"
     )
-    signing_key: Annotated[SecretStr | None, AfterValidator(_signing_keys)] = Field(
+    signing_key: SigningKeys = Field(
         default=None,
         description="rollbacks are signed with it and refused without it; for a change, the new "
         "key first and the old one after a comma",

@@ -75,10 +75,10 @@ class SqlDelayedEventStore:
         dialect = dialect_of(connection.dialect)
         row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
         if row is None:
-            return Change(verdict=ChangeResult.UNKNOWN)
-        if (verdict := _verdict_of(row)) is not ChangeResult.DONE:
+            return Change(result=ChangeResult.UNKNOWN)
+        if (result := _result_of(row)) is not ChangeResult.DONE:
             return Change(
-                verdict=verdict,
+                result=result,
                 event_id=row.event_id,
                 status=OutboxStatus(row.status),
                 due_at=row.due_at,
@@ -98,11 +98,11 @@ class SqlDelayedEventStore:
             )
         )
         return Change(
-            verdict=ChangeResult.DONE, event_id=row.event_id, status=to, due_at=changed.due_at
+            result=ChangeResult.DONE, event_id=row.event_id, status=to, due_at=changed.due_at
         )
 
 
-def _verdict_of(row: Row[*tuple[Any, ...]]) -> ChangeResult:
+def _result_of(row: Row[*tuple[Any, ...]]) -> ChangeResult:
     """Say whether a row can be changed (DONE), or why not."""
     status = OutboxStatus(row.status)
     if status is not OutboxStatus.INIT:

@@ -31,7 +31,7 @@ _CHECKS, _REASON = ENVELOPE_WIDTH, ENVELOPE_WIDTH + 1
 
 
 class SqlHalfMessageStore:
-    """Prepares, checks and ends half messages in transactions of its own (the port HalfStore)."""
+    """Prepares, checks and ends half messages, each in a transaction of its own."""
 
     def __init__(
         self, engine: Engine, tables: Tables, *, shards: int | None = None, plan: CheckSchedule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from operator import attrgetter
 from sys import maxsize
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Engine, Update
@@ -28,18 +28,9 @@ from shieldtx.store.statements.claim import ClaimRow
 from shieldtx.store.tables import Tables
 
 _OPEN_CLAIMS = 4
-"""How many claims are remembered that are not settled as a whole."""
+"""Of how many claims something is remembered until they are settled."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OpenClaim:
-    """What is remembered of claimed rows until they are settled."""
-
-    addresses: dict[UUID, str]
-    holders: dict[UUID, Key]
-    """The keys of the rows that waited for a retry at the head of their key."""
-    first_seq: int
-    """The lowest number among the rows of the main line."""
+_Value = TypeVar("_Value")
 
 
 class SqlRelayStore:
@@ -69,8 +60,13 @@ class SqlRelayStore:
         self._claim = claim.claim(tables, self._dialect, of_source=source is not None)
         self._processed = sql.processed_at_addresses(tables, self._dialect)
         self._until_due = delayed_events.until_due(tables, self._dialect)
-        self._open_claims: dict[UUID, _OpenClaim] = {}
-        """By their tokens, the oldest first."""
+        # By the tokens of claims that are not settled yet.
+        self._addresses: dict[UUID, dict[UUID, str]] = {}
+        """The addresses of the rows when they were claimed."""
+        self._holders: dict[UUID, dict[UUID, Key]] = {}
+        """The keys of the rows that waited for a retry at the head of their key."""
+        self._first_seq: dict[UUID, int] = {}
+        """The lowest number among the rows of the main line."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Lease the next due rows of the relay's shards to it."""
@@ -91,7 +87,7 @@ class SqlRelayStore:
         # A character has up to four bytes.
         cut = sum(len(row.envelope.payload) for row in rows) * 4 >= self._batch_bytes
         self._low_water.record(start, snapshot, last, full=cut or len(rows) >= limit, took=took)
-        self._remember(token, rows)
+        self._note_claimed(token, rows)
         return Claim(
             token=token,
             events=[
@@ -120,19 +116,17 @@ class SqlRelayStore:
             rows = connection.execute(self._claim, parameters).all()
         return [claim.claim_row(row) for row in rows]
 
-    def _remember(self, token: UUID, rows: Sequence[ClaimRow]) -> None:
-        while len(self._open_claims) >= _OPEN_CLAIMS:
-            # What was neither acknowledged nor released has been failed row by row.
-            del self._open_claims[next(iter(self._open_claims))]
-        self._open_claims[token] = _OpenClaim(
-            addresses={row.envelope.id: row.address for row in rows},
-            holders={
-                row.envelope.id: (row.shard, row.envelope.key)
-                for row in rows
-                if row.envelope.key is not None and row.waiting and row.chosen_due_at is None
-            },
-            first_seq=min((row.seq for row in rows if not row.waiting), default=maxsize),
-        )
+    def _note_claimed(self, token: UUID, rows: Sequence[ClaimRow]) -> None:
+        _remember(self._addresses, token, {row.envelope.id: row.address for row in rows})
+        first = min((row.seq for row in rows if not row.waiting), default=maxsize)
+        _remember(self._first_seq, token, first)
+        holders = {
+            row.envelope.id: (row.shard, row.envelope.key)
+            for row in rows
+            if row.envelope.key is not None and row.waiting and row.chosen_due_at is None
+        }
+        if holders:
+            _remember(self._holders, token, holders)
 
     def _unclaim(self, token: UUID, ids: Sequence[UUID]) -> Claim:
         """Release a claim of fewer rows than were chosen, and leave them to the next.
@@ -165,8 +159,7 @@ class SqlRelayStore:
             # Under its new name it announces itself with the next renewal.
             connection.execute(shard_leases.forget(t, relay=relay))
         self._start_from_the_beginning()
-        for claimed in self._open_claims.values():
-            claimed.addresses.clear()
+        self._addresses.clear()
         return withdrawn
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
@@ -178,15 +171,13 @@ class SqlRelayStore:
         with engine.begin() as connection:
             count = self._settle_processed(connection, token, s.processed) if s.processed else 0
             count += sum(connection.execute(statement).rowcount for statement in statements)
-        claimed = self._open_claims.get(token)
-        if claimed is not None:
-            claimed.addresses.clear()
-            holders = claimed.holders
+        self._addresses.pop(token, None)
+        if holders := self._holders.get(token):
             self._blocked.note_free_keys(holders[id_] for id_ in s.processed if id_ in holders)
         if statements or count < len(settlement):
             self._low_water.reset()
         if s.unsent or s.unconfirmed or count < len(settlement):
-            self._blocked.fence.retreat(0 if claimed is None else claimed.first_seq)
+            self._blocked.fence.retreat(self._first_seq.get(token, 0))
         return count
 
     def _unprocessed(self, token: UUID, s: Settlement) -> list[Update]:
@@ -214,8 +205,7 @@ class SqlRelayStore:
         By their addresses only the whole of a claim: after an operator has rewritten the table, a
         neighbour of the same token may have the address of one of them.
         """
-        claimed = self._open_claims.get(token)
-        known = claimed.addresses if claimed and self._dialect.has_addresses else {}
+        known = self._addresses.get(token, {}) if self._dialect.has_addresses else {}
         count = 0
         if len(known) == len(ids):
             addresses = [known[event_id] for event_id in ids]
@@ -254,10 +244,16 @@ class SqlRelayStore:
                 if local_rollback is None:
                     raise
                 raise LocalRollbackFailed(f"local rollback failed: {reason_of(error)}") from error
-        claimed = self._open_claims.get(token)
-        if claimed is not None and event_id in claimed.holders:
-            self._blocked.note_free_keys([claimed.holders[event_id]])
+        if (key := self._holders.get(token, {}).get(event_id)) is not None:
+            self._blocked.note_free_keys([key])
         return True
+
+
+def _remember(values: dict[UUID, _Value], token: UUID, value: _Value) -> None:
+    """Keep a value of a claim, of the latest ones only: failed rows are settled one by one."""
+    while len(values) >= _OPEN_CLAIMS:
+        del values[next(iter(values))]
+    values[token] = value
 
 
 def _in_order(rows: Sequence[ClaimRow]) -> list[ClaimRow]:

@@ -25,7 +25,7 @@ CLOCK_SKEW: Final = timedelta(days=1)
 
 
 class SqlRetentionStore:
-    """Walks along the primary key, whose ids grow with time (the port PurgeStore).
+    """Walks along the primary key, whose ids grow with time (the port RetentionStore).
 
     It leaves out the ids that are too young. Those of the future are no UUIDv7, or of a wrong
     clock, and say nothing of their age: they come last. What a compensation may still need stays,

@@ -125,7 +125,7 @@ class MemoryPublisher:
         records: Sequence[Record],
         *,
         timeout: float,  # noqa: ARG002  nothing waits here
-        placed: bool = False,  # noqa: ARG002  it always says
+        with_offsets: bool = False,  # noqa: ARG002  it always says
     ) -> Sequence[Delivery]:
         """Store `records` in order and answer for each, as the port says."""
         with self._cluster.changed:
@@ -154,7 +154,7 @@ class MemoryPublisher:
                 delivery = self._deliver(record)
                 if delivery.outcome is DeliveryOutcome.REJECTED and record.key is not None:
                     reason = "held back: an earlier record of its key was rejected"
-                    held[key] = Delivery(outcome=DeliveryOutcome.HELD, reason=reason)
+                    held[key] = Delivery(outcome=DeliveryOutcome.DEFERRED, reason=reason)
                 elif delivery.outcome is DeliveryOutcome.REFUSED:
                     held[record.topic] = delivery
                 elif delivery.outcome in {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED}:
@@ -220,10 +220,10 @@ class MemorySubscriber:
                 place = (record.topic, record.partition)
                 self.member.positions[place] = min(record.offset, self.member.positions[place])
 
-    def hold(self, places: AbstractSet[TopicPartition]) -> None:
+    def pause(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls, and read all others."""
         with self._cluster.changed:
-            self.member.held = frozenset(places)
+            self.member.paused = frozenset(places)
             self._cluster.changed.notify_all()
 
     def has_caught_up(self) -> bool:

@@ -67,7 +67,7 @@ class Member:
     group: str
     reads: Sequence[str]
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    held: frozenset[TopicPartition] = frozenset()
+    paused: frozenset[TopicPartition] = frozenset()
     polls: int = 0
 
 
@@ -156,7 +156,7 @@ class Cluster:
 
         Another partition comes first each time, so that a full one does not starve the others.
         """
-        places = sorted(member.positions.keys() - member.held)
+        places = sorted(member.positions.keys() - member.paused)
         if not places:
             return []
         first = member.polls % len(places)
@@ -176,5 +176,5 @@ class Cluster:
         """Whether a fetch would return something."""
         return any(
             member.positions[topic, partition] < len(self.topics[topic].logs[partition])
-            for topic, partition in member.positions.keys() - member.held
+            for topic, partition in member.positions.keys() - member.paused
         )

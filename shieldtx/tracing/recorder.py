@@ -6,52 +6,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
-from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import Hooks
+from shieldtx.ports.tracing import TraceEntry, TraceStore
 
 log = logging.getLogger(__name__)
 
-LONGEST_TRACED_REASON = 500
-"""Characters of an error that are kept; the tables keep more of the last one."""
 
 COMPLAINT_EVERY = 60.0
 """Seconds between two words in the log about entries that are lost."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TraceEntry:
-    """One attempt to send an event, or one of a consumer group at it."""
-
-    event_id: UUID
-    group: str | None
-    """None: of a relay."""
-    attempt: int
-    outcome: str
-    """The name of an Outcome or, of a group, of a verdict."""
-    ended: float
-    """By the clock of the tracer."""
-    waited: float | None = None
-    """Seconds between claim and handing over."""
-    took: float | None = None
-    """Seconds from then, or from before the handler, to the end."""
-    partition: int | None = None
-    offset: int | None = None
-    reason: str = ""
-
-
-class TraceStore(Protocol):
-    """Where entries are kept."""
-
-    def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:
-        """Keep entries, in one transaction of its own; `clock` is that of their `ended`."""
-        ...
 
 
 class TraceRecorder:

@@ -85,7 +85,7 @@ def test_events_are_cancelled_by_id_or_by_business_key_and_on_the_record(shop: S
     assert told.out == f"event {first} is cancelled\nevent {second} is cancelled\n"
     by_key = ["--type", "orders.placed", "--biz-key", "4711", "--who", "ann, ticket 12"]
     answer = shop.orders.ok("delayed", "cancel", *by_key, "--json").data
-    assert [(a["event_id"], a["verdict"], a["status"]) for a in answer] == [
+    assert [(a["event_id"], a["result"], a["status"]) for a in answer] == [
         (str(third), "done", "DISCARDED")
     ]
     assert shop.orders.outbox() == {"DISCARDED": 3}
@@ -145,7 +145,7 @@ def test_what_comes_too_late_is_told_and_what_does_not_is_done(
     assert lines[3].startswith(f"event {waits} is ")
     assert shop.orders.one("SELECT count(*) FROM shield_audit") == 1
     answers = shop.orders.run("delayed", *command, str(published), "--json")
-    assert (answers.status, answers.data[0]["verdict"]) == (1, "published")
+    assert (answers.status, answers.data[0]["result"]) == (1, "published")
 
 
 @pytest.mark.parametrize(

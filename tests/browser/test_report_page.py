@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shieldtx.reconcile import report
 from shieldtx.reconcile.findings import OutputFolder
-from shieldtx.reconcile.report import labels
+from shieldtx.reconcile.report import labels, writer
 from tests.support.sample_findings import HOSTILE_AS_SHOWN, nights
 
 NIGHTS = nights()
@@ -87,7 +86,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     written = {}
     for name, found in NIGHTS.items():
         folder = OutputFolder(path=tmp_path_factory.mktemp(name))
-        report.write(found, folder)
+        writer.write(found, folder)
         written[name] = folder.page
     return written
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, Settings, ShieldTx
-from shieldtx.outbox.outbox import LONGEST_ON_THE_WIRE
+from shieldtx.domain.events import LONGEST_ON_THE_WIRE
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from tests.support.service import QUICK, Service, Wire, drain, make_topics
 
@@ -244,7 +244,7 @@ def test_no_row_is_shown_by_a_local_rollback_a_check_and_a_hook(stock, wire, cap
     wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
     place(stock)
     with caplog.at_level("DEBUG", "shieldtx"):
-        (check_back,) = stock.app.halves.check_backs()
+        (check_back,) = stock.app.half_messages.check_backs()
         assert check_back.run_once().unknown == 1
         stock.relay().run_once()
     assert "SECRET" not in told_by(stock, caplog)

@@ -87,7 +87,7 @@ def test_defect_rows_in_processing_after_a_crash_stay_for_ever(
     with pytest.raises(SystemExit):
         orders.relay("dead").run_once()
     wire.before_publish = lambda: None
-    heir = orders.app.relay("heir")
+    heir = orders.app.build_relay("heir")
     eventually(lambda: bool(heir.renew().shards) and heir.run_once().published == 1, "taken over")
 
 

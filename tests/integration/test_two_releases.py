@@ -75,8 +75,8 @@ def test_rows_of_another_source_stay_where_they_are(
         ("billing", "INIT"),
         ("orders", "PROCESSED"),
     ]
-    assert new.app.limits().other_sources("orders") == {"billing": 1}
-    assert new.app.limits().other_sources("billing") == {}
+    assert new.app.stores.limits().other_sources("orders") == {"billing": 1}
+    assert new.app.stores.limits().other_sources("billing") == {}
 
 
 def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
@@ -103,7 +103,7 @@ def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
     relay = new.relay("after")
     drain(relay)
     assert [record.value for record in wire.published] == [b"4", b"5"]
-    assert new.app.limits().other_sources("orders") == {"billing": 3}
+    assert new.app.stores.limits().other_sources("orders") == {"billing": 3}
 
 
 def test_two_live_services_on_one_schema_are_both_told(
@@ -111,7 +111,7 @@ def test_two_live_services_on_one_schema_are_both_told(
 ) -> None:
     billing = beside("billing")
     billing.declare("orders.split")
-    relays = [new.app.relay(), billing.relay()]
+    relays = [new.app.build_relay(), billing.relay()]
     for relay in relays * 3:
         relay.renew()
     for app in (new.app, billing):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+from shieldtx.app.reconciliation import run_reconciliation
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.config import read_configuration
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.repair import REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
+from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.project import ROOT
 
@@ -76,3 +79,18 @@ def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:
         variables = dict.fromkeys(re.findall(r'"([A-Z_]+)"', text), "postgresql://h/d")
         found = read_configuration(path, variables)
         assert [service.name for service in found.services] == ["orders", "stock"], number
+
+
+def test_the_python_example_asks_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples" / "retail")
+    for name in ("ORDERS_URL", "STOCK_URL"):
+        monkeypatch.setenv(name, "postgresql://host/database")
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    prepared, call = example.split("result = ", 1)
+    defined: dict[str, object] = {}
+    exec(prepared, defined)  # noqa: S102  the page is the repository's own
+    request = defined["request"]
+    assert isinstance(request, ReconcileRequest)
+    assert [service.name for service in request.services] == ["orders", "stock"]
+    assert inspect.signature(run_reconciliation).bind("configuration", request, who="airflow")
+    assert call.startswith('run_reconciliation(configuration, request, who="airflow")')

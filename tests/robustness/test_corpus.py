@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import decoding
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import UndecodableRecord
@@ -35,9 +35,9 @@ def test_a_record_of_the_corpus_is_taken_or_refused_with_a_telling_reason(case: 
     if case.expect == "parked":
         assert case.reason, "what is parked says why"
         with pytest.raises(UndecodableRecord, match=case.reason):
-            cloudevents.decode(record, "")
+            decoding.decode(record, "")
     else:
-        assert cloudevents.decode(record, "").payload.encode() == case.value
+        assert decoding.decode(record, "").payload.encode() == case.value
     assert time.thread_time() - began < LONGEST_S
 
 
@@ -117,7 +117,7 @@ def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partiti
 
     assert [event_id for (event_id,) in service.rows("SELECT event_id FROM effects")] == expected
     assert service.inbox() == {"PROCESSED": len(expected)}
-    letters = service.app.dead_letters().parked(limit=1000, group=group)
+    letters = service.app.stores.dead_letters().parked(limit=1000, group=group)
     parked = {letter.record.offset: letter for letter in letters}
     assert set(parked) == {at for at, case in sent.items() if case.expect == "parked"}
     for at, letter in parked.items():

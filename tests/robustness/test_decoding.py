@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, select
 
 from shieldtx import Event
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import cloudevents, decoding
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
@@ -42,7 +42,7 @@ def decoded(record: ReceivedRecord) -> Envelope | str:
     """The envelope of a record, or why it has none."""
     began = time.thread_time()
     try:
-        found: Envelope | str = cloudevents.decode(record, PREFIX)
+        found: Envelope | str = decoding.decode(record, PREFIX)
     except UndecodableRecord as error:
         found = str(error)
     assert time.thread_time() - began < LONGEST_S
@@ -57,9 +57,7 @@ def decoded(record: ReceivedRecord) -> Envelope | str:
 def test_whatever_is_let_in_can_be_written_again_and_reads_the_same(record: ReceivedRecord) -> None:
     envelope = decoded(record)
     if isinstance(envelope, Envelope):
-        assert (
-            cloudevents.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
-        )
+        assert decoding.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
 
 
 def bare(value: bytes) -> ReceivedRecord:
@@ -201,7 +199,7 @@ def test_every_event_that_may_be_written_is_read_by_every_consumer(event: Event)
         causation_source=event.causation_source,
         traceparent=event.traceparent,
     )
-    assert cloudevents.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
+    assert decoding.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
 
 
 # --- in the tables ----------------------------------------------------------------------------

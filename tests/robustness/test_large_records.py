@@ -94,7 +94,7 @@ def _assert_parked(
     assert told in done.stderr
     assert memory < OWN_MB * MB + copies * size
     assert len(service.effects()) == 2
-    [letter] = service.app.dead_letters().parked(limit=9)
+    [letter] = service.app.stores.dead_letters().parked(limit=9)
     assert letter.record.value == large
 
 

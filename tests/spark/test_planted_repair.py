@@ -51,7 +51,7 @@ def go_on(services):
             for group in app.groups:
                 workers.append(app.build_consumer(group))
                 open_.callback(workers[-1].close)
-            workers.append(app.relay())
+            workers.append(app.build_relay())
             workers[-1].renew()
         drain(*workers)
 

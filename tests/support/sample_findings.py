@@ -8,6 +8,7 @@ from typing import Any
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.findings import TOPICS, Bounds, Count, Day, Findings, FoundRow, Pair
+from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
 
@@ -17,10 +18,10 @@ PAIR = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="re
 BACK = Pair(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders", group="refund")
 TOPIC = Pair(kind=TxKind.COMMIT, upstream="orders", downstream=TOPICS, group="orders.placed")
 
-# Markup, quotes, an end of a style, a template's placeholder, a terminal's escape, Rich's markup,
-# Hebrew, and a character that turns the direction of all that follows.
+# Markup, quotes, ends of a style and of character data, a template's placeholders, a terminal's
+# escape, Rich's markup, Hebrew, and a character that turns the direction of all that follows.
 HOSTILE = (
-    "<script>document.title='gone'</script>\"'></style>&amp;$title"
+    "<script>document.title='gone'</script>\"'></style>]]>&amp;{{ findings }}{% raw %}"
     "\x1b[31m[red]\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}\N{RIGHT-TO-LEFT OVERRIDE}end"
 )
 HOSTILE_AS_SHOWN = HOSTILE.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e")
@@ -159,27 +160,28 @@ def a_crowd() -> Findings:
     )
 
 
-def hostile() -> Findings:
-    """Make findings in which every text that others wrote is hostile."""
-    pair = Pair(kind=TxKind.COMMIT, upstream=HOSTILE, downstream=HOSTILE, group=HOSTILE)
+def hostile(text: str = HOSTILE) -> Findings:
+    """Make findings in which every text that others wrote is this one."""
+    pair = Pair(kind=TxKind.COMMIT, upstream=text, downstream=text, group=text)
     row = given_up(
-        HOSTILE,
+        text,
         pair=pair,
-        topic=HOSTILE,
-        event_type=HOSTILE,
-        causation_id=HOSTILE,
-        record=HOSTILE,
-        payload=HOSTILE,
+        topic=text,
+        event_type=text,
+        causation_id=text,
+        record=text,
+        payload=text,
     )
     return findings(
         (pair, Verdict.MATCHED, 7),
         (pair, row.verdict, 1),
-        bounds=(bounds(pair), bounds(pair, obstacle=HOSTILE)),
-        run_id=HOSTILE,
+        bounds=(bounds(pair), bounds(pair, obstacle=text)),
+        run_id=text,
+        selection=Selection(moved_since={text: NOON}),
         first_rows=(row,),
         days=days(pair, 3),
-        left_out=(HOSTILE,),
-        obstacles=(HOSTILE,),
+        left_out=(text,),
+        obstacles=(text,),
     )
 
 

@@ -54,7 +54,7 @@ class App(ShieldTx):
         self._workers: list[Relay | Consumer] = []
 
     def relay(self, name: str | None = None) -> Relay:
-        made = super().relay(name)
+        made = super().build_relay(name)
         self._workers.append(made)
         return made
 
@@ -118,7 +118,7 @@ class Service:
 
     def relay(self, name: str | None = None) -> Relay:
         """A relay that holds its shards already."""
-        relay = self.app.relay(name)
+        relay = self.app.build_relay(name)
         relay.renew()
         return relay
 
@@ -172,7 +172,7 @@ class _WiredPublisher:
         self._real = real
 
     def publish(
-        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+        self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
     ) -> Sequence[Delivery]:
         self._wire.before_publish()
         answers = [self._wire.fate(record) for record in records]
@@ -184,7 +184,7 @@ class _WiredPublisher:
         real = dict(
             zip(
                 map(id, through),
-                self._real.publish(through, timeout=timeout, placed=placed),
+                self._real.publish(through, timeout=timeout, with_offsets=with_offsets),
                 strict=True,
             )
         )

@@ -39,16 +39,18 @@ _ACKNOWLEDGED: Final = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
 class PublishRequest:
     """What is known about the records of one call; they are named by their indexes."""
 
-    def __init__(self, records: Sequence[Record], timeout: float, *, placed: bool = False) -> None:
-        """Begin; `placed`: what is acknowledged says where it lies."""
+    def __init__(
+        self, records: Sequence[Record], timeout: float, *, with_offsets: bool = False
+    ) -> None:
+        """Begin; `with_offsets`: acknowledgements say where the records lie."""
         self.records = records
         self.deadline = time.monotonic() + timeout
         self.sizes: list[int] = []
         self.partitions: dict[int, int] = {}
         self.handed_over: set[int] = set()
         self.stopped = ""
-        self._held = ""
-        self._placed = placed
+        self._deferred = ""
+        self._with_offsets = with_offsets
         self._too_late = f"not acknowledged within {timeout:.3g} s"
         self._ended: dict[int, Delivery] = {}
         self._rejected_keys: dict[tuple[str, bytes], int] = {}
@@ -61,9 +63,9 @@ class PublishRequest:
         """Send nothing more in this call."""
         self.stopped = self.stopped or reason
 
-    def hold(self, reason: str) -> None:
+    def defer_rest(self, reason: str) -> None:
         """Hand over nothing in this call but what was handed over before and was not taken."""
-        self._held = reason
+        self._deferred = reason
 
     def reject(self, index: int, reason: str) -> None:
         """Settle a record for ever; later ones of its key wait until that is written down."""
@@ -87,7 +89,7 @@ class PublishRequest:
     def still_open(self, indexes: Iterable[int]) -> list[int]:
         """Return those of `indexes` that may be sent."""
         waiting = [i for i in indexes if i not in self._ended and not self._is_held_back(i)]
-        if self._held:
+        if self._deferred:
             waiting = [i for i in waiting if i in self.handed_over]
         if waiting and self.left() <= 0:
             self.stop(self._too_late)
@@ -108,7 +110,9 @@ class PublishRequest:
             if not future.is_done:
                 self.stop(self._too_late)
             elif (error := future.exception) is None:
-                self._ended[index] = self._there(index, future) if self._placed else _ACKNOWLEDGED
+                self._ended[index] = (
+                    self._there(index, future) if self._with_offsets else _ACKNOWLEDGED
+                )
             elif isinstance(error, (*REJECTIONS, *REFUSALS)) or type(error) is KafkaError:
                 condemned[index] = error
             else:
@@ -130,9 +134,9 @@ class PublishRequest:
     def _without_end(self, index: int) -> Delivery:
         if self._is_held_back(index):
             reason = "held back: an earlier record of its key was rejected"
-            return Delivery(outcome=DeliveryOutcome.HELD, reason=reason)
-        if self._held and not self.stopped:
-            return Delivery(outcome=DeliveryOutcome.HELD, reason=self._held)
+            return Delivery(outcome=DeliveryOutcome.DEFERRED, reason=reason)
+        if self._deferred and not self.stopped:
+            return Delivery(outcome=DeliveryOutcome.DEFERRED, reason=self._deferred)
         outcome = (
             DeliveryOutcome.UNCONFIRMED if index in self.handed_over else DeliveryOutcome.UNSENT
         )

@@ -60,14 +60,14 @@ class KafkaPublisher:
         self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(stretch))
 
     def publish(
-        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+        self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
     ) -> Sequence[Delivery]:
         """Send `records` and answer for each, as the port says.
 
         A record behind a rejected one of its key is not sent: it may go when that one's end is
         written down.
         """
-        call = PublishRequest(records, timeout, placed=placed)
+        call = PublishRequest(records, timeout, with_offsets=with_offsets)
         self._was_full = False
         try:
             self._reject_impossible(call)
@@ -157,7 +157,7 @@ class KafkaPublisher:
         while waiting := call.still_open(indexes):
             sent, condemned = self._send_round(call, waiting)
             if pause := self._note_pressure().pause:
-                call.hold(f"held back: the broker asks for a pause of {pause:.3g} s")
+                call.defer_rest(f"held back: the broker asks for a pause of {pause:.3g} s")
             if condemned:
                 # Fatal for the client, which fails all that it holds with the same error: other
                 # batches and other topics too.

@@ -1,5 +1,4 @@
-"""How findings are told: the page for people, the files of a run, the table of a terminal."""
+"""The report of a run: the page for people, the files of a run, the table of a terminal.
 
-from shieldtx.reconcile.report.writer import write
-
-__all__ = ["write"]
+Nothing is imported here: every command loads `terminal`, only a run loads `writer`, and Jinja2.
+"""

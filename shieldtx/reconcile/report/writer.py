@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
-from shieldtx.reconcile.report.page import page
+from shieldtx.reconcile.report import html
 
 
 def write(findings: Findings, folder: OutputFolder) -> None:
     """Write the page, and then the findings themselves: their file says that the run ended well."""
-    _write(folder.page, page(findings).encode("utf-8"))
+    _write(folder.page, html.page(findings).encode("utf-8"))
     _write(folder.findings, to_json(findings))
 
 

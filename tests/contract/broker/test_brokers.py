@@ -175,7 +175,7 @@ def test_acknowledgements_say_where_the_records_lie_if_asked(bench: Bench) -> No
     sent = [record(topic, f"{n} {large}", key=f"k{n % 7}") for n in range(400)]
     for start in range(0, len(sent), 200):
         part = sent[start : start + 200]
-        deliveries = publisher.publish(part, timeout=20, placed=True)
+        deliveries = publisher.publish(part, timeout=20, with_offsets=True)
         assert {d.outcome for d in deliveries} == {ACKNOWLEDGED}
         sent[start : start + 200] = [
             record(topic, f"{d.partition} {d.offset} {r.value.decode()}")
@@ -238,7 +238,7 @@ def test_a_record_too_large_is_rejected_and_holds_back_its_key_only(bench: Bench
         record(topic, "keyless", key=None),
     ]
     publisher = bench.publisher()
-    expected = [ACKNOWLEDGED, REJECTED, DeliveryOutcome.HELD, ACKNOWLEDGED, ACKNOWLEDGED]
+    expected = [ACKNOWLEDGED, REJECTED, DeliveryOutcome.DEFERRED, ACKNOWLEDGED, ACKNOWLEDGED]
     assert publish(publisher, *sent) == expected
     assert publish(publisher, sent[2]) == [ACKNOWLEDGED]
     came = values(read(bench.subscriber(group(), topic), 4))
@@ -374,7 +374,7 @@ def test_held_partitions_are_left_out_until_they_are_held_no_more(bench: Bench) 
     topic = bench.topic(partitions=2)
     publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
     held = (topic, 0)
-    subscriber.hold({held})
+    subscriber.pause({held})
     sent = [record(topic, str(n), key=str(n)) for n in range(60)]
     publish(publisher, *sent)
     others = [r for r in sent if partition_of(r.key or b"", 2) == 1]
@@ -383,7 +383,7 @@ def test_held_partitions_are_left_out_until_they_are_held_no_more(bench: Bench) 
     assert not subscriber.poll(timeout=0.3, limit=60)
     assert subscriber.has_caught_up()
 
-    subscriber.hold(set())
+    subscriber.pause(set())
     assert not subscriber.has_caught_up()
     rest = read(subscriber, 60 - len(others), limit=7)
     assert {r.partition for r in rest} == {0}
@@ -396,9 +396,9 @@ def test_a_partition_held_in_the_middle_goes_on_where_it_was(bench: Bench) -> No
     publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
     publish(publisher, *(record(topic, str(n)) for n in range(30)))
     read(subscriber, 10, limit=10)
-    subscriber.hold({(topic, 0), ("somebody-else's", 7)})
+    subscriber.pause({(topic, 0), ("somebody-else's", 7)})
     assert not subscriber.poll(timeout=0.3, limit=10)
-    subscriber.hold({("somebody-else's", 7)})
+    subscriber.pause({("somebody-else's", 7)})
     assert values(read(subscriber, 20, limit=10)) == [str(n) for n in range(10, 30)]
 
 
@@ -407,8 +407,8 @@ def test_what_is_held_stays_held_when_partitions_change_hands(bench: Bench) -> N
     places = {(topic, n) for n in range(4)}
     publish(bench.publisher(), *(record(topic, str(n), key=str(n)) for n in range(80)))
     stays, leaves = bench.subscriber(members, topic), bench.subscriber(members, topic)
-    stays.hold(places - {(topic, 3)})
-    leaves.hold(places)
+    stays.pause(places - {(topic, 3)})
+    leaves.pause(places)
     came = list(stays.poll(timeout=5, limit=100))
     deadline = time.monotonic() + 30
     until = time.monotonic() + 3
@@ -422,7 +422,7 @@ def test_what_is_held_stays_held_when_partitions_change_hands(bench: Bench) -> N
         came += stays.poll(timeout=0.1, limit=100)
     assert {r.partition for r in came} == {3}
 
-    stays.hold(set())
+    stays.pause(set())
     rest: set[str] = set()
     while len(rest) < 80 - len(of_three):
         assert time.monotonic() < deadline

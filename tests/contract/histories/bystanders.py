@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import Connection
 from sqlalchemy.engine import RootTransaction
 
@@ -15,6 +14,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half_messages import NewHalfMessage
+from shieldtx.ports.outbox import Posting
 from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import select, update
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult
+from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from shieldtx.store.delayed_events import SqlDelayedEventStore
 from tests.contract.conftest import Stores
@@ -118,7 +118,7 @@ def test_a_cancelled_event_is_discarded_and_on_the_record(stores: Stores, named_
     due_at = row(stores, event_id).due_at
     change = cancel(stores, event_id if named_by == "id" else BizKey("things.happened", "4711"))
     assert change == Change(
-        verdict=ChangeResult.DONE, event_id=event_id, status=OutboxStatus.DISCARDED, due_at=due_at
+        result=ChangeResult.DONE, event_id=event_id, status=OutboxStatus.DISCARDED, due_at=due_at
     )
     assert change
     assert row(stores, event_id).status == "DISCARDED"
@@ -133,7 +133,7 @@ def test_a_rescheduled_event_waits_for_its_new_time_and_is_on_the_record(stores:
     before = row(stores, event_id).due_at
     change = reschedule(stores, event_id, Due(delay=timedelta(days=40)))
     now = row(stores, event_id)
-    assert (change.verdict, change.due_at) == (ChangeResult.DONE, now.due_at)
+    assert (change.result, change.due_at) == (ChangeResult.DONE, now.due_at)
     assert abs(now.due_at - before - timedelta(days=40) + HOUR) < MINUTE
     assert (now.status, now.waiting, now.holds_key) == ("INIT", True, False)
     [(who, action, _, detail)] = audit(stores)
@@ -197,7 +197,7 @@ def half(stores: Stores) -> UUID:
 
 
 @pytest.mark.parametrize(
-    ("made", "verdict", "status"),
+    ("made", "result", "status"),
     [
         (lambda stores: new_event_id(), ChangeResult.UNKNOWN, None),
         (lambda stores: BizKey("things.happened", "never"), ChangeResult.UNKNOWN, None),
@@ -212,13 +212,13 @@ def half(stores: Stores) -> UUID:
     ],
 )
 def test_what_cannot_be_changed_is_left_alone_and_said_why(
-    stores: Stores, made: Any, verdict: ChangeResult, status: str | None
+    stores: Stores, made: Any, result: ChangeResult, status: str | None
 ) -> None:
     event = made(stores)
     noted = audit(stores)
     before = row(stores, event) if status else None
     for change in (cancel(stores, event), reschedule(stores, event, Due(delay=HOUR))):
-        assert (change.verdict, change.status) == (verdict, status)
+        assert (change.result, change.status) == (result, status)
         assert not change
     assert before is None or row(stores, event) == before
     assert audit(stores) == noted
@@ -259,7 +259,7 @@ def test_what_was_not_delayed_and_is_refused_keeps_its_place_and_is_not_listed(
     again = Retry(event_id=event_id, delay=HOUR, reason="refused")
     stores.outbox.settle(claim(stores).token, Settlement(retries=[again]))
     assert waiting(stores) == []
-    assert cancel(stores, event_id).verdict is ChangeResult.NOT_DELAYED
+    assert cancel(stores, event_id).result is ChangeResult.NOT_DELAYED
 
 
 def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> None:

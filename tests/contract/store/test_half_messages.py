@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import select, update
 from sqlalchemy.event import listen
 
@@ -16,6 +15,7 @@ from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
 from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, NewHalfMessage
+from shieldtx.ports.outbox import Posting
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from tests.contract.conftest import SHARDS, Stores
 

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import Operation
 from shieldtx.errors import EventRefused, LocalRollbackFailed
+from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from tests.contract.conftest import SHARDS, Stores
 

@@ -8,15 +8,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shieldtx.ports.outbox import Posting
-from shieldtx.ports.tracing import LONGEST_TRACED_REASON, TraceEntry
 from sqlalchemy import func, select, update
 
 from shieldtx.domain.events import Envelope, new_event_id, rollback_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import IncomingEvent
+from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Settlement
+from shieldtx.ports.tracing import LONGEST_TRACED_REASON, TraceEntry
 from shieldtx.store.trace import SqlTraceStore
 from tests.contract.conftest import Stores
 

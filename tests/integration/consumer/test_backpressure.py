@@ -130,7 +130,7 @@ def test_a_failing_partition_is_paused_others_flow_and_all_drains_after_healing(
         most=most,
     )
     assert consumer.run_once().paused == 1
-    (at,) = service.app.limits().partitions({group: service.app.handled_by(group)}, LIMIT)
+    (at,) = service.app.stores.limits().partitions({group: service.app.handled_by(group)}, LIMIT)
     assert (at.group, at.partition) == (group, 0)
     assert at.pending == unfinished(service)[0]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shieldtx.hooks.contexts import SendContext
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.app.workers import consumer_process, relay_process
+from shieldtx.hooks.contexts import SendContext
 from shieldtx.ports.broker import DeliveryOutcome, Record
 from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
 

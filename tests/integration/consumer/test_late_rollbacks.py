@@ -74,8 +74,8 @@ class Undoing:
         return self.service.app.build_consumer(GROUP)._inbox.work(rollback)
 
     def purge(self) -> None:
-        housekeeping = self.service.app.housekeeping()
-        while housekeeping.run_once().removed:
+        retention = self.service.app.build_retention()
+        while retention.run_once().removed:
             pass
 
     def rows(self, table: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, TxKind
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import decoding
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
@@ -314,5 +314,5 @@ def test_an_event_that_succeeds_on_a_retry_is_not_rolled_back(make_service: Make
 
 def _received(app: Any, record: Any) -> tuple[Envelope, Any]:
     received = as_received(record)
-    envelope = cloudevents.decode(received, app.settings.topic_prefix)
+    envelope = decoding.decode(received, app.settings.topic_prefix)
     return envelope, IncomingEvent(envelope=envelope, record=received)

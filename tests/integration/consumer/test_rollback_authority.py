@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused
-from shieldtx.brokers import cloudevents, signing
+from shieldtx.brokers import cloudevents, decoding, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import DeliveryOutcome, Record
@@ -97,7 +97,7 @@ def forged(event: Event, *, source: str = "stock") -> Envelope:
         source=source,
         topic=event.type,
         payload='{"reason":"because I can"}',
-        time=cloudevents._time("2026-03-01T10:30:00Z"),
+        time=decoding._time("2026-03-01T10:30:00Z"),
         kind=TxKind.ROLLBACK,
         key=event.key,
         causation_id=event.id,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from shieldtx.hooks.contexts import ConsumeContext
 
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.brokers import cloudevents
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.hooks.contexts import ConsumeContext
 from shieldtx.ports.inbox import IncomingEvent
 from tests.support.service import Service, as_received, effect, make_topics
 

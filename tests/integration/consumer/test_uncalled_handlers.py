@@ -118,7 +118,7 @@ def test_a_check_whose_code_has_not_run_is_unknown(upstream):
     upstream.app.checks("orders.placed")(later)
     with upstream.app.half("orders.placed", {}, immunity=timedelta(0)) as half:
         half.unknown()
-    (check_back,) = upstream.app.halves.check_backs()
+    (check_back,) = upstream.app.half_messages.check_backs()
     assert check_back.run_once().unknown == 1
     assert upstream.outbox() == {"HALF": 1}
 

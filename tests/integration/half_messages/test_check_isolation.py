@@ -58,7 +58,7 @@ def test_checks_that_wait_leave_the_relays_connections_alone(make_app, eventuall
             with caller.half("orders.placed", {}, immunity=AT_ONCE) as half:
                 half.guard(in_flight)
                 half.unknown()
-        (check_back,) = app.halves.check_backs()
+        (check_back,) = app.half_messages.check_backs()
         thread = threading.Thread(target=check_back.run_once, daemon=True)
         thread.start()
         stack.callback(thread.join, 30)
@@ -68,7 +68,7 @@ def test_checks_that_wait_leave_the_relays_connections_alone(make_app, eventuall
         waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         with caller.engine.connect() as connection:
             eventually(lambda: _scalar(connection, waiting) >= THREADS, "all checks wait")
-        assert app.checks_engine.pool.checkedout() >= THREADS  # type: ignore[attr-defined]
+        assert app.connections.checks_engine.pool.checkedout() >= THREADS  # type: ignore[attr-defined]
         assert app.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
         with app.engine.connect() as connection:
             assert connection.scalar(text("SELECT 1")) == 1
@@ -89,7 +89,7 @@ def test_an_idle_relay_looks_once_for_all_event_types(make_app, eventually: Even
     app.barrier(*names)
     statements: list[str] = []
 
-    @sqlalchemy_event.listens_for(app.checks_engine, "before_cursor_execute")
+    @sqlalchemy_event.listens_for(app.connections.checks_engine, "before_cursor_execute")
     def count(connection, cursor, statement, *more) -> None:
         if "check_at" in statement and "UNRESOLVED" not in str(more):
             statements.append(statement)
@@ -127,5 +127,5 @@ def test_a_type_is_checked_as_soon_as_a_look_finds_it_due(make_app, eventually: 
 def test_an_engine_that_was_given_serves_checks_too(migrated_url: str, make_app):
     own = make_app()
     given = ShieldTx(own.settings, engine=own.engine, broker=MemoryBroker())
-    assert given.checks_engine is given.engine
-    assert own.checks_engine is not own.engine
+    assert given.connections.checks_engine is given.engine
+    assert own.connections.checks_engine is not own.engine

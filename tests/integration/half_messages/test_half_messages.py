@@ -92,13 +92,13 @@ def let_time_pass(service: Service) -> None:
 def let_time_run_out(service: Service) -> None:
     """Have every half message be too old, and parked."""
     service.execute("UPDATE shield_outbox SET due_at = now() WHERE check_at IS NOT NULL")
-    service.app.halves.parking().run_once()
+    service.app.half_messages.expiry().run_once()
 
 
 def check(service: Service) -> CheckBackResult:
     """Make the next check of every half message of the one type that can be checked."""
     let_time_pass(service)
-    [check_back] = service.app.halves.check_backs()
+    [check_back] = service.app.half_messages.check_backs()
     return check_back.run_once()
 
 
@@ -119,7 +119,7 @@ def lose_words(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: Any) -> None:
         raise OperationalError("UPDATE", {}, Lost())
 
-    monkeypatch.setattr(service.app.halves._store, "resolve", lost)
+    monkeypatch.setattr(service.app.half_messages._store, "resolve", lost)
 
 
 # --- by word --------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_a_word_that_comes_after_all_checks_waits_for_the_person_too(orders):
 
 def test_the_commit_wakes_the_relay(orders, monkeypatch):
     hints: list[int] = []
-    monkeypatch.setattr(orders.app.halves, "_after_commit", lambda: hints.append(1))
+    monkeypatch.setattr(orders.app.half_messages, "_after_commit", lambda: hints.append(1))
     with orders.app.half(PLACED):
         assert hints == []
     assert hints == [1]
@@ -331,7 +331,7 @@ def test_checks_that_are_used_up_leave_it_to_a_person_with_an_alarm(orders, wire
     event_id = orders.app.half_prepare(PLACED, {}, key="a")
     for _ in range(20):
         check(orders)
-        orders.app.halves.parking().run_once()
+        orders.app.half_messages.expiry().run_once()
     assert len(asked) == 15
     assert status(orders, event_id) == "UNRESOLVED"
     assert any(r.levelname == "ERROR" and str(event_id) in r.message for r in caplog.records)
@@ -403,7 +403,7 @@ def test_a_slow_checker_has_a_deadline_and_holds_up_no_other_type(make_service):
         slow, other = service.app.half_prepare(PLACED), service.app.half_prepare("orders.paid")
         service.app.half_prepare(PLACED)
         let_time_pass(service)
-        paid, placed = service.app.halves.check_backs()
+        paid, placed = service.app.half_messages.check_backs()
         assert placed.run_once().unknown == 1, "the second one is given back"
         assert placed.run_once() == CheckBackResult(), "nobody else is asked while it hangs"
         assert paid.run_once().committed == 1
@@ -426,7 +426,7 @@ def test_an_answer_after_the_deadline_is_not_heard(make_service, eventually):
 
     event_id = service.app.half_prepare(PLACED)
     let_time_pass(service)
-    [check_back] = service.app.halves.check_backs()
+    [check_back] = service.app.half_messages.check_backs()
     assert check_back.run_once().unknown == 1
     free.set()
     eventually(lambda: check_back._free_threads() == 1, "the checker has come back")
@@ -458,9 +458,9 @@ def test_a_worker_that_is_stopping_gives_its_checks_back(orders):
     for _ in range(3):
         orders.app.half_prepare(PLACED)
     let_time_pass(orders)
-    [check_back] = orders.app.halves.check_backs(stopping=lambda: len(asked) == 1)
+    [check_back] = orders.app.half_messages.check_backs(stopping=lambda: len(asked) == 1)
     assert check_back.run_once().checked == 1
-    [again] = orders.app.halves.check_backs()
+    [again] = orders.app.half_messages.check_backs()
     assert again.run_once().committed == 2
 
 
@@ -476,7 +476,7 @@ def test_many_processes_make_each_check_once(orders):
     let_time_pass(orders)
     backs: list[CheckBack] = []
     for _ in range(4):
-        [back] = orders.app.halves.check_backs()
+        [back] = orders.app.half_messages.check_backs()
         back._batch_size = 7
         backs.append(back)
 
@@ -504,7 +504,7 @@ def look(event):
         os.kill(os.getpid(), signal.SIGKILL)
     return LocalOutcome.COMMIT
 
-[check_back] = app.halves.check_backs()
+[check_back] = app.half_messages.check_backs()
 while check_back.run_once().more:
     pass
 """
@@ -527,7 +527,7 @@ def test_a_message_that_kills_its_checkers_costs_its_neighbours_one_check_at_mos
         ends.append(process.wait(60))
     assert ends == [-signal.SIGKILL] * 3 + [0]
     service.execute("UPDATE shield_outbox SET check_at = created_at WHERE status = 'HALF'")
-    assert service.app.halves.parking().run_once().parked == 1
+    assert service.app.half_messages.expiry().run_once().parked == 1
     rows = service.rows("SELECT key, status, checks FROM shield_outbox ORDER BY event_id")
     assert rows == [("a", "INIT", 2), ("poison", "UNRESOLVED", 3), ("b", "INIT", 2)]
 
@@ -1186,14 +1186,14 @@ def test_a_command_line_without_the_application_closes_the_services_own_barrier(
     orders.app.barrier(PLACED)
     unknowing = ShieldTx(orders.app.settings, engine=orders.engine)
     with pytest.raises(LateTransaction), orders.app.half(PLACED) as tx:  # noqa: PT012
-        desk = unknowing.half_desk()
+        desk = unknowing.stores.half_messages()
         desk.decide([desk.find(tx.id)], LocalOutcome.ROLLBACK, who="ann")
         with orders.transaction() as session:
             tx.guard(session)
 
 
 def decide(service, event_id, outcome):
-    desk = service.app.half_desk()
+    desk = service.app.stores.half_messages()
     desk.decide([desk.find(event_id)], outcome, who="ann")
 
 

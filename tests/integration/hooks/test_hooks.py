@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.errors import LeaseLost
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
@@ -361,9 +361,9 @@ def test_without_hooks_nothing_is_asked_of_the_publisher(pair: Pair, wire: Wire)
     publisher = type(wire.publisher())
     real = publisher.publish
 
-    def spy(self: Any, records: Any, *, timeout: float, placed: bool = False) -> Any:
-        asked.append(placed)
-        return real(self, records, timeout=timeout, placed=placed)
+    def spy(self: Any, records: Any, *, timeout: float, with_offsets: bool = False) -> Any:
+        asked.append(with_offsets)
+        return real(self, records, timeout=timeout, with_offsets=with_offsets)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(publisher, "publish", spy)

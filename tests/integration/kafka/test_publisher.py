@@ -107,7 +107,7 @@ def test_one_record_above_the_topics_limit_condemns_nobody_else(
     ended = publisher.publish(sent, timeout=30)
     assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED} == {122}
     behind = {i for i in range(123, 400) if sent[i].key == b"key-1"}
-    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.HELD} == behind
+    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.DEFERRED} == behind
     assert all("key was rejected" in ended[i].reason for i in behind)
     rest = [i for i in range(400) if i not in behind | {122}]
     assert {ended[i].outcome for i in rest} == {DeliveryOutcome.ACKNOWLEDGED}
@@ -162,7 +162,7 @@ def test_a_batch_that_fails_while_later_records_are_handed_over_is_divided_all_t
         publisher.close()
     assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED] == [700]
     behind = list(range(710, 1_000, 10))
-    assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.HELD] == behind
+    assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.DEFERRED] == behind
     assert outcomes(ended).count("ACKNOWLEDGED") == 1_000 - 1 - len(behind)
     stored = [int(value[:4]) for value in firsts(log_of(kafka, narrow))]
     for key in range(10):

@@ -156,8 +156,8 @@ def test_what_was_not_handed_over_when_the_broker_asks_for_a_pause_is_held_back(
     deliveries = publisher.publish(records, timeout=15)
     outcomes = [delivery.outcome for delivery in deliveries]
     assert outcomes[0] is DeliveryOutcome.ACKNOWLEDGED
-    assert outcomes[-1] is DeliveryOutcome.HELD
-    assert set(outcomes) == {DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.HELD}
+    assert outcomes[-1] is DeliveryOutcome.DEFERRED
+    assert set(outcomes) == {DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.DEFERRED}
     assert "asks for a pause" in deliveries[-1].reason
     assert publisher.pressure().pause > 0
     publisher.close()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from shieldtx.brokers.kafka.assignment import Pauses
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaSubscriber
-from shieldtx.brokers.kafka.pauses import Pauses
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
 

@@ -248,7 +248,7 @@ def test_a_consumer_writes_its_events_and_its_rollbacks_whatever_the_backlog(
     consumer.close()
     rows = stock.rows("SELECT topic, tx_kind, count(*) FROM shield_outbox GROUP BY 1, 2 ORDER BY 1")
     assert rows == [("orders.placed", "ROLLBACK", 1), ("stock.reserved", "COMMIT", 3)]
-    found = stock.app.limits().topics({"orders.placed": 1, "stock.reserved": 1})
+    found = stock.app.stores.limits().topics({"orders.placed": 1, "stock.reserved": 1})
     assert [(at.topic, at.limit) for at in found] == [("stock.reserved", 1)]
     with stock.transaction() as session, pytest.raises(BacklogExceeded):
         stock.app.outbox.add(session, Event(type="stock.reserved"))

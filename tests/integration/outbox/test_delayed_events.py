@@ -18,7 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from shieldtx import BizKey, Event, EventRefused, Verdict
+from shieldtx import BizKey, ChangeResult, Event, EventRefused
 from shieldtx.app.workers import relay_process
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.broker import DeliveryOutcome, Record
@@ -75,7 +75,7 @@ def test_a_cancel_is_part_of_the_callers_transaction(service: Service) -> None:
 
     with service.transaction() as session:
         session.execute(text("INSERT INTO effects VALUES ('', 'paid', '')"))
-        assert service.app.delayed.cancel(session, event_id).verdict is Verdict.DONE
+        assert service.app.delayed.cancel(session, event_id).result is ChangeResult.DONE
     assert (status(service, event_id), service.effects()) == ("DISCARDED", ["paid"])
     assert service.rows("SELECT who, action FROM shield_audit") == [("orders", "cancel")]
 
@@ -165,7 +165,7 @@ def test_events_of_a_key_go_out_by_due_time_through_several_relays(
         for key in ("a", "b", "c", "d")
     ]
     let_all_be_due(service)
-    relays = [service.app.relay(name) for name in ("one", "two", "three")]
+    relays = [service.app.build_relay(name) for name in ("one", "two", "three")]
     for _ in range(2):
         for relay in relays:
             relay.renew()
@@ -257,7 +257,7 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
     relay = service.relay()
-    told: dict[UUID, Verdict] = {}
+    told: dict[UUID, ChangeResult] = {}
     stop = threading.Event()
 
     def keep_relaying() -> None:
@@ -272,8 +272,8 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
         event_id = write(service, f"k{len(told) % 5}", delay=moment)
         time.sleep(random.uniform(0.5, 1.5) * moment.total_seconds())
         with service.transaction() as session:
-            told[event_id] = service.app.delayed.cancel(session, event_id).verdict
-        lost = sum(verdict is not Verdict.DONE for verdict in told.values())
+            told[event_id] = service.app.delayed.cancel(session, event_id).result
+        lost = sum(result is not ChangeResult.DONE for result in told.values())
         return min(lost, len(told) - lost) >= 20
 
     with ThreadPoolExecutor() as threads:
@@ -284,10 +284,10 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
             stop.set()
             relaying.result()
     drain(relay)
-    cancelled = {event_id for event_id, verdict in told.items() if verdict is Verdict.DONE}
+    cancelled = {event_id for event_id, result in told.items() if result is ChangeResult.DONE}
     assert sorted(sent(wire)) == sorted(told.keys() - cancelled)
     assert set(told.values()) <= {
-        *(Verdict.DONE, Verdict.DUE, Verdict.CLAIMED, Verdict.PUBLISHED),
+        *(ChangeResult.DONE, ChangeResult.DUE, ChangeResult.CLAIMED, ChangeResult.PUBLISHED),
     }
     assert {status(service, event_id) for event_id in cancelled} == {"DISCARDED"}
 
@@ -297,16 +297,16 @@ def test_of_two_cancels_one_waits_and_learns_what_the_other_did(
 ) -> None:
     event_id = write(service, delay=HOUR)
 
-    def cancel() -> Verdict:
+    def cancel() -> ChangeResult:
         with service.transaction() as session:
-            return service.app.delayed.cancel(session, event_id).verdict
+            return service.app.delayed.cancel(session, event_id).result
 
     with ThreadPoolExecutor() as threads:
         with service.transaction() as session:
             assert service.app.delayed.cancel(session, event_id)
             second = threads.submit(cancel)
             eventually(lambda: _waits_for_a_lock(service), "the second waits for the first")
-        assert second.result() is Verdict.CANCELLED
+        assert second.result() is ChangeResult.CANCELLED
 
 
 def _waits_for_a_lock(service: Service) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from shieldtx.outbox.causation import handling
 from sqlalchemy import event, insert, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from shieldtx import Event, EventRefused, TxKind, new_event_id
 from shieldtx.errors import TransactionRefused, UnknownEventType
+from shieldtx.outbox.causation import handling
 from tests.support.write_side_shop import Order, Shop
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

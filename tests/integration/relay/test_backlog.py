@@ -156,7 +156,7 @@ def test_shards_for_another_relay_are_given_back_with_nothing_in_flight(
 ) -> None:
     for number in range(3 * BATCH):
         write(service, 1, key=f"k{number}")
-    relay, other = service.relay("one"), service.app.relay("two")
+    relay, other = service.relay("one"), service.app.build_relay("two")
     relay.run_once()
     other.renew()
     relay.renew()

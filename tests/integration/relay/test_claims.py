@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import Engine, Update, create_engine, text
 
 from shieldtx import new_event_id
 from shieldtx.domain.events import Envelope
+from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Settlement
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.outbox_writer import SqlOutboxWriter

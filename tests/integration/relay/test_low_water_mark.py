@@ -12,10 +12,10 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pytest
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from shieldtx.store import low_water_mark
 from shieldtx.store.low_water_mark import FULL_SCAN_INTERVAL_S, SETTLING_S, LowWaterMark

@@ -68,7 +68,7 @@ def test_a_pass_claims_publishes_and_settles(service: Service, wire: Wire) -> No
 
 def test_nothing_is_claimed_without_a_lease(service: Service) -> None:
     write(service, "a")
-    relay = service.app.relay()
+    relay = service.app.build_relay()
     assert relay.run_once().claimed == 0
     relay.renew()
     assert relay.run_once().claimed == 1
@@ -107,7 +107,7 @@ def test_two_relays_share_the_shards_and_their_rows(make_service: Make, wire: Wi
     service = make_service("orders", shards=8)
     service.app.declare("things.happened")
     make_topics(service)
-    one, two = service.app.relay("one"), service.app.relay("two")
+    one, two = service.app.build_relay("one"), service.app.build_relay("two")
     assert len(one.renew().shards) == 8
     assert two.renew().shards == frozenset()  # nothing is free yet
     assert len(one.renew().surplus) == 4
@@ -150,7 +150,7 @@ def test_a_zombie_writes_nothing_back_after_a_takeover(
     service.app.declare("things.happened")
     make_topics(service)
     write(service, "a", "b")
-    zombie, heir = service.relay("zombie"), service.app.relay("heir")
+    zombie, heir = service.relay("zombie"), service.app.build_relay("heir")
 
     def sleep_through_the_takeover() -> None:
         wire.before_publish = lambda: None
@@ -194,7 +194,7 @@ def test_a_batch_held_for_want_of_time_does_not_end_an_outage(
     write(service, "a", "b", "c")
     relay = service.relay()
     claimed: list[int] = []
-    for outcome in (DeliveryOutcome.UNSENT, DeliveryOutcome.HELD, DeliveryOutcome.UNSENT):
+    for outcome in (DeliveryOutcome.UNSENT, DeliveryOutcome.DEFERRED, DeliveryOutcome.UNSENT):
         wire.fate = lambda record, outcome=outcome: answer(outcome)
         eventually(lambda: claimed.append(relay.run_once().claimed) or claimed[-1], "a claim")
     assert [number for number in claimed if number] == [3, 1, 1]
@@ -248,7 +248,7 @@ def test_events_behind_a_rejected_one_of_their_key_are_no_outage(
     def fate(record: Record) -> Any:
         if dict(record.headers)["ce_id"] == str(first).encode():
             return answer(DeliveryOutcome.REJECTED)
-        return answer(DeliveryOutcome.HELD) if record.key == b"a" else None
+        return answer(DeliveryOutcome.DEFERRED) if record.key == b"a" else None
 
     wire.fate = fate
     relay = service.relay()
@@ -465,7 +465,7 @@ def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(servic
 def test_a_late_claim_keeps_nothing_of_what_an_overtaken_renewal_took(
     service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relay = service.app.relay("one")
+    relay = service.app.build_relay("one")
     renew = relay._leases.renew
     write(service, "a")
     late = _DelaysClaims(relay._store)
@@ -505,7 +505,7 @@ def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
 
 def test_shards_do_not_change_hands_during_a_claim(service: Service) -> None:
     relay = service.relay("slow")
-    heir = service.app.relay("heir")
+    heir = service.app.build_relay("heir")
     with service.engine.connect() as claiming:
         claiming.execute(text("SELECT * FROM shield_shard FOR SHARE"))
         service_ended = "UPDATE shield_shard SET lease_until = now() - interval '1 second'"

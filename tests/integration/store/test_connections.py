@@ -81,7 +81,7 @@ def test_a_server_that_became_read_only_is_left(
 ) -> None:
     run(admin, f"ALTER ROLE {role} SET default_transaction_read_only = on")
     with opened(of_role(migrated_url, role)) as app:
-        relay = app.relay()
+        relay = app.build_relay()
         with pytest.raises(DBAPIError, match="read-only transaction"):
             relay.renew()
         run(admin, f"ALTER ROLE {role} RESET default_transaction_read_only")
@@ -140,7 +140,7 @@ def test_times_at_the_ends_of_the_calendar_hold_up_no_other_event(
                 )
         with Session(engine or app.engine) as session:
             assert [e.due_at for e in app.delayed.waiting(session)] == [FIRST, LAST]
-        relay = app.relay()
+        relay = app.build_relay()
         relay.renew()
         assert relay.run_once().published == 2
         relay.close()
@@ -170,7 +170,7 @@ def test_an_engine_that_is_passed_in_is_used_at_read_committed(
     with opened(migrated_url, engine=engine) as app:
         assert shown(app.engine, "transaction_isolation") == "read committed"
         seen: list[str] = []
-        store = app.relay()
+        store = app.build_relay()
         store.renew()
         single = store._store._autocommit
         with single.begin() as connection:
@@ -263,4 +263,4 @@ def test_a_refused_password_is_an_error_of_the_database(migrated_url: str, role:
         opened(of_role(migrated_url, role, "second")) as app,
         pytest.raises(OperationalError, match="password authentication failed"),
     ):
-        app.relay().renew()
+        app.build_relay().renew()

@@ -50,7 +50,7 @@ class Service:
                 raise ValueError("no such order")
 
         self.broker.topics().create(self.app.topics(), partitions=1, replication=1)
-        self.letters = self.app.dead_letters()
+        self.letters = self.app.stores.dead_letters()
         self.inbox = SqlInboxStore(self.app.engine, self.app.tables)
 
     def write(self, key: str | None = None) -> UUID:
@@ -59,7 +59,7 @@ class Service:
             return self.app.outbox.add(session, placed)
 
     def relay(self) -> None:
-        relay = self.app.relay()
+        relay = self.app.build_relay()
         relay.renew()
         while relay.run_once().more:
             continue

@@ -210,7 +210,7 @@ def test_a_committed_event_wakes_the_relay_and_a_rolled_back_one_does_not(
     shield.schema.upgrade()
     shield.declare("order.placed")
     woken = []
-    listener = shield.listener(lambda: woken.append(1))
+    listener = shield.connections.listener(lambda: woken.append(1))
     listener.start()
     open_until_the_end.callback(listener.close)
     open_until_the_end.callback(shield.close)

@@ -65,7 +65,7 @@ def test_writers_relays_and_consumers_work_through_it(migrated_url: str, pooler:
         thread.start()
         return thread
 
-    relays = [app.relay(f"relay {n}") for n in range(3)]
+    relays = [app.build_relay(f"relay {n}") for n in range(3)]
     consumers = [app.build_consumer("stock") for _ in range(2)]
     passes = [lambda r=r: (r.renew(), r.run_once()) for r in relays]
     threads = [keep_running(each) for each in (*passes, *(c.run_once for c in consumers))]
@@ -104,7 +104,7 @@ def test_a_transaction_whose_client_is_silent_is_limited(migrated_url: str, pool
 
 def test_a_relay_behind_it_has_no_hints(migrated_url: str, pooler: int) -> None:
     app = application(through(migrated_url, pooler))
-    assert app.listener(lambda: None) is None
+    assert app.connections.listener(lambda: None) is None
 
 
 def test_a_writer_behind_it_wakes_a_relay_that_is_not(migrated_url: str, pooler: int) -> None:

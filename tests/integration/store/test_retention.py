@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shieldtx.ports.retention import Purged
-from shieldtx.ports.tracing import TraceEntry
 from sqlalchemy import insert, select, text
 
 from shieldtx import InboxStatus, OutboxStatus, new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX
+from shieldtx.ports.retention import Purged
+from shieldtx.ports.tracing import TraceEntry
 from shieldtx.retention import REST, Retention, RetentionService
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.retention import SqlRetentionStore
@@ -77,7 +77,7 @@ def left(shop: Shop, table: str) -> set[UUID]:
         return set(connection.scalars(select(getattr(shop.tables, table).c.event_id)))
 
 
-def housekeeping(shop: Shop, **options: Any) -> RetentionService:
+def retention_of(shop: Shop, **options: Any) -> RetentionService:
     store = SqlRetentionStore(shop.engine, shop.tables)
     return RetentionService(store=store, retention=Retention(outbox=DAY, inbox=DAY, **options))
 
@@ -99,7 +99,7 @@ def test_what_goes_is_in_a_final_state_and_older_than_its_retention(
         for age in (YOUNG, OLD):
             ids = fill(shop, row(id_made(LONG_AGO), status, age if settled else None))
             (gone if status in lifecycle.purgeable and age is OLD else kept).update(ids)
-    done = housekeeping(shop).run_once()
+    done = retention_of(shop).run_once()
     assert (left(shop, table), done.removed, done.more) == (kept, len(gone), False)
 
 
@@ -108,7 +108,7 @@ def test_what_waits_for_a_person_stays_for_ever(shop: Shop):
     waiting = fill_outbox(
         shop, *(row(id_made(years), s, years) for s in ("FAILED", "UNRESOLVED"))
     ) + fill_inbox(shop, row(id_made(years), "DEAD", years))
-    assert housekeeping(shop).run_once().removed == 0
+    assert retention_of(shop).run_once().removed == 0
     assert left(shop, "outbox") | left(shop, "inbox") == set(waiting)
 
 
@@ -136,17 +136,17 @@ def test_the_trace_has_a_retention_and_a_size_of_its_own(shop: Shop):
     trace(hours=48, entries=10)
     young = trace(hours=1, entries=10)
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
-    assert housekeeping(shop).run_once().removed == 1, "without a retention it stays"
-    assert housekeeping(shop, trace=DAY).run_once().removed == 10
+    assert retention_of(shop).run_once().removed == 1, "without a retention it stays"
+    assert retention_of(shop, trace=DAY).run_once().removed == 10
     assert left(shop, "trace") == set(young)
-    done = housekeeping(shop, trace=DAY, trace_rows=4, batch_size=3).run_once()
+    done = retention_of(shop, trace=DAY, trace_rows=4, batch_size=3).run_once()
     assert (done.removed, done.more) == (6, False)
     assert left(shop, "trace") == set(young[6:])
 
 
 def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(25)))
-    keeper = housekeeping(shop, batch_size=5, batches_per_pass=2)
+    keeper = retention_of(shop, batch_size=5, batches_per_pass=2)
     passes = [keeper.run_once() for _ in range(3)]
     assert [(p.removed, p.more) for p in passes[:2]] == [(10, True), (10, True)]
     assert (passes[2].removed, left(shop, "outbox")) == (5, set())
@@ -185,7 +185,7 @@ def test_a_batch_looks_at_no_more_rows_than_its_limit(shop: Shop):
 
 
 def test_the_walk_starts_again_when_it_has_come_to_the_end(shop: Shop):
-    keeper = housekeeping(shop)
+    keeper = retention_of(shop)
     assert keeper.run_once().removed == 0
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     assert keeper.run_once().removed == 1
@@ -193,7 +193,7 @@ def test_the_walk_starts_again_when_it_has_come_to_the_end(shop: Shop):
 
 def test_a_pass_over_nothing_but_kept_rows_does_not_ask_for_another_at_once(shop: Shop):
     fill_outbox(shop, *(row(id_made(LONG_AGO), "FAILED", OLD) for _ in range(20)))
-    assert housekeeping(shop, batch_size=5, batches_per_pass=2).run_once().more is False
+    assert retention_of(shop, batch_size=5, batches_per_pass=2).run_once().more is False
 
 
 def test_ids_of_other_producers_say_nothing_of_their_age_and_are_purged_too(shop: Shop):
@@ -201,7 +201,7 @@ def test_ids_of_other_producers_say_nothing_of_their_age_and_are_purged_too(shop
     old = [row(event_id, "PROCESSED", OLD) for event_id in foreign]
     kept = fill_inbox(shop, row(UUID(int=uuid4().int | (0xF << 124)), "PROCESSED", YOUNG))
     fill_inbox(shop, *old)
-    assert housekeeping(shop).run_once().removed == 2
+    assert retention_of(shop).run_once().removed == 2
     assert left(shop, "inbox") == set(kept)
 
 
@@ -209,7 +209,7 @@ def test_every_group_forgets_its_own_row(shop: Shop):
     received = row(id_made(LONG_AGO), "PROCESSED", OLD)
     fill_inbox(shop, received, group="stock")
     fill_inbox(shop, received | {"settled_at": datetime.now(UTC)}, group="mail")
-    assert housekeeping(shop).run_once().removed == 1
+    assert retention_of(shop).run_once().removed == 1
     with shop.engine.connect() as connection:
         groups = connection.scalars(select(shop.tables.inbox.c.consumer_group))
         assert list(groups) == ["mail"]
@@ -219,7 +219,7 @@ def test_a_row_in_somebodys_hands_is_passed_over_and_goes_later(postgres_shop: S
     shop = postgres_shop
     held, _ = fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(2)))
     o = shop.tables.outbox
-    keeper = housekeeping(shop)
+    keeper = retention_of(shop)
     with shop.engine.begin() as connection:
         connection.execute(select(o).where(o.c.event_id == held).with_for_update())
         assert keeper.run_once().removed == 1
@@ -234,7 +234,7 @@ def test_two_relays_purge_at_the_same_time_without_waiting_or_error(postgres_sho
     removed: list[int] = []
 
     def work() -> None:
-        removed.append(housekeeping(shop, batch_size=20).run_once().removed)
+        removed.append(retention_of(shop, batch_size=20).run_once().removed)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -242,7 +242,7 @@ def test_two_relays_purge_at_the_same_time_without_waiting_or_error(postgres_sho
     for thread in threads:
         thread.join()
     assert len(removed) == 2
-    assert sum(removed) + housekeeping(shop).run_once().removed == len(rows)
+    assert sum(removed) + retention_of(shop).run_once().removed == len(rows)
     assert left(shop, "outbox") == set()
 
 

@@ -127,7 +127,7 @@ def test_a_relay_misses_a_shard_without_a_lease_row(orders: Service) -> None:
     orders.execute("DELETE FROM shield_shard WHERE shard = 3")
 
     with pytest.raises(ConfigurationError, match="made for 8 shards, but shield_shard has 7 rows"):
-        orders.app.relay().renew()
+        orders.app.build_relay().renew()
 
 
 def test_the_table_refuses_a_row_of_another_shard(orders: Service) -> None:

@@ -105,7 +105,7 @@ def rows(overview: ServiceStatus) -> dict[str, int]:
 
 
 def test_of_an_empty_service_every_state_is_listed_with_no_rows(app: ShieldTx) -> None:
-    overview = app.overview().read()
+    overview = app.stores.status().read()
 
     assert set(overview.outbox.states) == set(OutboxStatus)
     assert set(overview.inbox.states) == set(InboxStatus)
@@ -121,7 +121,7 @@ def test_events_are_counted_by_state_and_by_topic(app: ShieldTx) -> None:
     settle(app, "shield_outbox", "FAILED", 1, error="topic is gone")
     write(app, 3, "orders.paid")
 
-    overview = app.overview().read()
+    overview = app.stores.status().read()
 
     assert rows(overview) == {"PROCESSED": 2, "FAILED": 1, "INIT": 5}
     by_topic = {
@@ -141,7 +141,7 @@ def test_events_are_counted_by_state_and_by_topic(app: ShieldTx) -> None:
 
 def test_the_age_is_that_of_the_oldest_event_that_could_go(app: ShieldTx) -> None:
     write(app, 1, delay=10 * MINUTE)
-    assert app.overview().read().outbox.oldest is None
+    assert app.stores.status().read().outbox.oldest is None
 
     write(app, 2)
     shift = "created_at - interval '1 minute'"
@@ -149,7 +149,7 @@ def test_the_age_is_that_of_the_oldest_event_that_could_go(app: ShieldTx) -> Non
         shift = "strftime('%Y-%m-%d %H:%M:%f000', created_at, '-60 seconds')"
     run(app, f"UPDATE shield_outbox SET created_at = {shift} WHERE NOT waiting")
 
-    overview = app.overview().read()
+    overview = app.stores.status().read()
 
     assert overview.outbox.oldest is not None
     assert MINUTE <= overview.outbox.oldest < 2 * MINUTE
@@ -162,7 +162,7 @@ def test_an_event_that_waits_for_its_next_attempt_is_old_since_it_was_written(
     write(app, 1)
     run(app, "UPDATE shield_outbox SET waiting = :yes, holds_key = :yes, attempts = 1", yes=True)
 
-    overview = app.overview().read()
+    overview = app.stores.status().read()
 
     assert overview.outbox.retrying == Count(rows=1)
     assert overview.outbox.delayed == Count()
@@ -178,7 +178,7 @@ def test_what_groups_received_is_counted_by_group_with_their_parked_records(
     store = SqlInboxStore(app.engine, app.tables)
     store.receive("mail", [], [Parked(record=a_record(7), reason="no JSON")])
 
-    overview = app.overview().read()
+    overview = app.stores.status().read()
 
     mail, stock = overview.groups
     assert (mail.group, mail.parked, mail.backlog.oldest) == ("mail", Count(rows=1), None)
@@ -197,7 +197,7 @@ def test_relays_are_listed_with_their_shards_while_they_live(postgres_app: Shiel
     leases.renew(relay="two", lease=MINUTE)
     leases.renew(relay="dead", lease=timedelta(microseconds=1))
 
-    overview = app.overview().read()
+    overview = app.stores.status().read()
 
     assert {relay.name: relay.shards for relay in overview.relays} == {"one": 4, "two": 0}
     assert (overview.shards, overview.shards_held) == (4, 4)

@@ -84,7 +84,7 @@ class Shop:
             service.app.tracer.flush()
 
     def trace(self, event_id: uuid.UUID, *names: str) -> EventTimeline:
-        readers = {n: self.services[n].app.trace_store() for n in names or self.services}
+        readers = {n: self.services[n].app.stores.trace() for n in names or self.services}
         life = trace(event_id, readers)
         assert life is not None
         return life
@@ -217,7 +217,7 @@ def test_an_event_that_was_given_up_is_told_to_its_compensation(
     assert back.hops[0].steps[0].after is not None
     assert told(back.hops[1]) == [("RECEIVED", None), ("STARTED", 1), ("COMPENSATED", 1)]
     # From any of its parts, the whole is found.
-    readers = {n: s.app.trace_store() for n, s in shop.services.items()}
+    readers = {n: s.app.stores.trace() for n, s in shop.services.items()}
     assert first_cause(back.identity.event_id, readers) == event_id
 
 
@@ -248,7 +248,7 @@ def test_what_handlers_wrote_and_a_chain_of_rollbacks_is_told_below_its_cause(
     assert [where(hop)[:2] for hop in parcel_back.hops] == [("shipping", ""), ("stock", "stock")]
     assert told(parcel_back.hops[1])[-1] == ("COMPENSATED", 1)
     assert told(back.hops[1])[-1] == ("COMPENSATED", 1)
-    readers = {n: s.app.trace_store() for n, s in shop.services.items()}
+    readers = {n: s.app.stores.trace() for n, s in shop.services.items()}
     assert first_cause(parcel_back.identity.event_id, readers) == event_id
 
 

@@ -12,7 +12,7 @@ DECLARATIONS = """
 from collections.abc import Iterator, Sequence
 from sqlalchemy.orm import Session
 from shieldtx import Event, LocalOutcome, ShieldTx
-from shieldtx.hooks.hooks import ConsumeContext
+from shieldtx.hooks.contexts import ConsumeContext
 
 shield = ShieldTx.from_env()
 stock = shield.consumer("stock")

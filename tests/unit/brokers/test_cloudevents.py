@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import cloudevents, decoding
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused, UndecodableRecord
@@ -78,7 +78,7 @@ def received(record: Record, **changes: Any) -> ReceivedRecord:
 
 @given(envelopes, prefixes)
 def test_every_envelope_comes_back_as_it_was(envelope: Envelope, prefix: str) -> None:
-    assert cloudevents.decode(received(cloudevents.encode(envelope, prefix)), prefix) == envelope
+    assert decoding.decode(received(cloudevents.encode(envelope, prefix)), prefix) == envelope
 
 
 ORDER = Envelope(
@@ -194,7 +194,7 @@ REQUIRED = [
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_record_without_a_required_header_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(UndecodableRecord, match=f"{name}: the header is missing"):
-        cloudevents.decode(without_header(name), PREFIX)
+        decoding.decode(without_header(name), PREFIX)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_causationid", "tenant"])
@@ -203,48 +203,48 @@ def test_a_header_that_is_no_storable_text_is_refused_by_its_name(
     name: str, value: bytes | None
 ) -> None:
     with pytest.raises(UndecodableRecord, match=name):
-        cloudevents.decode(with_header(name, value), PREFIX)
+        decoding.decode(with_header(name, value), PREFIX)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_partitionkey"])
 def test_a_header_of_ours_that_occurs_twice_is_refused(name: str) -> None:
     twice = GOOD._replace(headers=(*GOOD.headers, (name, dict(GOOD.headers)[name])))
     with pytest.raises(UndecodableRecord, match=f"{name}.*twice"):
-        cloudevents.decode(twice, PREFIX)
+        decoding.decode(twice, PREFIX)
 
 
 def test_of_a_users_header_that_occurs_twice_the_last_one_counts() -> None:
     twice = GOOD._replace(headers=(*GOOD.headers, ("tenant", b"south")))
-    assert cloudevents.decode(twice, PREFIX).headers == {"tenant": "south"}
+    assert decoding.decode(twice, PREFIX).headers == {"tenant": "south"}
 
 
 def test_extensions_of_others_are_no_headers_of_the_user() -> None:
     more = GOOD._replace(headers=(*GOOD.headers, ("ce_dataschema", b"x"), ("Ce_odd", b"y")))
-    assert cloudevents.decode(more, PREFIX) == ORDER
+    assert decoding.decode(more, PREFIX) == ORDER
 
 
 def test_a_record_keeps_nothing_of_one_that_began_with_the_same_headers() -> None:
     start = GOOD.headers[:5]
     for own in ("one", "other"):
         headers = (*start, (own, b"x"), *GOOD.headers[5:])
-        assert cloudevents.decode(GOOD._replace(headers=headers), PREFIX).headers.keys() == {
+        assert decoding.decode(GOOD._replace(headers=headers), PREFIX).headers.keys() == {
             *ORDER.headers,
             own,
         }
     with pytest.raises(UndecodableRecord, match="ce_time: the header is missing"):
-        cloudevents.decode(without_header("ce_time"), PREFIX)
-    assert cloudevents.decode(GOOD, PREFIX) == ORDER
+        decoding.decode(without_header("ce_time"), PREFIX)
+    assert decoding.decode(GOOD, PREFIX) == ORDER
 
 
 @pytest.mark.parametrize("order", range(len(GOOD.headers)))
 def test_headers_may_come_in_any_order(order: int) -> None:
     turned = GOOD.headers[order:] + GOOD.headers[:order]
-    assert cloudevents.decode(GOOD._replace(headers=turned), PREFIX) == ORDER
+    assert decoding.decode(GOOD._replace(headers=turned), PREFIX) == ORDER
 
 
 def test_an_id_may_be_in_capitals() -> None:
     record = with_header("ce_id", str(ORDER.id).upper().encode())
-    assert cloudevents.decode(record, PREFIX) == ORDER
+    assert decoding.decode(record, PREFIX) == ORDER
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_an_id_may_be_in_capitals() -> None:
 )
 def test_an_id_in_another_form_than_that_of_rfc_9562_is_refused(text: str) -> None:
     with pytest.raises(UndecodableRecord, match=r"ce_id: .* is no UUID"):
-        cloudevents.decode(with_header("ce_id", text.encode()), PREFIX)
+        decoding.decode(with_header("ce_id", text.encode()), PREFIX)
 
 
 def test_a_content_type_may_have_parameters() -> None:
     record = with_header("content-type", b"Application/JSON; charset=utf-8")
-    assert cloudevents.decode(record, PREFIX) == ORDER
+    assert decoding.decode(record, PREFIX) == ORDER
 
 
 MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
@@ -342,7 +342,7 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
 def test_a_malformed_record_is_refused_and_the_culprit_named(what: str) -> None:
     record, culprit = MALFORMED[what]
     with pytest.raises(UndecodableRecord, match=culprit):
-        cloudevents.decode(record, PREFIX)
+        decoding.decode(record, PREFIX)
 
 
 @pytest.mark.parametrize(
@@ -351,12 +351,12 @@ def test_a_malformed_record_is_refused_and_the_culprit_named(what: str) -> None:
     ids=["escaped backslash", "large", "small", "text", "deep", "spaced"],
 )
 def test_what_only_looks_dangerous_is_taken_as_it_is(value: bytes) -> None:
-    assert cloudevents.decode(with_value(value), PREFIX).payload == value.decode()
+    assert decoding.decode(with_value(value), PREFIX).payload == value.decode()
 
 
 def test_foreign_text_does_not_flood_the_reason() -> None:
     with pytest.raises(UndecodableRecord) as refused:
-        cloudevents.decode(with_header("ce_txkind", b"x" * 60_000), PREFIX)
+        decoding.decode(with_header("ce_txkind", b"x" * 60_000), PREFIX)
     assert len(str(refused.value)) < 200
 
 
@@ -397,11 +397,11 @@ def _mutations() -> st.SearchStrategy[ReceivedRecord]:
 
 def _decoded_or_refused(record: ReceivedRecord) -> None:
     try:
-        envelope = cloudevents.decode(record, PREFIX)
+        envelope = decoding.decode(record, PREFIX)
     except UndecodableRecord:
         return
     # What is let in can be passed on unchanged.
-    assert cloudevents.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
+    assert decoding.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
 
 
 @given(foreign_records)
@@ -420,6 +420,6 @@ def test_no_mutation_of_a_good_record_raises_anything_but_the_refusal(
 
 
 def test_times_are_read_as_utc() -> None:
-    read = cloudevents.decode(with_header("ce_time", b"2026-03-01T10:30:00.123456789Z"), PREFIX)
+    read = decoding.decode(with_header("ce_time", b"2026-03-01T10:30:00.123456789Z"), PREFIX)
     assert read.time == datetime(2026, 3, 1, 10, 30, 0, 123_456, tzinfo=UTC)
     assert read.time.tzinfo is UTC

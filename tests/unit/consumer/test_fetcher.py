@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import cloudevents, decoding
 from shieldtx.consumer.fetcher import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
@@ -61,9 +61,9 @@ class Watched:
         with self._alone():
             self._subscriber.rewind(records)
 
-    def hold(self, places: frozenset[TopicPartition]) -> None:
+    def pause(self, places: frozenset[TopicPartition]) -> None:
         with self._alone():
-            self._subscriber.hold(places)
+            self._subscriber.pause(places)
 
     def has_caught_up(self) -> bool:
         with self._alone():
@@ -100,7 +100,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def intake(group: ConsumerGroup, subscriber: Watched, clock: Clock) -> Iterator[ReadAheadIntake]:
-    decode = partial(cloudevents.decode, prefix="")
+    decode = partial(decoding.decode, prefix="")
     direct = DirectIntake(group=group, subscriber=subscriber, decode=decode)
     intake = ReadAheadIntake(direct, clock=clock)
     yield intake
@@ -246,7 +246,7 @@ class Flaky:
         self._calls += 1
         if failure := self._failures.pop(self._calls, None):
             raise failure
-        return cloudevents.decode(record, "")
+        return decoding.decode(record, "")
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
@@ -304,7 +304,7 @@ def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
 
     fill(broker, range(2))
     direct = DirectIntake(
-        group=group, subscriber=subscriber, decode=partial(cloudevents.decode, prefix="")
+        group=group, subscriber=subscriber, decode=partial(decoding.decode, prefix="")
     )
     intake = ReadAheadIntake(direct, beside=Beside())
     with pytest.raises(KeyboardInterrupt):

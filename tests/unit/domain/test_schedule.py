@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx import LEVELS, EventRefused, Verdict
+from shieldtx import LEVELS, ChangeResult, EventRefused
 from shieldtx.domain.schedule import EARLIEST, LATEST, Due, due
 from tests.support.project import ROOT
 
@@ -88,9 +88,9 @@ def test_the_page_has_the_levels_that_there_are() -> None:
     assert row.split(" | ") == DOCUMENTED.split()
 
 
-def test_the_page_explains_every_verdict_and_no_other() -> None:
+def test_the_page_explains_every_result_and_no_other() -> None:
     explained = re.findall(r"^\| `([a-z ]+)` \|", PAGE, re.MULTILINE)
-    assert explained == [verdict.value for verdict in Verdict]
+    assert explained == [result.value for result in ChangeResult]
 
 
 @pytest.mark.parametrize("at", [EARLIEST, LATEST])

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-from shieldtx.hooks.contexts import ConsumeContext, SendContext
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.errors import ConfigurationError
 from shieldtx.hooks.attempt_timer import AttemptTimer
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import LOGGED_EVERY, Hooks
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.inbox import Attempt

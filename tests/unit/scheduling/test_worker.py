@@ -419,7 +419,7 @@ def test_a_signal_ends_it_whenever_it_comes_and_finds_its_old_handler_afterwards
 PROCESS = """
 import os, sys, time
 from datetime import timedelta
-from shieldtx.scheduling.worker import Tick, Worker
+from shieldtx.scheduling.worker import PeriodicJob, Worker
 
 def say(word):
     os.write(1, f"{word}\\n".encode())

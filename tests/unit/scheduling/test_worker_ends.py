@@ -108,7 +108,7 @@ import threading
 import time
 from datetime import timedelta
 
-from shieldtx.scheduling.worker import Tick, Worker
+from shieldtx.scheduling.worker import PeriodicJob, Worker
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 passed = threading.Event()
@@ -144,7 +144,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, ShieldTx
 from shieldtx.testing.memory_broker import MemoryBroker
 from shieldtx.settings.settings import Settings
-from shieldtx.app.workers import consumer_worker, relay_worker
+from shieldtx.app.workers import consumer_process, relay_process
 
 broker = MemoryBroker()
 broker.topics().create(["stock.taken.commit"], partitions=1, replication=1)
@@ -160,7 +160,7 @@ def handle(session, event):
 
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-for worker in (relay_worker(app), consumer_worker(app, "stock")):
+for worker in (relay_process(app), consumer_process(app, "stock")):
     threading.Thread(target=lambda worker=worker: print("status", worker.run())).start()
 with Session(app.engine) as session:
     app.outbox.add(session, Event(type="stock.taken", payload={}))

@@ -9,12 +9,12 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from shieldtx.hooks.contexts import ConsumeContext, SendContext
-from shieldtx.ports.tracing import TraceEntry
 
 from shieldtx.domain.states import TxKind
+from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.ports.tracing import TraceEntry
 from shieldtx.tracing.recorder import COMPLAINT_EVERY, TraceRecorder
 
 NEVER = timedelta(days=1)

@@ -9,10 +9,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shieldtx.ports.tracing import MAX_TRACED_EVENTS, Facts, Identity, KnownRow, TracedAttempt
 
 from shieldtx.cli.trace_views import data_of, span, tree_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.ports.tracing import MAX_TRACED_EVENTS, Facts, Identity, KnownRow, TracedAttempt
 from shieldtx.tracing.model import EventTimeline, Hop
 from shieldtx.tracing.timeline import first_cause, trace
 

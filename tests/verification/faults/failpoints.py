@@ -188,13 +188,13 @@ class BreakablePublisher(Breakable):
     """A publisher that never raises, as its port demands: a lost answer is an unconfirmed one."""
 
     def publish(
-        self, records: Sequence[Record], *, timeout: float, placed: bool = False
+        self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
     ) -> Sequence[Delivery]:
         try:
             self._breaker.reach("publish", "before")
         except Struck as struck:
             return [Delivery(outcome=DeliveryOutcome.UNSENT, reason=str(struck))] * len(records)
-        deliveries = self._real.publish(records, timeout=timeout, placed=placed)
+        deliveries = self._real.publish(records, timeout=timeout, with_offsets=with_offsets)
         try:
             self._breaker.reach("publish", "after")
         except Struck as struck:

@@ -33,8 +33,8 @@ signal.pause()
 """
 PARENT_WITH_PIPE = """
 import signal, subprocess
-from tests import children
-child = children.start(["sleep", "600"], stdout=subprocess.DEVNULL)
+from tests.support import child_process
+child = child_process.start(["sleep", "600"], stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 signal.pause()
 """

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shieldtx.brokers import cloudevents
+from shieldtx.brokers import cloudevents, decoding
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import Inbox
 from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
@@ -41,7 +41,7 @@ _PAUSE = RetryPolicy(
     first=timedelta(seconds=0.5), longest=timedelta(seconds=4), jitter=0, max_attempts=5
 )
 _ENCODE = partial(cloudevents.encode, prefix="")
-_DECODE = partial(cloudevents.decode, prefix="")
+_DECODE = partial(decoding.decode, prefix="")
 _CATALOG = EventTypeRegistry()
 _RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
 

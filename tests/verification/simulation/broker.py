@@ -26,7 +26,9 @@ _UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is away")
 _UNCONFIRMED = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason="no answer")
 _REFUSED = Delivery(outcome=DeliveryOutcome.REFUSED, reason="the topic refuses")
 _REJECTED = Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
-_HELD = Delivery(outcome=DeliveryOutcome.HELD, reason="an earlier record of its key was rejected")
+_HELD = Delivery(
+    outcome=DeliveryOutcome.DEFERRED, reason="an earlier record of its key was rejected"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +164,7 @@ class MemoryPublisher:
         records: Sequence[Record],
         *,
         timeout: float,
-        placed: bool = False,  # noqa: ARG002  nobody asks here
+        with_offsets: bool = False,  # noqa: ARG002  nobody asks here
     ) -> Sequence[Delivery]:
         """Send `records` and answer for each, as the port says."""
         sender = self._sender
@@ -277,7 +279,7 @@ class MemorySubscriber:
         for place, record in self._mine(records):
             self.member.positions[place] = min(record.offset, self.member.positions[place])
 
-    def hold(self, places: AbstractSet[Place]) -> None:
+    def pause(self, places: AbstractSet[Place]) -> None:
         """Hold nothing: the shapes are far below every limit."""
         assert not places
 

@@ -201,7 +201,7 @@ class _Look:
         yield Violation("I8", "the services do not come to rest")
 
     def left_by_the_purge(self) -> Iterator[Violation]:
-        """Rows that housekeeping ought to have taken away."""
+        """Rows that the purge ought to have removed."""
         for row in self._world.purgeable():
             yield Violation("I8", f"{_number(row)}: a {row.status} row is never purged")
 

@@ -309,9 +309,7 @@ class Database:
         group = row.group if isinstance(row, InboxRow) else ""
         envelope = row.envelope
         self.history.append(
-            Change(
-                table, envelope.id, group, row.status, None, "housekeeping", None, row.settled_at
-            )
+            Change(table, envelope.id, group, row.status, None, "retention", None, row.settled_at)
         )
         if isinstance(row, InboxRow):
             del self.inbox[group, envelope.id, envelope.source]

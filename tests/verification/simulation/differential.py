@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from shieldtx.ports.outbox import Posting
 from sqlalchemy import Engine, StaticPool, and_, create_engine, delete, event, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
+from shieldtx.ports.outbox import Posting
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore

@@ -49,7 +49,7 @@ _HALF, _UNRESOLVED = OutboxStatus.HALF, OutboxStatus.UNRESOLVED
 
 
 class MemoryHalfStore:
-    """Prepares, checks and ends half messages (the port HalfStore)."""
+    """Prepares, checks and ends half messages (the port HalfMessageStore)."""
 
     def __init__(self, database: Database, *, by: str = "") -> None:
         self._database = database
@@ -221,12 +221,12 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Expiry]]:
             clock=process.clock,
         )
 
-    def parking(process: Process[Expiry]) -> Expiry:
+    def expiry(process: Process[Expiry]) -> Expiry:
         return Expiry(store=_store(world, process), batch_size=2)  # type: ignore[arg-type]
 
     return [
         *(Process(world, f"checks {n}", check_back) for n in range(2)),
-        Process(world, "parking", parking),
+        Process(world, "expiry", expiry),
     ]
 
 

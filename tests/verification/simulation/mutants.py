@@ -207,7 +207,7 @@ MUTANTS = {
             mutant_code.commits_what_nobody_knows,
         ),
         ("check-only-looks", "I2", MemoryBarrier, "ask", mutant_code.only_looks),
-        # Housekeeping.
+        # Retention.
         (
             "purges-whatever-is-old",
             "I9",

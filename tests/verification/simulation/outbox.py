@@ -21,7 +21,7 @@ _NOTHING = Claim(token=UUID(int=0), events=(), lease_left=timedelta(0))
 
 
 class MemoryOutboxStore:
-    """Claims and settles rows (the port OutboxStore); `by` is the process that does so."""
+    """Claims and settles rows (the port RelayStore); `by` is the process that does so."""
 
     def __init__(self, database: Database, *, by: str = "") -> None:
         self._database = database

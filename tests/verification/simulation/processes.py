@@ -287,6 +287,6 @@ class InterruptedSubscriber(Interrupted):
         process.member = port.member
         # Nothing of these leaves the process, or the process ends with it.
         self.rewind = port.rewind
-        self.hold = port.hold
+        self.pause = port.pause
         self.has_caught_up = port.has_caught_up
         self.close = port.close

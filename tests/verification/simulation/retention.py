@@ -7,10 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shieldtx.ports.retention import Purged
-
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, TxKind
+from shieldtx.ports.retention import Purged
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow
 
 FIRST_ID = UUID(int=0)

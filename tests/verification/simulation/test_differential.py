@@ -292,7 +292,7 @@ class Calls:
                 lambda side: side.inbox.give_up(attempt(side), reason="enough", also=also)
             )
 
-    # --- housekeeping -----------------------------------------------------------------------------
+    # --- retention --------------------------------------------------------------------------------
 
     def purge(self) -> None:
         older, limit = timedelta(seconds=self.seconds()), self.draw.choice([1, 2, 100])

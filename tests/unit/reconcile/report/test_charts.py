@@ -1,8 +1,7 @@
-"""The plots: where things lie, and what they say where nothing is to be seen."""
+"""The charts: where things lie, what they say where nothing is to be seen, how they are drawn."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
@@ -11,33 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.reconcile.report import charts
+from shieldtx.reconcile.report import charts, html
 from shieldtx.reconcile.report.chart_axes import CountAxis, DayAxis, DelayAxis, apart, short
-from shieldtx.reconcile.report.daily import daily
+from shieldtx.reconcile.report.charts import FRAME
 from tests.support.html_reader import Page
-from tests.support.sample_findings import BACK, PAIR, a_crowd, days, findings
+from tests.support.sample_findings import PAIR, days, findings
 
 FIRST = date(2026, 1, 1)
 
 
-def rectangles(drawing, class_):
-    """The x, y, width, height of all rectangles of a class."""
-    number = '"([^"]*)"'
-    found = re.findall(
-        f'<rect x={number} y={number} width={number} height={number} class="{class_}">', drawing
-    )
-    return [tuple(map(float, numbers)) for numbers in found]
-
-
-def lines(drawing, percentile):
-    """The points of each line of a percentile."""
-    found = re.findall(rf'<polyline points="([^"]*)" class="line {percentile}">', drawing)
-    return [[tuple(map(float, p.split(","))) for p in points.split()] for points in found]
+def counts(number=1, **changes):
+    return charts.counts(days(PAIR, number, **changes))
 
 
 def delays(*of_days, title="Delay"):
     each = [(FIRST + timedelta(days=n), delay) for n, delay in enumerate(of_days)]
-    return charts.delays(each, title=title, identity="d")
+    return charts.delays(each, name="delay", title=title)
 
 
 @given(st.integers(0, 10**12))
@@ -99,62 +87,47 @@ def test_numbers_at_axes_are_short(count, text):
 
 
 def test_bars_are_as_high_as_their_events():
-    two = (replace(days(PAIR, 1)[0], events=100), replace(days(PAIR, 1)[0], events=50))
-    two = (replace(two[0], day=FIRST), replace(two[1], day=FIRST + timedelta(days=1)))
-    (_, y, _, high), (_, _, _, low) = rectangles(charts.counts(two, identity="c"), "bar")
-    assert (y, high) == (charts.TOP, charts.BOTTOM - charts.TOP)
-    assert low == pytest.approx(high / 2)
+    first, second = days(PAIR, 2, mismatches=0)
+    high, low = charts.counts([replace(first, events=100), replace(second, events=50)]).bars
+    assert (high.top, high.rest) == (FRAME.top, FRAME.bottom - FRAME.top)
+    assert low.rest == pytest.approx(high.rest / 2)
 
 
 def test_mismatches_stand_on_top_of_the_rest_and_the_bar_keeps_its_height():
-    day = replace(days(PAIR, 1)[0], events=100, mismatches=25)
-    drawing = charts.counts([day], identity="c")
-    (x, rest_y, width, rest), (wrong_x, wrong_y, wrong_width, wrong) = (
-        *rectangles(drawing, "bar"),
-        *rectangles(drawing, "bar wrong"),
-    )
-    assert (wrong_x, wrong_width) == (x, width)
-    assert wrong_y + wrong == pytest.approx(rest_y)
-    assert wrong == pytest.approx((wrong + rest) / 4)
+    [bar] = counts(events=100, mismatches=25).bars
+    assert bar.top + bar.wrong + bar.rest == pytest.approx(FRAME.bottom)
+    assert bar.wrong == pytest.approx((bar.wrong + bar.rest) / 4)
 
 
 def test_one_mismatch_among_a_million_can_be_seen():
-    day = replace(days(PAIR, 1)[0], events=1_000_000, mismatches=1)
-    ((_, _, _, height),) = rectangles(charts.counts([day], identity="c"), "bar wrong")
-    assert height >= 2
+    [bar] = counts(events=1_000_000, mismatches=1).bars
+    assert bar.wrong >= 2
 
 
 def test_a_day_without_events_has_no_bar():
-    none = replace(days(PAIR, 1)[0], events=0, mismatches=0)
-    drawing = charts.counts([none], identity="c")
-    assert "<rect" not in drawing
-    assert "0 events, 0 mismatches" in drawing
+    [bar] = counts(events=0, mismatches=0).bars
+    assert (bar.wrong, bar.rest) == (0, 0)
+    assert bar.title == "2026-01-15: 0 events, 0 mismatches"
 
 
 def test_bars_stay_inside_and_apart_for_as_many_days_as_are_shown():
-    drawing = charts.counts(days(PAIR, charts.DAYS_SHOWN), identity="c")
-    bars = sorted(rectangles(drawing, "bar"))
+    bars = counts(charts.DAYS_SHOWN).bars
     assert len(bars) == charts.DAYS_SHOWN
-    assert bars[0][0] >= charts.LEFT
-    assert bars[-1][0] + bars[-1][2] <= charts.RIGHT
-    assert all(x + width < following for (x, _, width, _), (following, *_) in pairwise(bars))
+    assert bars[0].x >= FRAME.left
+    assert bars[-1].x + bars[-1].width <= FRAME.right
+    assert all(bar.x + bar.width < following.x for bar, following in pairwise(bars))
 
 
 def test_each_percentile_has_its_line_and_a_higher_one_lies_higher():
-    drawing = delays((10, 20, 30), (20, 40, 80))
-    [p50], [p90], [p99] = (lines(drawing, name) for name in charts.PERCENTILES)
-    assert all(a[1] > b[1] > c[1] for a, b, c in zip(p50, p90, p99, strict=True))
-    assert all(name in Page(drawing).text for name in charts.PERCENTILES)
+    lines = delays((10, 20, 30), (20, 40, 80)).lines
+    assert tuple(line.name for line in lines) == charts.PERCENTILES
+    [p50], [p90], [p99] = (line.runs for line in lines)
+    assert all(a.y > b.y > c.y for a, b, c in zip(p50, p90, p99, strict=True))
 
 
 def test_a_day_without_delays_breaks_the_lines():
-    drawing = delays((1, 2, 3), (1, 2, 3), None, (1, 2, 3), (1, 2, 3))
-    assert [len(line) for line in lines(drawing, "p50")] == [2, 2]
-
-
-def test_a_lone_day_is_a_point():
-    assert delays((1, 2, 3)).count("<circle") == 3
-    assert delays((1, 2, 3), None, (1, 2, 3), (1, 2, 3)).count("<circle") == 3
+    p50, *_ = delays((1, 2, 3), (1, 2, 3), None, (1, 2, 3), (1, 2, 3)).lines
+    assert [len(run) for run in p50.runs] == [2, 2]
 
 
 def test_without_delays_there_is_no_plot():
@@ -163,43 +136,69 @@ def test_without_delays_there_is_no_plot():
 
 
 def test_delays_of_nothing_and_below_nothing_lie_at_the_foot():
-    drawing = delays((-5_000, 0, 10), (-5_000, 0, 10))
-    [p50], [p90] = lines(drawing, "p50"), lines(drawing, "p90")
-    assert {y for _, y in (*p50, *p90)} == {charts.BOTTOM}
+    p50, p90, _ = delays((-5_000, 0, 10), (-5_000, 0, 10)).lines
+    assert {point.y for line in (p50, p90) for point in line.runs[0]} == {FRAME.bottom}
 
 
 def test_a_plot_says_in_words_what_it_shows():
-    page = Page(charts.counts(days(PAIR, 5), identity="c"))
-    title, description, *_ = page.titles
-    assert title == "Events by the day on which they were written"
-    assert description.startswith("2026-01-11 to 2026-01-15: ")
-    assert {"c-title", "c-desc"} <= set(page.identities)
-    assert "2026-01-01: p50 1 ms, p90 2 ms, p99 3 ms" in Page(delays((1, 2, 3))).titles[1]
+    chart = counts(5)
+    assert chart.title == "Events by the day on which they were written"
+    assert chart.description == "2026-01-11 to 2026-01-15: 8,836 events, 3 mismatches."
+    assert delays((1, 2, 3)).description.startswith("2026-01-01: p50 1 ms, p90 2 ms, p99 3 ms")
 
 
-def test_each_pair_has_its_plots_and_the_numbers_of_them():
-    page = Page(daily(findings(days=(*days(PAIR, 2), *days(BACK, 1, effect_ms=None)))))
-    of_pair, of_back = page.tables
-    assert [row[:3] for row in of_pair[1:]] == [
-        ["2026-01-14", "1,959", "0"],
-        ["2026-01-15", "1,411", "0"],
+def drawn(tag, of_days):
+    """The attributes of each element of this name on a page with these days."""
+    elements = Page(html.page(findings(days=of_days))).elements
+    return [attributes for name, attributes in elements if name == tag]
+
+
+def test_bars_are_drawn_where_they_lie():
+    [bar] = counts(events=4, mismatches=1).bars
+    x, width = f"{bar.x:.5g}", f"{bar.width:.5g}"
+    rest, wrong = drawn("rect", days(PAIR, 1, events=4, mismatches=1))
+    assert rest == {
+        "class": "bar",
+        "x": x,
+        "width": width,
+        "y": f"{bar.top + bar.wrong:.5g}",
+        "height": f"{bar.rest:.5g}",
+    }
+    assert wrong == {
+        "class": "bar wrong",
+        "x": x,
+        "width": width,
+        "y": f"{bar.top:.5g}",
+        "height": f"{bar.wrong:.5g}",
+    }
+    assert drawn("rect", days(PAIR, 1, events=0, mismatches=0)) == []
+
+
+def test_lines_are_drawn_through_their_points_and_lone_days_as_points():
+    first, second, _, last = days(PAIR, 4, effect_ms=None)
+    lines = charts.delays(
+        [(day.day, day.publish_ms) for day in (first, second, last)], name="delay", title="Delay"
+    ).lines
+    assert drawn("polyline", (first, second, last)) == [
+        {
+            "class": f"line {line.name}",
+            "points": " ".join(f"{point.x:.5g},{point.y:.5g}" for point in line.runs[0]),
+        }
+        for line in lines
     ]
-    assert of_back[1][-1] == "\N{EN DASH}"
-    assert len(page.identities) == len(set(page.identities)) == 2 * (3 + 2)
+    assert drawn("circle", (first, second, last)) == [
+        {"class": line.name, "cx": f"{point.x:.5g}", "cy": f"{point.y:.5g}", "r": "2.2"}
+        for line in lines
+        for point in line.runs[1]
+    ]
 
 
-def test_days_are_in_order_whatever_order_they_come_in():
-    page = Page(daily(findings(days=tuple(reversed(days(PAIR, 3))))))
-    assert [row[0] for row in page.tables[0][1:]] == ["2026-01-13", "2026-01-14", "2026-01-15"]
-
-
-def test_of_many_days_the_latest_are_shown_and_mismatches_of_the_others_are_told():
-    page = Page(daily(a_crowd()))
-    assert len(page.tables[0]) == 1 + charts.DAYS_SHOWN
-    earlier = days(PAIR, 400)[: -charts.DAYS_SHOWN]
-    wrong = sum(day.mismatches for day in earlier)
-    assert f"308 earlier days not shown, with {wrong} mismatches." in page.text
-
-
-def test_without_days_that_is_said():
-    assert "There are no days to show." in daily(findings())
+def test_a_drawing_is_named_by_its_title_and_description():
+    of_days = days(PAIR, 2)
+    names = [drawing["aria-labelledby"] for drawing in drawn("svg", of_days)]
+    titles, descriptions = (drawn(tag, of_days) for tag in ("title", "desc"))
+    identities = [title["id"] for title in titles if "id" in title]
+    assert names == [
+        f"{title} {description['id']}"
+        for title, description in zip(identities, descriptions, strict=True)
+    ]

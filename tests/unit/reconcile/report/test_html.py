@@ -7,25 +7,40 @@ from datetime import timedelta
 from importlib.resources import files
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shieldtx.reconcile.report.found import PAYLOAD_LETTERS
-from shieldtx.reconcile.report.page import page
+from shieldtx.reconcile.report.charts import DAYS_SHOWN
+from shieldtx.reconcile.report.html import PAYLOAD_LETTERS, page
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.html_reader import Page
 from tests.support.sample_findings import (
     BACK,
+    HOSTILE,
     HOSTILE_AS_SHOWN,
     NOON,
     PAIR,
     TOPIC,
     a_crowd,
     a_night,
+    days,
     findings,
     given_up,
     hostile,
     missing,
     nights,
 )
+
+TEMPLATES = files("shieldtx.reconcile.report").joinpath("templates")
+
+
+class Trusted(str):
+    """Text that claims to be markup already."""
+
+    __slots__ = ()
+
+    def __html__(self):
+        return self
 
 
 def read(found):
@@ -48,6 +63,15 @@ def test_the_page_counts_every_pair_and_verdict():
             *("12,345 matched4 refused", "12,351"),
         ],
         ["stock → orders, rollbacks", "refund", "0", "678 matched", "678"],
+    ]
+
+
+def test_cells_name_their_columns_for_narrow_screens():
+    shown = read(a_night())
+    verdicts, windows = shown.tables[0], shown.tables[-1]
+    assert shown.values("data-head") == [
+        *(verdicts[0][1:] * (len(verdicts) - 1)),
+        *(windows[0][1:] * (len(windows) - 1)),
     ]
 
 
@@ -153,6 +177,36 @@ def test_a_long_payload_is_cut_and_says_so():
     assert "x" * (PAYLOAD_LETTERS + 1) not in text
 
 
+def test_each_pair_has_its_plots_and_the_numbers_of_them():
+    shown = read(findings(days=(*days(PAIR, 2), *days(BACK, 1, effect_ms=None))))
+    of_pair, of_back, _ = shown.tables
+    assert [row[:3] for row in of_pair[1:]] == [
+        ["2026-01-14", "1,959", "0"],
+        ["2026-01-15", "1,411", "0"],
+    ]
+    assert of_pair[1][3] == "13\N{NO-BREAK SPACE}ms, 65\N{NO-BREAK SPACE}ms, 1.1\N{NO-BREAK SPACE}s"
+    assert of_back[1][-1] == "\N{EN DASH}"
+    plots = [each for each in shown.identities if each.startswith("plot-")]
+    assert len(plots) == len(set(plots)) == 2 * (3 + 2)
+
+
+def test_days_are_in_order_whatever_order_they_come_in():
+    shown = read(findings(days=tuple(reversed(days(PAIR, 3)))))
+    assert [row[0] for row in shown.tables[0][1:]] == ["2026-01-13", "2026-01-14", "2026-01-15"]
+
+
+def test_of_many_days_the_latest_are_shown_and_mismatches_of_the_others_are_told():
+    shown = read(a_crowd())
+    assert len(shown.tables[1]) == 1 + DAYS_SHOWN
+    earlier = days(PAIR, 400)[:-DAYS_SHOWN]
+    wrong = sum(day.mismatches for day in earlier)
+    assert f"308 earlier days not shown, with {wrong} mismatches." in shown.text
+
+
+def test_a_page_without_days_says_so():
+    assert "There are no days to show." in read(findings()).text
+
+
 def test_the_page_tells_the_windows():
     windows = read(a_night()).tables[-1]
     assert windows[1:] == [
@@ -197,18 +251,41 @@ def test_links_inside_the_page_lead_somewhere_and_names_are_given_once(found):
     assert len(shown.identities) == len(set(shown.identities))
 
 
-def test_what_others_wrote_cannot_become_markup():
-    text = page(hostile())
-    assert "<script" not in text
-    assert text.count("</style>") == 1
-    assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", text)
-    assert Page(text).text.count(HOSTILE_AS_SHOWN) >= 12
+@pytest.mark.parametrize("text", [HOSTILE, Trusted(HOSTILE)], ids=["text", "markup"])
+def test_what_others_wrote_cannot_become_markup(text):
+    made = page(hostile(text))
+    assert "<script" not in made
+    assert made.count("</style>") == 1
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", made)
+    places = read(hostile("@")).text.count("@")
+    quoted = 1  # in the command that repairs, for a shell
+    assert Page(made).text.count(HOSTILE_AS_SHOWN) == places - quoted
+
+
+@settings(max_examples=30)
+@given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=PAYLOAD_LETTERS))
+def test_what_others_wrote_changes_no_element_and_no_attribute(text):
+    made = page(hostile(text))
+    assert made.encode("utf-8")
+    assert Page(made).elements == read(hostile("plain")).elements
+
+
+def test_what_others_wrote_keeps_its_direction_of_writing_to_itself():
+    assert "<code><bdi>0199-a</bdi></code>" in page(
+        findings((PAIR, missing().verdict, 1), first_rows=(missing("0199-a"),))
+    )
+    assert r"<bdi>\udc00</bdi>" in page(findings(run_id="\udc00"))
+
+
+@pytest.mark.parametrize("template", [*TEMPLATES.iterdir()], ids=lambda each: each.name)
+def test_no_template_turns_escaping_off(template):
+    assert not re.search(r"\|\s*safe|autoescape|__html__", template.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("found", nights().values(), ids=nights())
 def test_every_class_is_in_the_style_sheet(found):
-    style = files("shieldtx.reconcile.report").joinpath("page.html").read_text(encoding="utf-8")
-    known = set(re.findall(r"\.([a-z][\w-]*)", style.split("</style>")[0]))
+    style = TEMPLATES.joinpath("page.css").read_text(encoding="utf-8")
+    known = set(re.findall(r"\.([a-z][\w-]*)", style))
     assert {c for c in read(found).classes if c not in known} == set()
 
 

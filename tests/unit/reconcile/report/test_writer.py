@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from shieldtx.reconcile import report
 from shieldtx.reconcile.findings import OutputFolder, from_json
+from shieldtx.reconcile.report import writer
 from tests.support.sample_findings import a_night, findings
 
 
 def test_a_run_leaves_its_page_and_its_findings(tmp_path):
     folder = OutputFolder(path=tmp_path)
-    report.write(a_night(), folder)
+    writer.write(a_night(), folder)
     assert from_json(folder.findings.read_bytes()) == a_night()
     assert folder.page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.json"]
@@ -27,7 +27,7 @@ def test_the_findings_come_after_the_page(tmp_path, monkeypatch):
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", noting)
-    report.write(findings(), OutputFolder(path=tmp_path))
+    writer.write(findings(), OutputFolder(path=tmp_path))
     assert finished == ["report.html", "summary.json"]
 
 
@@ -35,13 +35,13 @@ def test_a_page_that_cannot_be_written_leaves_no_findings(tmp_path):
     folder = OutputFolder(path=tmp_path)
     folder.page.mkdir()
     with pytest.raises(OSError, match=folder.page.name):
-        report.write(findings(), folder)
+        writer.write(findings(), folder)
     assert not folder.findings.exists()
 
 
 def test_an_earlier_report_is_replaced_as_a_whole(tmp_path):
     folder = OutputFolder(path=tmp_path)
-    report.write(a_night(), folder)
-    report.write(findings(), folder)
+    writer.write(a_night(), folder)
+    writer.write(findings(), folder)
     assert from_json(folder.findings.read_bytes()) == findings()
     assert "0199" not in folder.page.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 
 from shieldtx import Settings, ShieldTx
 from shieldtx.app import workers
+from shieldtx.app.stores import Stores
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.broker import ReceivedRecord
@@ -29,7 +30,7 @@ HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
 """Seconds."""
 if "BANK_HALF_TICK" in os.environ:
     # How often a relay looks for what is to be checked, or to be parked.
-    workers.CHECKS = workers.PARKING = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
+    workers.CHECKS = workers.EXPIRY = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
 
 if "BANK_INSERT_CHARACTERS" in os.environ:
     # How much a consumer puts into one INSERT.
@@ -65,12 +66,13 @@ class BreakableShield(ShieldTx):
         self.outbox._writer = points.Breakable(
             self.outbox._writer, self.breaker, points.WRITER_STEPS
         )
-        halves = self.halves
+        halves = self.half_messages
         halves._store = points.Breakable(halves._store, self.breaker, points.HALF_STEPS)
+        self.stores.dead_letters = self._dead_letters
         halves._check_store = points.Breakable(halves._check_store, self.breaker, points.HALF_STEPS)
 
-    def relay(self, name: str | None = None) -> Relay:
-        relay = super().relay(name)
+    def build_relay(self, name: str | None = None) -> Relay:
+        relay = super().build_relay(name)
         relay._store = points.Breakable(relay._store, self.breaker, points.RELAY_STEPS)
         relay._leases = points.Breakable(relay._leases, self.breaker, points.LEASE_STEPS)
         sender = relay._sender
@@ -92,15 +94,14 @@ class BreakableShield(ShieldTx):
         intake._decode = self._broken_decoder(intake._decode)
         return consumer
 
-    def housekeeping(self) -> RetentionService:
-        housekeeping = super().housekeeping()
-        housekeeping._store = points.Breakable(
-            housekeeping._store, self.breaker, points.PURGE_STEPS
-        )
-        return housekeeping
+    def build_retention(self) -> RetentionService:
+        retention = super().build_retention()
+        retention._store = points.Breakable(retention._store, self.breaker, points.PURGE_STEPS)
+        return retention
 
-    def dead_letters(self) -> SqlDeadLetters:
-        return points.Breakable(super().dead_letters(), self.breaker, points.REPLAY_STEPS)
+    def _dead_letters(self) -> SqlDeadLetters:
+        letters = Stores.dead_letters(self.stores)
+        return points.Breakable(letters, self.breaker, points.REPLAY_STEPS)
 
     def _broken_decoder(
         self, decode: Callable[[ReceivedRecord], Envelope]

@@ -23,7 +23,7 @@ def replay_all() -> None:
     """Replay every dead letter, as an operator would who has mended the cause."""
     from tests.verification.faults.bank.upstream import shield
 
-    letters = shield.dead_letters()
+    letters = shield.stores.dead_letters()
     try:
         letters.replay(letters.latest(limit=MANY), who="the fault matrix")
     except Struck:
@@ -32,13 +32,13 @@ def replay_all() -> None:
 
 
 def purge() -> None:
-    """Make a pass of housekeeping."""
+    """Make a pass of retention."""
     from tests.verification.faults.bank.upstream import shield
 
     try:
-        shield.housekeeping().run_once()
+        shield.build_retention().run_once()
     except Struck:
-        shield.housekeeping().run_once()
+        shield.build_retention().run_once()
 
 
 def transfer_each(journal: str, accounts: Sequence[str], fate: Mapping[str, str]) -> None:

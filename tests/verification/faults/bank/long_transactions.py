@@ -8,10 +8,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from shieldtx.outbox.session_events import flush_events
 from sqlalchemy import create_engine, text
 
 from shieldtx.domain.events import new_event_id
+from shieldtx.outbox.session_events import flush_events
 from tests.verification.faults.bank.journaled import journaled
 from tests.verification.faults.journal import Journal
 

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from shieldtx.brokers import cloudevents, signing
+from shieldtx.brokers import decoding, signing
 from shieldtx.brokers.kafka.broker import KafkaSubscriber
 from shieldtx.consumer.batch_executor import Batches
 from shieldtx.consumer.event_processor import Inbox, Verdict
@@ -52,7 +52,7 @@ def _acknowledged_whatever_happened(breaker: Breaker) -> None:
 
 def _an_outage_burns_attempts(breaker: Breaker) -> None:
     end = Relay._end
-    outage = {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED, DeliveryOutcome.HELD}
+    outage = {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED, DeliveryOutcome.DEFERRED}
 
     def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
         burnt = [
@@ -277,7 +277,7 @@ def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
 
 def _whoever_asks_is_believed(breaker: Breaker) -> None:
     def mutant(record: Any, prefix: str, keys: Sequence[Any] = ()) -> Any:
-        return cloudevents.decode(record, prefix)
+        return decoding.decode(record, prefix)
 
     signing.decode = mutant
 

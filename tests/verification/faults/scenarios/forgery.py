@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import SecretStr
 
-from shieldtx.brokers import cloudevents, signing
+from shieldtx.brokers import decoding, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.ports.broker import ReceivedRecord
 from tests.verification.faults.banks import Banks
@@ -111,7 +111,7 @@ def _envelope(raw: Raw, prefix: str) -> Envelope:
         value=raw.value,
         headers=raw.headers,
     )
-    return cloudevents.decode(received, prefix)
+    return decoding.decode(received, prefix)
 
 
 def _signed(envelope: Envelope, prefix: str, key: str) -> Raw:

@@ -1,15 +1,13 @@
-"""Stored runs of the reconciliation: one at a time, and the next from the last good one."""
+"""A reconciliation from Python: stored runs, one at a time, each from the last good one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from sqlalchemy import create_engine
 
-from shieldtx.cli.output import showing_progress
-from shieldtx.cli.prompts import current_operator
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.reconcile.config import Configuration
@@ -32,26 +30,31 @@ def stored_runs(configuration: Configuration) -> Iterator[SqlReconciliationRuns]
         engine.dispose()
 
 
-def run_stored(
-    configuration: Configuration, request: ReconcileRequest, selection: Selection | None
+def run_reconciliation(
+    configuration: Configuration,
+    request: ReconcileRequest,
+    selection: Selection | None = None,
+    *,
+    who: str,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ReconcileResult:
-    """Run the reconciliation and store how it ended.
+    """Run the reconciliation to its end, and store its outcome under the name of `who`.
 
-    Without a `selection`, it looks at what has moved since the last good run. Raises AlreadyRunning
-    while another run of the configuration is at work, here or on another machine, and LeaseLost
-    where this one was given up meanwhile.
+    Without a `selection`, it reads what has moved since the last good run. `progress` is called
+    with each step. Raises AlreadyRunning while another run of the configuration is in progress, on
+    any machine; LeaseLost where this run was given up meanwhile; ConfigurationError where Spark
+    cannot be started. A run that broke off is a result too.
     """
     with stored_runs(configuration) as runs:
         if selection is None:
             selection = selection_since(runs.last_good())
         run_id, mode = str(new_event_id()), mode_of(selection)
         folder = request.folder.expanduser().resolve()
-        runs.begin(run_id, mode=mode, who=current_operator(), folder=str(folder))
+        runs.begin(run_id, mode=mode, who=who, folder=str(folder))
         try:
             with runs.holding(run_id) as lost:
                 asked = replace(request, run_id=run_id, selection=selection)
-                with showing_progress() as say:
-                    result = run(asked, given_up=lost.is_set, say=say)
+                result = run(asked, given_up=lost.is_set, say=progress)
         except BaseException as error:
             problem = message_of(error) or repr(error)
             runs.finish(run_id, outcome=RunOutcome.ERROR.name, problem=problem)

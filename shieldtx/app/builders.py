@@ -1,0 +1,128 @@
+"""How the services of a process are built: each is given its ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from shieldtx.app.connections import Connections
+from shieldtx.app.declarations import Declarations
+from shieldtx.app.half_messages import HalfMessageWiring
+from shieldtx.brokers import signing
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.event_processor import Inbox
+from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
+from shieldtx.domain.events import new_event_id
+from shieldtx.hooks.hooks import Hooks
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.ports.broker import Broker
+from shieldtx.ports.inbox import InboxStore
+from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
+from shieldtx.retention import Retention, RetentionService
+from shieldtx.settings.settings import Settings
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.retention import SqlRetentionStore
+from shieldtx.store.shard_leases import SqlLeaseStore
+from shieldtx.store.tables import tables
+
+
+def build_relay(
+    settings: Settings,
+    *,
+    connections: Connections,
+    declarations: Declarations,
+    broker: Broker,
+    hooks: Hooks,
+    name: str,
+) -> Relay:
+    """Build a relay of this `name`, which no other relay or restart may have."""
+    s = settings
+    return Relay(
+        store=SqlRelayStore(
+            connections.engine,
+            connections.tables,
+            source=s.source,
+            batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
+        ),
+        leases=SqlLeaseStore(connections.engine, connections.tables, shards=s.shards),
+        publisher=broker.publisher(),
+        encode=partial(signing.encode, prefix=s.topic_prefix, keys=s.signing_keys),
+        settings=RelaySettings(
+            name=name,
+            batch_size=s.relay_batch_size,
+            lease=s.relay_lease,
+            send_timeout=s.relay_send_timeout,
+        ),
+        retry_of=declarations.retry_of,
+        local_rollbacks=declarations.local_rollbacks,
+        knows=declarations.knows,
+        hooks=hooks,
+    )
+
+
+def build_consumer(
+    settings: Settings,
+    *,
+    group: str,
+    store: InboxStore,
+    declarations: Declarations,
+    outbox: Outbox,
+    broker: Broker,
+    hooks: Hooks,
+    stopping: Callable[[], bool],
+) -> Consumer:
+    """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
+    s = settings
+    declared = declarations.group(group)
+    intake = DirectIntake(
+        group=declared,
+        subscriber=broker.subscriber(declarations.group_id(group), declarations.topics_of(group)),
+        decode=partial(signing.decode, prefix=s.topic_prefix, keys=s.signing_keys),
+    )
+    return Consumer(
+        group=declared,
+        intake=ReadAheadIntake(intake),
+        store=store,
+        inbox=Inbox(
+            group=declared, store=store, outbox=outbox, hooks=hooks, kept_for=s.retention_inbox
+        ),
+        settings=ConsumerSettings(
+            batch_size=s.consumer_batch_size,
+            batch_bytes=s.consumer_batch_bytes,
+            pending_limit=s.consumer_pending_limit,
+            topic_prefix=s.topic_prefix,
+        ),
+        stopping=stopping,
+    )
+
+
+def build_retention(
+    settings: Settings, *, connections: Connections, half_messages: HalfMessageWiring
+) -> RetentionService:
+    """Build the purge of a service's tables, and of its barriers in other databases."""
+    s = settings
+    store = SqlRetentionStore(connections.engine, connections.tables)
+    elsewhere = half_messages.other_barriers()
+    return RetentionService(
+        store=store,
+        retention=Retention(
+            outbox=s.retention_outbox,
+            inbox=s.retention_inbox,
+            barrier=s.retention_barrier,
+            parked=s.retention_parked or None,
+            audit=s.retention_audit or None,
+            trace=s.retention_trace,
+            trace_rows=s.trace_rows,
+        ),
+        barriers=[
+            store,
+            *(SqlRetentionStore(engine, tables(schema)) for engine, schema in elsewhere),
+        ],
+    )
+
+
+def worker_name() -> str:
+    """Make a name that no other process or restart has: host, process, and a part of a UUID."""
+    return f"{socket.gethostname()}-{os.getpid()}-{new_event_id().hex[-8:]}"

@@ -1,0 +1,104 @@
+"""The connections of a service: its engines, and the hints that wake its relays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cached_property
+
+from sqlalchemy import Engine
+
+from shieldtx.settings.settings import Settings
+from shieldtx.store.connections import MAX_CONNECTIONS, Pooler, open_engine, read_committed_view
+from shieldtx.store.notify import Listener, Notifier
+from shieldtx.store.tables import Tables, tables
+
+log = logging.getLogger(__name__)
+
+
+class Connections:
+    """Opens what the settings name, when it is first used, and closes what it has opened."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        engine: Engine | None,
+        longest_lease: Callable[[], timedelta],
+    ) -> None:
+        """Connect to nothing yet; an `engine` that is given serves in place of the settings' URL.
+
+        A connection may be idle in a transaction for as long as a handler's `longest_lease`.
+        """
+        self._settings = settings
+        self._given = engine
+        self._longest_lease = longest_lease
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The tables in the configured schema."""
+        return tables(self._settings.database_schema)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The connections of relay and consumers; services write through sessions of their own."""
+        if self._given is not None:
+            return read_committed_view(self._given)
+        return self._open_engine()
+
+    @cached_property
+    def checks_engine(self) -> Engine:
+        """The connections of a relay's checks of half messages, which wait for other transactions.
+
+        A pool of their own: however long the checks wait, events go out meanwhile. An engine that
+        was given serves the checks too.
+        """
+        if self._given is not None or not self._has_server:
+            return self.engine
+        return self._open_engine(most=MAX_CONNECTIONS + self._settings.half_check_threads)
+
+    def hint(self) -> None:
+        """Wake the relays, after a commit that wrote an event."""
+        if self._sends_hints:
+            self._notifier.hint()
+
+    def listener(self, wake: Callable[[], None]) -> Listener | None:
+        """Build the listener for wake-up hints; None where there are none.
+
+        A pooler of transactions keeps no session that could listen: a relay behind it only polls.
+        """
+        if not self._sends_hints:
+            return None
+        if self._settings.database_pooler is Pooler.TRANSACTION:
+            log.info("no wake-up hints behind a pooler of transactions, polling instead")
+            return None
+        return Listener(self.engine, self._settings.database_schema, wake)
+
+    def close(self) -> None:
+        """Close the connections that this object has opened for itself."""
+        opened = vars(self)
+        if "_notifier" in opened:
+            self._notifier.close()
+        if self._given is not None:
+            return
+        for name in ("engine", "checks_engine"):
+            if name in opened:
+                opened[name].dispose()
+
+    def _open_engine(self, *, most: int = MAX_CONNECTIONS) -> Engine:
+        s = self._settings
+        idle = max(self._longest_lease(), s.relay_lease)
+        return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)
+
+    @cached_property
+    def _has_server(self) -> bool:
+        return self._settings.url.get_backend_name() == "postgresql"
+
+    @cached_property
+    def _sends_hints(self) -> bool:
+        return self._settings.relay_wakeup and self._has_server
+
+    @cached_property
+    def _notifier(self) -> Notifier:
+        return Notifier(self.engine, self._settings.database_schema)

@@ -1,0 +1,151 @@
+"""A Kafka client as a member of a consumer group: it joins, is found unreachable, is replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, Final
+
+from kafka.structs import MemberState
+
+from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.consumer_patches import Consumer
+from shieldtx.brokers.kafka.topic_admin import KafkaTopics
+from shieldtx.errors import BrokerError, BrokerUnavailable, TopicMissing
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 3.0
+# The client reconnects by itself: shorter gaps are no outage.
+_AWAY_S: Final = 1.0
+
+
+class Membership:
+    """Keeps one client in the group, and replaces a client that cannot go on."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        topics: Sequence[str],
+        options: Mapping[str, Any],
+        join_timeout: float,
+    ) -> None:
+        self._connection = connection
+        self._topics = list(topics)
+        self._options = options
+        self._join_timeout = join_timeout
+        self.consumer: Any = None
+        """The client; None before the first `open`, and after an error."""
+        self.network: Any = None
+        self._away_since: float | None = None
+        self._joining_since: float | None = None
+
+    def has_joined(self) -> bool:
+        """Whether the client is in the group and knows its partitions."""
+        return bool(self.consumer.group_metadata().state == MemberState.STABLE)
+
+    def reached(self) -> None:
+        """Note that a broker has answered."""
+        self._away_since = None
+
+    def open(self) -> Any:
+        """Return the client, connected first if need be; raises TopicMissing, BrokerUnavailable."""
+        if self.consumer is None:
+            self._check_topics()
+            self.consumer, self.network = self._connection.open(
+                Consumer, within=_CONNECT_S, **self._options
+            )
+            self.consumer.subscribe(self._topics)
+            self._await_metadata()
+            self._away_since = self._joining_since = None
+        return self.consumer
+
+    def _check_topics(self) -> None:
+        admin = KafkaTopics(self._connection, timeout=_CONNECT_S)
+        try:
+            missing = admin.missing(self._topics)
+        finally:
+            admin.close()
+        if missing:
+            raise TopicMissing(
+                f"no topic {', '.join(missing)} at {self._connection.bootstrap_servers}; "
+                "create it with `shieldtx topics create`"
+            )
+
+    def _await_metadata(self) -> None:
+        """Wait until the client knows the topics: before, it would deal out no partitions."""
+        cluster = self.network.cluster
+        deadline = time.monotonic() + _CONNECT_S
+        while any(cluster.partitions_for_topic(topic) is None for topic in self._topics):
+            left = deadline - time.monotonic()
+            answered = Event()
+            cluster.request_update().add_both(lambda _, answered=answered: answered.set())
+            if not answered.wait(max(0.0, left)):
+                return
+
+    def check_joining(self) -> None:
+        """Begin anew with a client that does not get into the group.
+
+        A leader whose poll ends while it deals out partitions that were added forgets about it: it
+        reads on from its old ones without heartbeats, cannot commit, and does not notice
+        (kafka-python 3.0.12).
+        """
+        now = time.monotonic()
+        if self.consumer is None or self.has_joined():
+            self._joining_since = None
+        elif self._joining_since is None:
+            self._joining_since = now
+        elif now - self._joining_since > self._join_timeout:
+            log.warning("not in the consumer group after %.0f s: joining anew", self._join_timeout)
+            self.drop()
+
+    def check_reachable(self) -> None:
+        """Raise BrokerUnavailable when no broker has been connected for a while.
+
+        The client itself never says so: it tries again, and polls come back empty.
+        """
+        brokers = [broker.node_id for broker in self.network.cluster.brokers()]
+        # It talks to the group's coordinator over a connection of its own.
+        nodes = brokers + [f"coordinator-{broker}" for broker in brokers]
+        if any(self.network.connected(node) for node in nodes):
+            self._away_since = None
+            return
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        if now - self._away_since >= _AWAY_S:
+            raise self._connection.unreachable(
+                for_seconds=now - self._away_since, reason=self.network.failure
+            )
+
+    def drop(self) -> None:
+        """Leave the group with this client; the next `open` makes another one."""
+        consumer, self.consumer = self.consumer, None
+        if consumer is None:
+            return
+        try:
+            consumer.close(autocommit=False, timeout_ms=int(_CLOSE_S * 1000))
+        except Exception as error:  # noqa: BLE001  it then stops half-way, its thread still running
+            log.warning("the Kafka consumer did not close in order: %r", error)
+            self.network.close()
+
+    @contextmanager
+    def client_errors(self, doing: str) -> Iterator[None]:
+        """Translate the client's errors; after anything but an outage replace it by a new one."""
+        try:
+            with self._connection.translated(doing):
+                yield
+        except BrokerUnavailable:
+            raise
+        except BrokerError:
+            self.drop()
+            raise
+        except Exception as error:
+            # Its state is anybody's guess, and what was not committed comes again.
+            self.drop()
+            raise BrokerError(f"the Kafka client failed while {doing}: {error!r}") from error

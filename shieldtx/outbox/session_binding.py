@@ -1,0 +1,78 @@
+"""How a session reaches the database of the events, and whose commit decides over them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Engine, UpdateBase, insert, select
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import TransactionRefused
+from shieldtx.ports.outbox import OutboxWriter
+
+_FOLLOWED = {"create_savepoint", "control_fully"}
+"""Ways of an asynchronous session to join its connection's transaction in which what it has not
+committed is gone when it is closed, its events like its data."""
+
+
+class SessionBinding:
+    """Finds the connection of a session to the database of the events."""
+
+    def __init__(self, session: Session, writer: OutboxWriter) -> None:
+        self._session = session
+        self._writer = writer
+
+    def connection(self) -> Connection:
+        """Return the connection that events go over."""
+        return self._session.connection(bind_arguments={"clause": self._routed_by})
+
+    @property
+    def _routed_by(self) -> UpdateBase:
+        """The statement by which a session of its own kind finds the database of the events.
+
+        Most routers know an UPDATE as a write; some know only an INSERT.
+        """
+        change, get_bind = self._writer.routed_by, self._session.get_bind
+        if type(self._session).get_bind is Session.get_bind:
+            return change
+        if get_bind(clause=change) is get_bind(clause=select(change.table)):
+            return insert(change.table)
+        return change
+
+    @property
+    def bind(self) -> Engine | Connection:
+        """What the session reaches the database of the events by."""
+        try:
+            return self._session.get_bind(clause=self._routed_by)
+        except UnboundExecutionError as error:
+            raise TransactionRefused(
+                "the session has databases for its classes or tables only, so that of the events "
+                "is unknown: make it with Session(bind=engine, binds={...}), where `engine` is "
+                "that of shieldtx's tables"
+            ) from error
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the session takes part in the transaction of its caller's Connection."""
+        return isinstance(self.bind, Connection)
+
+    def controls(self, connection: Engine | Connection) -> bool:
+        """Whether what the session does not commit on a connection is gone when it is closed.
+
+        The default mode (`conditional_savepoint`) depends on the connection: in a savepoint of the
+        connection the session makes one of its own, without a transaction it begins one.
+        """
+        session = self._session
+        root = session.get_transaction()
+        joined = root._connections.get(connection) if root is not None else None  # noqa: SLF001  how it was joined
+        if joined is not None:
+            _, _, is_committed, _ = joined
+            return is_committed
+        if not isinstance(connection, Connection) or not connection.in_transaction():
+            return True
+        if session.join_transaction_mode == "conditional_savepoint":
+            return connection.in_nested_transaction()
+        return session.join_transaction_mode in _FOLLOWED
+
+    def takes_events(self, connection: Connection) -> bool:
+        """Whether a connection is to the database of the events, among those of the session."""
+        return connection.engine is self.bind.engine

@@ -1,0 +1,77 @@
+"""Session events: SQLAlchemy's events of sessions and connections, passed on to their buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from shieldtx.outbox.session_buffer import BUFFERS, SessionBuffer
+
+
+def buffers_of(session: Session) -> dict[object, SessionBuffer]:
+    """Return the buffers of a session, by the outbox that fills them."""
+    buffers: dict[object, SessionBuffer] = session.info.setdefault(BUFFERS, {})
+    return buffers
+
+
+# Heard from all connections and sessions of the process: to listen to one costs as much as to write
+# an event.
+@sqlalchemy_event.listens_for(Engine, "commit")
+def _on_connection_commit(connection: Connection) -> None:
+    for buffer in _listening(connection):
+        buffer.on_connection_commit(connection)
+
+
+@sqlalchemy_event.listens_for(Engine, "before_cursor_execute")
+def _on_statement(connection: Connection, _cursor: Any, statement: str, *_how: Any) -> None:
+    for buffer in _listening(connection):
+        buffer.on_statement(connection, statement)
+
+
+@sqlalchemy_event.listens_for(Engine, "prepare_twophase")
+def _on_prepare(connection: Connection, _: Any) -> None:
+    for buffer in _listening(connection):
+        buffer.on_prepare(connection)
+
+
+@sqlalchemy_event.listens_for(Session, "after_begin")
+def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
+    for buffer in _buffers(session):
+        buffer.on_begin(connection)
+
+
+@sqlalchemy_event.listens_for(Session, "before_commit")
+def _on_before_commit(session: Session) -> None:
+    for buffer in _buffers(session):
+        buffer.on_before_commit()
+
+
+@sqlalchemy_event.listens_for(Session, "after_commit")
+def _on_after_commit(session: Session) -> None:
+    for buffer in _buffers(session):
+        buffer.on_after_commit()
+
+
+@sqlalchemy_event.listens_for(Session, "after_transaction_end")
+def _on_end(session: Session, ended: SessionTransaction) -> None:
+    for buffer in _buffers(session):
+        buffer.on_end(ended)
+
+
+def _buffers(session: Session) -> list[SessionBuffer]:
+    """Return the buffers of a session, which has none for most."""
+    return list(session.info[BUFFERS].values()) if BUFFERS in session.info else []
+
+
+def _listening(connection: Connection) -> list[SessionBuffer]:
+    """Return the buffers that hear of a connection's commit."""
+    return list(connection.get_execution_options().get(BUFFERS, ()))
+
+
+def flush_events(session: Session) -> None:
+    """Insert the events that wait in a session now, so that what is wrong with them shows here."""
+    for buffer in buffers_of(session).values():
+        buffer.flush()

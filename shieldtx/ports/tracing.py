@@ -1,0 +1,124 @@
+"""What the trace of an event needs from outside: what a service's tables know of the event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+
+MAX_TRACED_EVENTS = 100
+"""How many events a trace holds; what follows from them is left out then, and said to be."""
+
+MAX_TRACED_ATTEMPTS = 200
+"""How many attempts of an event are read from one service's trace: the latest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Which event it is; never what is in it."""
+
+    event_id: UUID
+    type: str
+    source: str
+    topic: str
+    kind: TxKind
+    operation: str
+    key: str | None
+    biz_key: str | None
+    causation_id: UUID | None
+    causation_source: str | None
+    traceparent: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownRow:
+    """A row of the outbox or, with a `group`, of the inbox; all times by the database's clock."""
+
+    identity: Identity
+    group: str | None
+    status: OutboxStatus | InboxStatus
+    attempts: int
+    began_at: datetime
+    """When it was written, or received."""
+    due_at: datetime
+    lease_until: datetime | None
+    settled_at: datetime | None
+    reason: str
+    """The last error."""
+    partition: int | None = None
+    offset: int | None = None
+    compensated_id: UUID | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedAttempt:
+    """An attempt that the service's tracer has kept."""
+
+    group: str | None
+    attempt: int
+    outcome: str
+    at: datetime
+    """When it ended, by the database's clock."""
+    waited: float | None
+    took: float | None
+    """Seconds; see `tracing.Entry`."""
+    partition: int | None
+    offset: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """All that a service knows of an event."""
+
+    written: KnownRow | None = None
+    received: Sequence[KnownRow] = ()
+    marks: Sequence[TracedAttempt] = ()
+    """In the order in which they were kept."""
+    caused: Sequence[UUID] = ()
+    """Its rollbacks, and the events that its handlers wrote here."""
+
+
+class TraceReader(Protocol):
+    """What one service knows."""
+
+    def facts(self, event_id: UUID) -> Facts:
+        """Return all it knows of an event."""
+        ...
+
+
+LONGEST_TRACED_REASON = 500
+"""Characters of an error that are kept; the tables keep more of the last one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceEntry:
+    """One attempt to send an event, or one of a consumer group at it."""
+
+    event_id: UUID
+    group: str | None
+    """None: of a relay."""
+    attempt: int
+    outcome: str
+    """The name of an Outcome or, of a group, of a verdict."""
+    ended: float
+    """By the clock of the tracer."""
+    waited: float | None = None
+    """Seconds between claim and handing over."""
+    took: float | None = None
+    """Seconds from then, or from before the handler, to the end."""
+    partition: int | None = None
+    offset: int | None = None
+    reason: str = ""
+
+
+class TraceStore(Protocol):
+    """Where entries are kept."""
+
+    def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:
+        """Keep entries, in one transaction of its own; `clock` is that of their `ended`."""
+        ...

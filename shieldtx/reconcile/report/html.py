@@ -1,0 +1,173 @@
+"""The report for people: one HTML page that loads nothing and runs nothing.
+
+The markup is in `templates/`; here are the values that the templates show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from shieldtx.reconcile.findings import TOPICS, Day, Findings, FoundRow, Pair, RunOutcome
+from shieldtx.reconcile.report import charts, labels
+from shieldtx.reconcile.verdicts import Verdict, Weight
+
+PAYLOAD_LETTERS = 2_000
+"""The most characters of a payload that the page shows: a page of large payloads is of no use."""
+
+_WEIGHTS: Mapping[RunOutcome, Weight] = {
+    RunOutcome.CLEAN: Weight.CLEAN,
+    RunOutcome.MISMATCHES: Weight.MISMATCH,
+    RunOutcome.NOT_JUDGED: Weight.UNJUDGED,
+    RunOutcome.ERROR: Weight.MISMATCH,
+}
+
+
+def page(findings: Findings) -> str:
+    """Return the report as one page."""
+    totals = findings.totals
+    weights = labels.weighed(totals)
+    present = labels.present(totals)
+    first_rows = _first_rows(findings)
+    always = (Weight.MISMATCH, Weight.CLEAN)
+    explained = (Weight.MISMATCH, Weight.UNJUDGED)
+    return _TEMPLATES.get_template("page.html").render(
+        findings=findings,
+        weight=_WEIGHTS[findings.outcome],
+        totals=totals,
+        weights=weights,
+        columns=[weight for weight, events in weights.items() if events or weight in always],
+        obstacles=_obstacles(findings),
+        unjudged=[v for v in present if v.weight is Weight.UNJUDGED],
+        repairable=[v for v in present if labels.is_repairable(v)],
+        repair_command=labels.repair_command(findings),
+        listed=[v for v in present if v.is_mismatch or v in first_rows],
+        first_rows=first_rows,
+        days=_days(findings),
+        others=[v for v in present if v.weight not in explained],
+    )
+
+
+def _anchor(verdict: Verdict) -> str:
+    """Return the name by which the page links to a verdict's part."""
+    return verdict.replace("_", "-").lower()
+
+
+def _obstacles(findings: Findings) -> dict[str, list[str]]:
+    """Return why something was not judged, each reason with the directions that it is about."""
+    directions: dict[str, list[str]] = {}
+    for bounds in findings.bounds:
+        if bounds.window.obstacle:
+            directions.setdefault(bounds.window.obstacle, []).append(labels.direction(bounds))
+    return directions | {each: [] for each in findings.obstacles if each not in directions}
+
+
+def _first_rows(findings: Findings) -> dict[Verdict, list[FoundRow]]:
+    rows: dict[Verdict, list[FoundRow]] = {}
+    for row in findings.first_rows:
+        rows.setdefault(row.verdict, []).append(row)
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    """A step of an event; `passed` is in seconds since the step before it."""
+
+    name: str
+    at: datetime | None
+    passed: float | None
+
+
+def _steps(row: FoundRow) -> Iterable[_Step]:
+    times = [("Written", row.created_at), ("Published", row.published_at)]
+    if row.pair.downstream != TOPICS:
+        times += [("Received", row.received_at), ("Settled", row.settled_at)]
+    before: datetime | None = None
+    for name, at in times:
+        passed = (at - before).total_seconds() if at and before else None
+        yield _Step(name=name, at=at, passed=passed)
+        before = at or before
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PairDays:
+    """The days of a pair, the earliest first: the latest are shown, the others only counted."""
+
+    pair: Pair
+    days: Sequence[Day]
+
+    @property
+    def earlier(self) -> Sequence[Day]:
+        return self.days[: -charts.DAYS_SHOWN]
+
+    @property
+    def shown(self) -> Sequence[Day]:
+        return self.days[-charts.DAYS_SHOWN :]
+
+    @property
+    def plots(self) -> Iterable[charts.Chart]:
+        published = [(day.day, day.publish_ms) for day in self.shown]
+        settled = [(day.day, day.effect_ms) for day in self.shown]
+        drawn = (
+            charts.counts(self.shown),
+            charts.delays(published, name="published", title="From written to published"),
+            charts.delays(settled, name="settled", title="From written to settled downstream"),
+        )
+        return filter(None, drawn)
+
+
+def _days(findings: Findings) -> list[_PairDays]:
+    by_pair: dict[Pair, list[Day]] = {}
+    for day in findings.days:
+        by_pair.setdefault(day.pair, []).append(day)
+    return [
+        _PairDays(pair=pair, days=sorted(days, key=lambda day: day.day))
+        for pair, days in by_pair.items()
+    ]
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}"
+
+
+def _coordinate(value: float) -> str:
+    return f"{value:.5g}"
+
+
+# Every text is escaped; an unknown name in a template is an error, not an empty text.
+_TEMPLATES = Environment(
+    loader=PackageLoader("shieldtx.reconcile.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    auto_reload=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.globals |= {
+    "FRAME": charts.FRAME,
+    "PAYLOAD_LETTERS": PAYLOAD_LETTERS,
+    "TOPICS": TOPICS,
+    "WEIGHTS": labels.WEIGHTS,
+}
+_TEMPLATES.filters |= {
+    "anchor": _anchor,
+    "coordinate": _coordinate,
+    "counted": labels.counted,
+    "direction": labels.direction,
+    "duration": labels.duration,
+    "from_when": labels.from_when,
+    "grouped": _grouped,
+    "headline": labels.headline,
+    "instant": labels.instant,
+    "moment": labels.moment,
+    "name": labels.name,
+    "present": labels.present,
+    "selected": labels.selected,
+    "steps": _steps,
+    "until_when": labels.until_when,
+    "visible": labels.visible,
+}

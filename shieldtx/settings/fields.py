@@ -1,0 +1,128 @@
+"""The kinds of values that settings have, and how each is checked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from shieldtx.brokers.signing import MIN_KEY_BYTES
+from shieldtx.domain.event_types import checked_name
+from shieldtx.errors import ConfigurationError
+from shieldtx.store.dialects import dialect_named
+from shieldtx.store.migrations import schema_name
+
+_LONGEST = timedelta(days=36_525)
+"""What locks, databases and calendars can still count."""
+
+
+_DRIVERS = {"postgresql", "postgresql+psycopg", "sqlite", "sqlite+pysqlite"}
+
+
+def _duration(value: Any) -> Any:
+    """Let a text without a unit, which is all that the environment has, be a number of seconds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return timedelta(seconds=float(value))
+    except ValueError:
+        return value
+    except OverflowError:
+        raise ValueError("longer than a duration can be") from None
+
+
+def _in_range(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than 0 seconds")
+    return _countable(value)
+
+
+def _none_or_in_range(value: timedelta) -> timedelta:
+    if value < timedelta(0):
+        raise ValueError("must not be below 0 seconds")
+    return _countable(value)
+
+
+def _countable(value: timedelta) -> timedelta:
+    if value > _LONGEST:
+        raise ValueError(f"must not be longer than a century ({_LONGEST.days} days)")
+    return value
+
+
+Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_range)]
+"""A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
+
+
+SecondsOrNever = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_none_or_in_range)]
+"""A duration, or 0."""
+
+
+def _name(value: str) -> str:
+    try:
+        return checked_name("the name", value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _schema(value: str | None) -> str | None:
+    try:
+        return schema_name(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _url(value: SecretStr) -> SecretStr:
+    # No word of the text itself: any of it may be a password.
+    malformed = ValueError(
+        "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
+        "with %40 for an @ in the password"
+    )
+    try:
+        value.get_secret_value().encode()
+        url = make_url(value.get_secret_value())
+        dialect_named(url.get_backend_name())
+    except (ArgumentError, ValueError):
+        raise malformed from None
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    if url.drivername not in _DRIVERS:
+        raise ValueError(f"a driver that shieldtx does not speak: use one of {sorted(_DRIVERS)}")
+    # The end of a password with an @ in it would be taken for the host, and told in errors.
+    if url.password is not None and "@" in f"{url.host}{url.database}":
+        raise malformed
+    try:
+        url.get_dialect()().create_connect_args(url)
+    except ArgumentError:  # hosts and ports that do not go together
+        raise malformed from None
+    return value
+
+
+def _signing_keys(value: SecretStr | None) -> SecretStr | None:
+    if value is None:
+        return None
+    for place, key in enumerate(value.get_secret_value().split(","), 1):
+        if not key.isascii():
+            raise ValueError(f"key {place} holds other characters than those of ASCII")
+        size = len(key.strip())
+        if size < MIN_KEY_BYTES:
+            raise ValueError(
+                f"key {place} has {size} bytes, the least is {MIN_KEY_BYTES}; "
+                "make one with `openssl rand -hex 32`"
+            )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""A name of a service, a group or a topic: letters, digits, dots, underscores, hyphens."""
+
+SchemaName = Annotated[str | None, AfterValidator(_schema)]
+"""The name of a database schema; None for the connection's own."""
+
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_url)]
+"""A database URL of a driver that shieldtx knows; a secret, since it may hold a password."""
+
+SigningKeys = Annotated[SecretStr | None, AfterValidator(_signing_keys)]
+"""Keys for signatures, separated by commas; None without signatures."""
