@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -25,6 +24,7 @@ from benchmarks.data.reconcile_databases import LOADING, Books
 from benchmarks.data.reconcile_events import Said
 from benchmarks.harness.child_process import BUILD
 from benchmarks.harness.reconcile_runs import Timed, join, reconcile
+from benchmarks.harness.reconcile_sizes import ReconcileSizes, asked_sizes
 from benchmarks.harness.samples import BenchmarkFailed
 from benchmarks.targets.reconcile import show
 from shieldtx.embedded import EmbeddedPostgres
@@ -40,20 +40,6 @@ BYTES_A_ROW: Final = 2_500
 LOG_WIDTH: Final = 140
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sizes:
-    """How much is measured."""
-
-    rows: int
-    small_rows: int
-    incremental_rows: int
-    rounds: int
-
-    def turns(self, rows: int) -> list[str]:
-        """Name the rounds over so many rows."""
-        return [f"{rows:,} rows, round {one + 1} of {self.rounds}" for one in range(self.rounds)]
-
-
 @dataclass(kw_only=True, slots=True)
 class Stage:
     """Where runs are measured, and what was found so far."""
@@ -61,7 +47,7 @@ class Stage:
     server: EmbeddedPostgres
     folder: Path
     jdbc_jar: Path
-    sizes: Sizes
+    sizes: ReconcileSizes
     say: Say
 
     def open(self, name: str, rows: int) -> Books:
@@ -241,7 +227,7 @@ def _differences(found: set[Said], truth: set[Said]) -> str:
 
 def main() -> int:
     """Measure; the exit status is 1 where what was found is not what was planted."""
-    sizes = _sizes()
+    sizes = asked_sizes()
     began = time.monotonic()
     console = Console()
     if not console.is_terminal:
@@ -271,7 +257,7 @@ def main() -> int:
     return 0 if all(figures[name] == 1 for name in parts) else 1
 
 
-def _measure(sizes: Sizes, say: Say) -> dict[str, float | str]:
+def _measure(sizes: ReconcileSizes, say: Say) -> dict[str, float | str]:
     needed = (sizes.rows + sizes.incremental_rows) * BYTES_A_ROW
     place = Path(tempfile.gettempdir())
     if shutil.disk_usage(place).free < needed:
@@ -286,20 +272,6 @@ def _measure(sizes: Sizes, say: Say) -> dict[str, float | str]:
     ):
         stage = Stage(server=server, folder=Path(folder), jdbc_jar=jar, sizes=sizes, say=say)
         return measure(stage)
-
-
-def _sizes() -> Sizes:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reconciliation")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="events on each side")
-    parser.add_argument("--incremental-rows", type=int, default=200_000, help="of a further night")
-    parser.add_argument("--rounds", type=int, default=3, help="alternating runs of each")
-    asked = parser.parse_args()
-    return Sizes(
-        rows=asked.rows,
-        small_rows=max(1, asked.rows // 10),
-        incremental_rows=asked.incremental_rows,
-        rounds=asked.rounds,
-    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The worker processes of a service: which passes each ticks, and how often."""
+"""The worker processes of a service: the jobs of each, and how often they run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import partial
 from shieldtx.app.application import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
-from shieldtx.scheduling.worker import PeriodicJob, Worker
+from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.worker import Worker
 from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ def relay_process(app: ShieldTx) -> Worker:
             worker.wake("poll")
         return False
 
-    def wake(tick: str) -> None:
-        worker.wake(tick)
+    def wake(job: str) -> None:
+        worker.wake(job)
 
     def poll() -> bool | timedelta:
         done = relay.run_once()
@@ -57,7 +58,7 @@ def relay_process(app: ShieldTx) -> Worker:
 
     worker = Worker(
         name="relay",
-        ticks=[
+        jobs=[
             PeriodicJob(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
             PeriodicJob(
                 name="poll",
@@ -68,7 +69,7 @@ def relay_process(app: ShieldTx) -> Worker:
                 vital=True,
             ),
             PeriodicJob(name="retention", run=purge, every=RETENTION),
-            *_half_message_ticks(app, stopping=lambda: worker.stopping, wake=wake),
+            *_half_message_jobs(app, stopping=lambda: worker.stopping, wake=wake),
         ],
         close=close,
         stop_timeout=app.settings.stop_timeout,
@@ -86,10 +87,10 @@ def _warn_of_other_sources(app: ShieldTx) -> None:
         log.warning("%s", warning_of_shared_schema(count, source, app.settings.source))
 
 
-def _half_message_ticks(
+def _half_message_jobs(
     app: ShieldTx, *, stopping: Callable[[], bool], wake: Callable[[str], None]
 ) -> list[PeriodicJob]:
-    """Check the half messages of each type by a tick of its own: none waits for a slow checker.
+    """Check the half messages of each type by a job of its own: none waits for a slow checker.
 
     Only a type with a check due is woken, by one look at all types.
     """
@@ -134,7 +135,7 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
     worker = Worker(
         name=f"consumer {group}",
         # The interval is the pause after a failed pass.
-        ticks=[PeriodicJob(name="poll", run=consume, every=timedelta(seconds=1), vital=True)],
+        jobs=[PeriodicJob(name="poll", run=consume, every=timedelta(seconds=1), vital=True)],
         close=close,
         stop_timeout=app.settings.stop_timeout,
         watchdog=max(app.settings.watchdog, _longest_pass(app, group)),

@@ -16,14 +16,14 @@ NEVER: Final = timedelta(0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Symptom:
-    """A tick that hangs or fails, and for how long."""
+    """A job that hangs or fails, and for how long."""
 
-    tick: str
+    job: str
     seconds: float
 
 
 class Health:
-    """Keeps when each pass began, and since when the passes of each tick fail."""
+    """Keeps when each pass began, and since when the passes of each job fail."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Health:
         failure_limit: timedelta,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Allow a pass `watchdog`, and a tick `failure_limit` (NEVER: any time) without success."""
+        """Allow a pass `watchdog`, and a job `failure_limit` (NEVER: any time) without success."""
         self._clock = clock
         self._watchdog = watchdog
         self._failure_limit = failure_limit
@@ -41,45 +41,45 @@ class Health:
         """When the first and the last of its failed passes ended, since its last good one."""
 
     @contextmanager
-    def watching(self, tick: str) -> Iterator[None]:
-        """Count the block as one pass of a tick, or as a part of it."""
-        self._began[tick] = self._clock()
+    def watching(self, job: str) -> Iterator[None]:
+        """Count the block as one pass of a job, or as a part of it."""
+        self._began[job] = self._clock()
         try:
             yield
         finally:
-            self._began.pop(tick, None)
+            self._began.pop(job, None)
 
-    def succeeded(self, tick: str) -> None:
+    def succeeded(self, job: str) -> None:
         """Note a good pass."""
-        self._failing.pop(tick, None)
+        self._failing.pop(job, None)
 
-    def failed(self, tick: str, error: Exception) -> None:
+    def failed(self, job: str, error: Exception) -> None:
         """Note a failed pass; an unreachable broker does not count, a restart is no remedy."""
         if isinstance(error, BrokerUnavailable):
-            self._failing.pop(tick, None)
+            self._failing.pop(job, None)
         else:
             now = self._clock()
-            first, _ = self._failing.get(tick, (now, now))
-            self._failing[tick] = first, now
+            first, _ = self._failing.get(job, (now, now))
+            self._failing[job] = first, now
 
     def hung(self) -> Symptom | None:
-        """Return a tick whose pass takes longer than the watchdog allows."""
+        """Return a job whose pass takes longer than the watchdog allows."""
         now = self._clock()
         # A copy: passes begin and end in other threads.
-        for tick, began in list(self._began.items()):
+        for job, began in list(self._began.items()):
             if now - began > self._watchdog.total_seconds():
-                return Symptom(tick=tick, seconds=now - began)
+                return Symptom(job=job, seconds=now - began)
         return None
 
     def failing(self) -> Symptom | None:
-        """Return a tick without a good pass for longer than the limit.
+        """Return a job without a good pass for longer than the limit.
 
         From its first failed pass to its last: one in progress may be good, and how long it takes
         is the watchdog's concern.
         """
         if self._failure_limit == NEVER:
             return None
-        for tick, (first, last) in list(self._failing.items()):
+        for job, (first, last) in list(self._failing.items()):
             if last - first > self._failure_limit.total_seconds():
-                return Symptom(tick=tick, seconds=last - first)
+                return Symptom(job=job, seconds=last - first)
         return None

@@ -1,4 +1,4 @@
-"""The life of a worker process: APScheduler ticks its passes, signals end it gracefully."""
+"""The life of a worker process: APScheduler jobs its passes, signals end it gracefully."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import NoReturn
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shieldtx.domain.reasons import loggable
+from shieldtx.scheduling.exit_status import (
+    EXIT_FAILING,
+    EXIT_HUNG,
+    EXIT_NOT_GRACEFUL,
+    EXIT_STOPPED,
+    leave,
+    status_of,
+)
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.health import NEVER, Health
+from shieldtx.scheduling.periodic_job import PeriodicJob
 
 log = logging.getLogger(__name__)
 
-EXIT_STOPPED = 0
-EXIT_NOT_GRACEFUL = 1
-EXIT_HUNG = 70
-"""EX_SOFTWARE of sysexits.h: the watchdog ended the process."""
-EXIT_FAILING = 75
-"""EX_TEMPFAIL of sysexits.h: no pass succeeded for too long; a fresh process may do better."""
 
 _UNPLANNED = timedelta(days=365)
-"""Between two runs of a tick that is only woken."""
+"""Between two runs of a job that is only woken."""
 
-_LARGEST_STATUS = 255
 
 _NEAR = timedelta(milliseconds=100)
 _SOONEST = timedelta(milliseconds=5)
@@ -43,35 +43,16 @@ _CLOCK_LOOK_S = 1.0
 _HOST_LOOK_S = 0.1
 """How often a worker in a thread of its host looks whether the host's main thread has returned."""
 _CLOCK_STEP_S = 0.1
-"""Below this a clock is being slewed, not set, and a tick hardly later for it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PeriodicJob:
-    """A pass that runs every so often.
-
-    It returns True when it should run again at once, or after what time it should, unless woken.
-    """
-
-    name: str
-    run: Callable[[], bool | timedelta]
-    every: timedelta | None
-    """None: only when it is woken."""
-    linger: timedelta = timedelta(0)
-    """How long after its last pass it can be woken without the scheduler, which takes a while."""
-    until_next: Callable[[], timedelta | None] = lambda: None
-    """Asked when there is nothing more to do: when to run before its next time; None: not."""
-    vital: bool = False
-    """A worker is of no use while this one fails."""
+"""Below this a clock is being slewed, not set, and a job hardly later for it."""
 
 
 class Worker:
-    """Runs ticks until SIGTERM, SIGINT or SIGHUP; a second signal ends the process on the spot.
+    """Runs jobs until SIGTERM, SIGINT or SIGHUP; a second signal ends the process on the spot.
 
-    No tick runs twice at a time. An error in a tick is logged and the tick runs again at its next
+    No job runs twice at a time. An error in a job is logged and the job runs again at its next
     time: whatever was in its hands is safe in the tables. What is not an `Exception` (SystemExit,
     KeyboardInterrupt, a panic of an extension) ends the process gracefully, with a status above 0.
-    So does a vital tick without one good pass for `failure_limit`. An outage of the broker does not
+    So does a vital job without one good pass for `failure_limit`. An outage of the broker does not
     count: a restart is no remedy.
     """
 
@@ -79,14 +60,14 @@ class Worker:
         self,
         *,
         name: str,
-        ticks: Sequence[PeriodicJob],
+        jobs: Sequence[PeriodicJob],
         close: Callable[[], None],
         stop_timeout: timedelta,
         watchdog: timedelta,
         failure_limit: timedelta = NEVER,
     ) -> None:
         self._name = name
-        self._ticks = {tick.name: tick for tick in ticks}
+        self._jobs = {job.name: job for job in jobs}
         self._close = close
         self._stop_timeout = stop_timeout
         self._health = Health(watchdog=watchdog, failure_limit=failure_limit)
@@ -94,12 +75,12 @@ class Worker:
         self._exit_status = EXIT_STOPPED
         # Of all that a thread can wait for, this alone may be touched by a signal's handler.
         self._ending: SimpleQueue[None] = SimpleQueue()
-        self._woken = {name: threading.Event() for name in self._ticks}
-        self._running = {name: threading.Lock() for name in self._ticks}
+        self._woken = {name: threading.Event() for name in self._jobs}
+        self._running = {name: threading.Lock() for name in self._jobs}
         self._scheduler = BackgroundScheduler(
-            # A late tick is better than none; several late ones are one.
+            # A late job is better than none; several late ones are one.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
-            executors={"default": {"type": "threadpool", "max_workers": len(ticks) + 1}},
+            executors={"default": {"type": "threadpool", "max_workers": len(jobs) + 1}},
             timezone=UTC,
         )
 
@@ -108,11 +89,11 @@ class Worker:
         """Whether the end of the process has been asked for."""
         return self._stopping
 
-    def wake(self, tick: str) -> None:
-        """Run a tick at once; a hint in its last moment may be lost until its next time."""
-        self._woken[tick].set()
-        if not self._running[tick].locked() and self._scheduler.running:
-            self._scheduler.modify_job(tick, next_run_time=datetime.now(UTC))
+    def wake(self, job: str) -> None:
+        """Run a job at once; a hint in its last moment may be lost until its next time."""
+        self._woken[job].set()
+        if not self._running[job].locked() and self._scheduler.running:
+            self._scheduler.modify_job(job, next_run_time=datetime.now(UTC))
 
     def stop(self) -> None:
         """Ask for a graceful end."""
@@ -122,7 +103,7 @@ class Worker:
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Run until a signal or `stop`; return the exit status, 0 for a graceful end.
 
-        `ready` is called once, when the ticks run and signals lead to a graceful end. In a thread
+        `ready` is called once, when the jobs run and signals lead to a graceful end. In a thread
         other than the main one, signals are left to the host, which calls `stop`; the worker ends
         by itself when the main thread returns. A pass that hangs still ends the whole process: its
         thread cannot be ended otherwise.
@@ -159,21 +140,21 @@ class Worker:
     def _start(self) -> None:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         now = datetime.now(UTC)
-        for tick in self._ticks.values():
+        for job in self._jobs.values():
             self._scheduler.add_job(
-                self._tick,
+                self._run_job,
                 "interval",
-                args=[tick],
-                id=tick.name,
-                seconds=(tick.every or _UNPLANNED).total_seconds(),
-                next_run_time=now if tick.every else None,
+                args=[job],
+                id=job.name,
+                seconds=(job.every or _UNPLANNED).total_seconds(),
+                next_run_time=now if job.every else None,
             )
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
         log.info("%s is running (pid %d)", self._name, os.getpid())
 
     def _await_end(self) -> None:
-        """Wait until the end is asked for, and run all ticks at once when the clock is set back.
+        """Wait until the end is asked for, and run all jobs at once when the clock is set back.
 
         The scheduler plans by the wall clock, so that each would wait for the clock to catch up. In
         a host's thread the end of the main thread is the end too: the interpreter waits for both.
@@ -193,69 +174,71 @@ class Worker:
                 for job in self._scheduler.get_jobs():
                     job.modify(next_run_time=datetime.now(UTC))
 
-    def _tick(self, tick: PeriodicJob) -> None:
-        """Run the passes of a tick until there is nothing more to do."""
-        running = self._running[tick.name]
+    def _run_job(self, job: PeriodicJob) -> None:
+        """Run the passes of a job until there is nothing more to do."""
+        running = self._running[job.name]
         # Held already: by the end of the worker, since the scheduler starts no second one.
         if not running.acquire(blocking=False):
             return
         try:
-            self._run_passes(tick)
+            self._run_passes(job)
         finally:
             running.release()
 
-    def _run_passes(self, tick: PeriodicJob) -> None:
-        woken = self._woken[tick.name]
+    def _run_passes(self, job: PeriodicJob) -> None:
+        woken = self._woken[job.name]
         try:
             while not self.stopping:
                 woken.clear()
-                with self._health.watching(tick.name):
-                    more = tick.run()
-                self._health.succeeded(tick.name)
+                with self._health.watching(job.name):
+                    more = job.run()
+                self._health.succeeded(job.name)
                 if isinstance(more, timedelta):
                     woken.wait(more.total_seconds())
                     continue
-                if more or woken.wait(tick.linger.total_seconds()):
+                if more or woken.wait(job.linger.total_seconds()):
                     continue
-                with self._health.watching(tick.name):
-                    pause = tick.until_next()
-                if not self._goes_on(tick, pause):
+                with self._health.watching(job.name):
+                    pause = job.until_next()
+                if not self._goes_on(job, pause):
                     return
         except Exception as error:
             told = loggable(error)
-            log.exception(
-                "%s: %s failed, it runs again later", self._name, tick.name, exc_info=told
-            )
-            if tick.vital:
-                self._health.failed(tick.name, error)
+            log.exception("%s: %s failed, it runs again later", self._name, job.name, exc_info=told)
+            if job.vital:
+                self._health.failed(job.name, error)
         except BaseException as error:
             self._exit_status = status_of(error)
             log.critical(
                 "%s: %s raised %s, the process ends with status %d",
                 self._name,
-                tick.name,
+                job.name,
                 type(error).__name__,
                 self._exit_status,
                 exc_info=loggable(error),
             )
             self.stop()
 
-    def _goes_on(self, tick: PeriodicJob, pause: timedelta | None) -> bool:
-        """Return whether a tick runs on, having waited for its next pass if that is near."""
-        woken = self._woken[tick.name]
+    def _goes_on(self, job: PeriodicJob, pause: timedelta | None) -> bool:
+        """Return whether a job runs on, having waited for its next pass if that is near."""
+        woken = self._woken[job.name]
         if pause is not None and pause <= _NEAR:
             # The scheduler would not start a second run beside this one, which is about to end.
             woken.wait(max(pause, _SOONEST).total_seconds())
             return True
-        if pause is not None and pause < (tick.every or _UNPLANNED):
-            self._run_early(tick, datetime.now(UTC) + pause)
+        if pause is not None and pause < (job.every or _UNPLANNED):
+            self._run_early(job, datetime.now(UTC) + pause)
         # It may have been woken while it asked.
         return woken.is_set()
 
-    def _run_early(self, tick: PeriodicJob, at: datetime) -> None:
-        job = self._scheduler.get_job(tick.name)
-        if job is not None and job.next_run_time is not None and at < job.next_run_time:
-            job.modify(next_run_time=at)
+    def _run_early(self, job: PeriodicJob, at: datetime) -> None:
+        scheduled = self._scheduler.get_job(job.name)
+        if (
+            scheduled is not None
+            and scheduled.next_run_time is not None
+            and at < scheduled.next_run_time
+        ):
+            scheduled.modify(next_run_time=at)
 
     def _watch(self) -> None:
         """End a process in which a pass hangs, or in which each one fails: others go on."""
@@ -263,10 +246,10 @@ class Worker:
             log.critical(
                 "%s: %s has hung for %.0f s, the process ends so that others can take over",
                 self._name,
-                hung.tick,
+                hung.job,
                 hung.seconds,
             )
-            _leave(EXIT_HUNG)
+            leave(EXIT_HUNG)
         if not self.stopping and (failing := self._health.failing()) is not None:
             log.critical(
                 "%s: %s has failed for %.0f s without one good pass, the process ends with exit "
@@ -274,7 +257,7 @@ class Worker:
                 "the primary), and start it again if no supervisor does. The limit is "
                 "SHIELDTX_FAILURE_LIMIT",
                 self._name,
-                failing.tick,
+                failing.job,
                 failing.seconds,
                 EXIT_FAILING,
             )
@@ -293,7 +276,7 @@ class Worker:
         for name, running in self._running.items():
             if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 log.error("%s: %s did not end in time; its leases will run out", self._name, name)
-                _leave(EXIT_NOT_GRACEFUL)
+                leave(EXIT_NOT_GRACEFUL)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
         closing = threading.Thread(target=self._let_go, daemon=True)
@@ -301,7 +284,7 @@ class Worker:
         closing.join(timeout=max(0.0, deadline - time.monotonic()))
         if closing.is_alive():
             log.error("%s: closing did not end in time; its leases will run out", self._name)
-            _leave(EXIT_NOT_GRACEFUL)
+            leave(EXIT_NOT_GRACEFUL)
         return self._exit_status
 
     def _let_go(self) -> None:
@@ -320,14 +303,8 @@ class Worker:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  signal's signature
         if self.stopping:
-            _leave(128 + number)
+            leave(128 + number)
         self.stop()
-
-
-def status_of(error: BaseException) -> int:
-    """Return the exit status of a process that `error` ends: its own code, or 1; never 0."""
-    code = error.code if isinstance(error, SystemExit) else None
-    return code if isinstance(code, int) and 0 < code <= _LARGEST_STATUS else EXIT_NOT_GRACEFUL
 
 
 def _main_thread_has_returned() -> bool:
@@ -342,11 +319,3 @@ def _main_thread_has_returned() -> bool:
 def _wall_clock_lead() -> float:
     """Return by how many seconds the wall clock is ahead of the one that nobody can set."""
     return datetime.now(UTC).timestamp() - time.monotonic()
-
-
-def _leave(status: int) -> NoReturn:
-    """End the process at once: threads that hang would keep an orderly exit waiting for ever.
-
-    Without flushing logs, which would wait for a thread that hangs while it writes one.
-    """
-    os._exit(status)

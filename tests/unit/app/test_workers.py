@@ -40,7 +40,7 @@ def test_the_watchdog_of_a_consumer_allows_for_its_longest_lease(
 
 def test_a_relay_ends_when_it_can_neither_renew_nor_poll(app: ShieldTx) -> None:
     worker = relay_process(app)
-    vital = {tick.name for tick in worker._ticks.values() if tick.vital}
+    vital = {job.name for job in worker._jobs.values() if job.vital}
     assert vital == {"renew", "poll"}
     assert worker._health._failure_limit == app.settings.failure_limit == timedelta(minutes=10)
     worker._close()

@@ -32,7 +32,7 @@ def test_a_tick_that_fails_beyond_the_limit_is_named() -> None:
     assert health.failing() is None
     clock.seconds = 61.0
     health.failed("poll", LookupError())
-    assert health.failing() == Symptom(tick="poll", seconds=61.0)
+    assert health.failing() == Symptom(job="poll", seconds=61.0)
 
 
 def test_one_good_pass_begins_the_count_again() -> None:
@@ -46,7 +46,7 @@ def test_one_good_pass_begins_the_count_again() -> None:
     assert health.failing() is None
     clock.seconds = 111.0
     health.failed("poll", LookupError())
-    assert health.failing() == Symptom(tick="poll", seconds=61.0)
+    assert health.failing() == Symptom(job="poll", seconds=61.0)
 
 
 def test_a_good_pass_of_another_tick_helps_none() -> None:
@@ -55,7 +55,7 @@ def test_a_good_pass_of_another_tick_helps_none() -> None:
     clock.seconds = 61.0
     health.succeeded("renew")
     health.failed("poll", LookupError())
-    assert health.failing() == Symptom(tick="poll", seconds=61.0)
+    assert health.failing() == Symptom(job="poll", seconds=61.0)
 
 
 def test_an_unreachable_broker_does_not_count() -> None:
@@ -79,7 +79,7 @@ def test_a_pass_beyond_the_watchdog_hangs_until_it_ends() -> None:
         clock.seconds = 60.0
         assert health.hung() is None
         clock.seconds = 61.0
-        assert health.hung() == Symptom(tick="poll", seconds=61.0)
+        assert health.hung() == Symptom(job="poll", seconds=61.0)
     assert health.hung() is None
 
 
@@ -90,4 +90,4 @@ def test_a_pass_in_progress_after_a_failed_one_may_be_good() -> None:
         clock.seconds = 61.0
         assert health.failing() is None
     health.failed("poll", LookupError())
-    assert health.failing() == Symptom(tick="poll", seconds=61.0)
+    assert health.failing() == Symptom(job="poll", seconds=61.0)

@@ -1,4 +1,4 @@
-"""The life of a worker process: its ticks, their errors, and every way to its end."""
+"""The life of a worker process: its jobs, their errors, and every way to its end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ import pytest
 from apscheduler.schedulers.base import BaseScheduler
 
 import shieldtx.scheduling.worker
-from shieldtx.scheduling.worker import (
-    EXIT_HUNG,
-    EXIT_NOT_GRACEFUL,
-    EXIT_STOPPED,
-    PeriodicJob,
-    Worker,
-)
+from shieldtx.scheduling.exit_status import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED
+from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.worker import Worker
 from tests.support import child_process
 
 NEVER = timedelta(hours=1)
@@ -33,15 +29,15 @@ SOON = timedelta(milliseconds=10)
 
 
 class Bench:
-    """A worker under construction, whose ticks may stop it."""
+    """A worker under construction, whose jobs may stop it."""
 
     def __init__(self) -> None:
-        self.ticks: list[PeriodicJob] = []
+        self.jobs: list[PeriodicJob] = []
         self.closed = 0
         self.worker: Worker | None = None
 
-    def tick(self, name: str, run: Callable[[], object], every: timedelta = NEVER) -> None:
-        self.ticks.append(PeriodicJob(name=name, run=lambda: run() is True, every=every))
+    def job(self, name: str, run: Callable[[], object], every: timedelta = NEVER) -> None:
+        self.jobs.append(PeriodicJob(name=name, run=lambda: run() is True, every=every))
 
     def close(self) -> None:
         self.closed += 1
@@ -49,7 +45,7 @@ class Bench:
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         self.worker = Worker(
             name="bench",
-            ticks=self.ticks,
+            jobs=self.jobs,
             close=self.close,
             stop_timeout=timedelta(seconds=20),
             watchdog=timedelta(seconds=60),
@@ -75,7 +71,7 @@ def test_a_tick_runs_at_once_and_then_every_so_often(bench: Bench):
         if len(times) == 4:
             bench.stop()
 
-    bench.tick("poll", run, timedelta(milliseconds=50))
+    bench.job("poll", run, timedelta(milliseconds=50))
     began = time.monotonic()
     assert bench.run() == EXIT_STOPPED
     assert len(times) == 4
@@ -91,7 +87,7 @@ def test_a_tick_with_more_to_do_runs_again_without_waiting(bench: Bench):
             bench.stop()
         return bool(rest) and rest.pop()
 
-    bench.tick("poll", run)
+    bench.job("poll", run)
     assert bench.run() == EXIT_STOPPED
     assert rest == []
 
@@ -120,7 +116,7 @@ def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, monkey
         if len(runs) == 6:
             bench.stop()
 
-    bench.tick("poll", run, SOON)
+    bench.job("poll", run, SOON)
     too_late = threading.Timer(20, bench.stop)
     too_late.start()
     assert bench.run() == EXIT_STOPPED
@@ -137,7 +133,7 @@ def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, capl
             bench.stop()
         raise LookupError("the database is away")
 
-    bench.tick("poll", run, SOON)
+    bench.job("poll", run, SOON)
     with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker"):
         assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
@@ -168,7 +164,7 @@ def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, 
         if where == "close":
             raise error
 
-    bench.tick("poll", run)
+    bench.job("poll", run)
     bench.close = close
     assert bench.run() == (status if where == "pass" else EXIT_NOT_GRACEFUL)
     assert bench.closed == 1
@@ -186,8 +182,8 @@ def test_an_error_in_one_tick_leaves_the_others_alone(bench: Bench):
         if len(runs) == 5:
             bench.stop()
 
-    bench.tick("renew", fail, SOON)
-    bench.tick("poll", run, SOON)
+    bench.job("renew", fail, SOON)
+    bench.job("poll", run, SOON)
     assert bench.run() == EXIT_STOPPED
 
 
@@ -207,7 +203,7 @@ def test_a_tick_that_is_woken_runs_at_once(bench: Bench):
             bench.worker.wake("poll")
             time.sleep(0.01)
 
-    bench.tick("poll", run, NEVER)
+    bench.job("poll", run, NEVER)
     waker = threading.Thread(target=wake_when_idle, daemon=True)
     began = time.monotonic()
     assert bench.run(ready=waker.start) == EXIT_STOPPED
@@ -225,7 +221,7 @@ def test_a_tick_that_is_woken_while_it_runs_runs_once_more(bench: Bench):
         else:
             bench.stop()
 
-    bench.tick("poll", run, NEVER)
+    bench.job("poll", run, NEVER)
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 2
 
@@ -241,13 +237,13 @@ def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkey
         else:
             bench.stop()
 
-    bench.ticks.append(PeriodicJob(name="poll", run=lambda: bool(run()), every=NEVER, linger=NEVER))
+    bench.jobs.append(PeriodicJob(name="poll", run=lambda: bool(run()), every=NEVER, linger=NEVER))
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 2
 
 
 def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
-    bench.ticks.append(PeriodicJob(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
+    bench.jobs.append(PeriodicJob(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
     began = time.monotonic()
     threading.Timer(0.2, bench.stop).start()
     assert bench.run() == EXIT_STOPPED
@@ -269,7 +265,7 @@ def test_a_tick_that_knows_its_next_time_runs_then_and_not_before(bench: Bench, 
             bench.stop()
         return False
 
-    bench.ticks.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
+    bench.jobs.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
     for at, following in zip(asked, runs[1:], strict=False):
@@ -287,7 +283,7 @@ def test_a_tick_is_asked_for_its_next_time_only_when_there_is_nothing_more_to_do
         order.append("asked")
         bench.stop()
 
-    bench.ticks.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
+    bench.jobs.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert order == ["pass", "pass", "pass", "asked"]
 
@@ -302,7 +298,7 @@ def test_a_tick_without_a_nearer_time_runs_at_its_next_one(bench: Bench, pause: 
             bench.stop()
         return False
 
-    bench.ticks.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=lambda: pause))
+    bench.jobs.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=lambda: pause))
     assert bench.run() == EXIT_STOPPED
 
 
@@ -319,7 +315,7 @@ def test_a_tick_that_is_woken_while_it_is_asked_runs_once_more(bench: Bench):
         bench.worker.wake("poll")
         return NEVER / 2
 
-    bench.ticks.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
+    bench.jobs.append(PeriodicJob(name="poll", run=run, every=NEVER, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert len(runs) == 2
 
@@ -336,7 +332,7 @@ def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Ben
     def until_next() -> None:
         raise LookupError("the database is away")
 
-    bench.ticks.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=until_next))
+    bench.jobs.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
     assert "bench: poll failed, it runs again later" in caplog.text
 
@@ -358,7 +354,7 @@ def test_no_tick_runs_twice_at_a_time(bench: Bench):
         if len(runs) > 20:
             bench.stop()
 
-    bench.tick("poll", run, timedelta(milliseconds=1))
+    bench.job("poll", run, timedelta(milliseconds=1))
     assert bench.run() == EXIT_STOPPED
     assert overlaps == []
 
@@ -372,7 +368,7 @@ def test_everything_is_closed_after_the_last_pass_has_ended(bench: Bench):
         order.append("pass")
 
     bench.close = lambda: order.append("closed")
-    bench.tick("poll", run)
+    bench.job("poll", run)
     assert bench.run() == EXIT_STOPPED
     assert order == ["pass", "closed"]
 
@@ -382,7 +378,7 @@ def test_a_close_that_fails_is_no_graceful_end(bench: Bench, caplog):
         raise ConnectionError("the broker is away")
 
     bench.close = fail
-    bench.tick("poll", bench.stop)
+    bench.job("poll", bench.stop)
     assert bench.run() == EXIT_NOT_GRACEFUL
     assert "could not let go of everything" in caplog.text
 
@@ -394,10 +390,10 @@ def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):
         runs.append(1)
         bench.stop()
 
-    bench.tick("poll", run)
+    bench.job("poll", run)
     bench.run()
     # As one that the scheduler had handed to its threads in the last moment.
-    late = threading.Thread(target=bench.worker._tick, args=[bench.ticks[0]], daemon=True)
+    late = threading.Thread(target=bench.worker._run_job, args=[bench.jobs[0]], daemon=True)
     late.start()
     late.join(timeout=10)
     assert not late.is_alive()
@@ -410,7 +406,7 @@ def test_a_signal_ends_it_whenever_it_comes_and_finds_its_old_handler_afterwards
     before = signal.getsignal(number)
     for delay_ms in range(0, 40, 2):
         bench = Bench()
-        bench.tick("poll", lambda: None, timedelta(milliseconds=1))
+        bench.job("poll", lambda: None, timedelta(milliseconds=1))
         timer = threading.Timer(delay_ms / 1000, os.kill, [os.getpid(), number])
         assert bench.run(ready=timer.start) == EXIT_STOPPED
         assert signal.getsignal(number) is before
@@ -419,7 +415,8 @@ def test_a_signal_ends_it_whenever_it_comes_and_finds_its_old_handler_afterwards
 PROCESS = """
 import os, sys, time
 from datetime import timedelta
-from shieldtx.scheduling.worker import PeriodicJob, Worker
+from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.worker import Worker
 
 def say(word):
     os.write(1, f"{word}\\n".encode())
@@ -432,7 +429,7 @@ def hang():
 hung, stop_timeout, watchdog = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 worker = Worker(
     name="w",
-    ticks=[
+    jobs=[
         PeriodicJob(
             name="poll",
             run=hang if hung == "pass" else lambda: False,

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from shieldtx.errors import BrokerUnavailable
-from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED, PeriodicJob, Worker
+from shieldtx.scheduling.exit_status import EXIT_FAILING, EXIT_STOPPED
+from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.worker import Worker
 from tests.support import child_process
 
 HOUR = timedelta(hours=1)
@@ -25,7 +27,7 @@ LIMIT = timedelta(milliseconds=300)
 
 
 class Made:
-    """A worker of one tick, and what became of it."""
+    """A worker of one job, and what became of it."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Made:
         self.closed = 0
         self.worker = Worker(
             name="bench",
-            ticks=[PeriodicJob(name="poll", run=lambda: run() is True, every=SOON, vital=vital)],
+            jobs=[PeriodicJob(name="poll", run=lambda: run() is True, every=SOON, vital=vital)],
             close=self._close,
             stop_timeout=timedelta(seconds=20),
             watchdog=HOUR,
@@ -108,7 +110,8 @@ import threading
 import time
 from datetime import timedelta
 
-from shieldtx.scheduling.worker import PeriodicJob, Worker
+from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.worker import Worker
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 passed = threading.Event()
@@ -122,7 +125,7 @@ def run():
 
 worker = Worker(
     name="bench",
-    ticks=[PeriodicJob(name="poll", run=run, every=timedelta(milliseconds=10))],
+    jobs=[PeriodicJob(name="poll", run=run, every=timedelta(milliseconds=10))],
     close=lambda: print("closed"),
     stop_timeout=timedelta(seconds=10),
     watchdog=timedelta(hours=1),

@@ -264,9 +264,9 @@ def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
 
 
 def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
-    def swallowed(self: Worker, tick: Any) -> None:
+    def swallowed(self: Worker, job: Any) -> None:
         with suppress(BaseException):
-            passes(self, tick)
+            passes(self, job)
 
     passes = Worker._run_passes
     Worker._run_passes = swallowed

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import make_url
 
-from shieldtx.scheduling.worker import EXIT_FAILING, EXIT_STOPPED
+from shieldtx.scheduling.exit_status import EXIT_FAILING, EXIT_STOPPED
 from tests.support.pgbouncer import MISSING, installed, pooler_of, through
 from tests.verification.faults.bank import forks
 from tests.verification.faults.bank.half_message_clients import Shift

@@ -1,0 +1,36 @@
+"""The exit statuses of worker processes, and the end of a process that hangs."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+EXIT_STOPPED = 0
+
+
+EXIT_NOT_GRACEFUL = 1
+
+
+EXIT_HUNG = 70
+"""EX_SOFTWARE of sysexits.h: the watchdog ended the process."""
+
+
+EXIT_FAILING = 75
+"""EX_TEMPFAIL of sysexits.h: no pass succeeded for too long; a fresh process may do better."""
+
+
+_LARGEST_STATUS = 255
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status of a process that `error` ends: its own code, or 1; never 0."""
+    code = error.code if isinstance(error, SystemExit) else None
+    return code if isinstance(code, int) and 0 < code <= _LARGEST_STATUS else EXIT_NOT_GRACEFUL
+
+
+def leave(status: int) -> NoReturn:
+    """End the process at once: threads that hang would keep an orderly exit waiting for ever.
+
+    Without flushing logs, which would wait for a thread that hangs while it writes one.
+    """
+    os._exit(status)
