@@ -83,11 +83,17 @@ class SqlRelayStore:
         if snapshot is not None and snapshot.chosen > len(rows):
             return self._unclaim(token, [row.envelope.id for row in rows])
         rows = _in_order(rows)
-        last = max((row.seq for row in rows if not row.waiting), default=0)
+        main_line = [row.seq for row in rows if not row.waiting]
         # A character has up to four bytes.
-        cut = sum(len(row.envelope.payload) for row in rows) * 4 >= self._batch_bytes
-        self._low_water.record(start, snapshot, last, full=cut or len(rows) >= limit, took=took)
-        self._note_claimed(token, rows)
+        cut = sum([len(row.envelope.payload) for row in rows]) * 4 >= self._batch_bytes
+        self._low_water.record(
+            start,
+            snapshot,
+            max(main_line, default=0),
+            full=cut or len(rows) >= limit,
+            took=took,
+        )
+        self._note_claimed(token, rows, first_seq=min(main_line, default=maxsize))
         return Claim(
             token=token,
             events=[
@@ -116,14 +122,13 @@ class SqlRelayStore:
             rows = connection.execute(self._claim, parameters).all()
         return [claim.claim_row(row) for row in rows]
 
-    def _note_claimed(self, token: UUID, rows: Sequence[ClaimRow]) -> None:
+    def _note_claimed(self, token: UUID, rows: Sequence[ClaimRow], *, first_seq: int) -> None:
         _remember(self._addresses, token, {row.envelope.id: row.address for row in rows})
-        first = min((row.seq for row in rows if not row.waiting), default=maxsize)
-        _remember(self._first_seq, token, first)
+        _remember(self._first_seq, token, first_seq)
         holders = {
             row.envelope.id: (row.shard, row.envelope.key)
             for row in rows
-            if row.envelope.key is not None and row.waiting and row.chosen_due_at is None
+            if row.waiting and row.chosen_due_at is None and row.envelope.key is not None
         }
         if holders:
             _remember(self._holders, token, holders)
