@@ -34,7 +34,8 @@ lint: .venv/.ready ## check style, types, the layers of imports, the compose fil
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
-	for script in .ci/run scripts/*; do bash -n $$script; done
+	scripts/check-modules
+	for script in .ci/run scripts/bootstrap; do bash -n $$script; done
 
 format: .venv/.ready ## bring the code into shape
 	$(BIN)/ruff check --fix
