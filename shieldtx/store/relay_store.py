@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 
 
 class SqlRelayStore:
-    """Claims and settles rows in transactions of its own (the port OutboxStore)."""
+    """Claims and settles rows in transactions of its own (the port RelayStore)."""
 
     def __init__(
         self,

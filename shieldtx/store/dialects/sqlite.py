@@ -109,7 +109,7 @@ class SqliteDialect(Dialect):
         return table.c.event_id
 
     def digest(self, shards: FromClause) -> ColumnElement[int]:
-        # Without a sight of transactions, each claim starts at the beginning.
+        # Without snapshots, each claim starts at the beginning.
         return literal(0, BigInteger())
 
     def claim_snapshot(
