@@ -116,7 +116,6 @@ class Outbox:
         app.declare(EVENT_TYPE)
         app.broker.topics().create(app.topics(), partitions=8, replication=1)
         relay = app.build_relay()
-        relay.renew()
         self._write(WARM_UP)
         _send(relay, WARM_UP)
         written = _seconds(lambda: self._write(events))

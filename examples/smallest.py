@@ -60,8 +60,6 @@ def deliver() -> None:
     """Run relays and consumers until none of them has anything left to do."""
     relays = shop.build_relay(), warehouse.build_relay()
     consumers = warehouse.build_consumer("stock"), shop.build_consumer("refunds")
-    for relay in relays:
-        relay.renew()
     while any(w.run_once().more for w in relays) or any(w.run_once().more for w in consumers):
         continue
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from shieldtx.hooks.contexts import ConsumeContext, SendContext
     from shieldtx.outbox.delayed_events import DelayedEvents
     from shieldtx.outbox.outbox import Outbox
+    from shieldtx.ports.broker import DeliveryOutcome
     from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent
+    from shieldtx.ports.inbox import AttemptOutcome
     from shieldtx.settings.settings import Settings
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
     "ConsumerGroup",
     "RetryPolicy",
     "SendContext",
+    "DeliveryOutcome",
     "ConsumeContext",
+    "AttemptOutcome",
     "Operation",
     "TxKind",
     "LocalOutcome",
@@ -62,10 +66,12 @@ _HOMES = {
     "SendContext": "hooks.contexts",
     "DelayedEvents": "outbox.delayed_events",
     "Outbox": "outbox.outbox",
+    "DeliveryOutcome": "ports.broker",
     "BizKey": "ports.delayed_events",
     "Change": "ports.delayed_events",
     "DelayedEvent": "ports.delayed_events",
     "ChangeResult": "ports.delayed_events",
+    "AttemptOutcome": "ports.inbox",
     "Settings": "settings.settings",
 }
 

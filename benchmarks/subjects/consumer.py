@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import application, handle
-from shieldtx.consumer.event_processor import Verdict
+from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.scheduling.gc_tuning import few_collections
 
 
@@ -20,9 +20,9 @@ def main() -> None:
     dealt_with = 0
     while not telling.is_over:
         done = consumer.run_once()
-        dealt_with += done.verdicts[Verdict.APPLIED] + done.duplicates
+        dealt_with += done.outcomes[AttemptOutcome.APPLIED] + done.duplicates
         telling.sample(dealt_with)
-        if done.parked or done.ignored or done.verdicts[Verdict.RETRIED]:
+        if done.parked or done.ignored or done.outcomes[AttemptOutcome.RETRIED]:
             raise RuntimeError(f"the consumer was not left alone: {done}")
     consumer.close()
     app.close()

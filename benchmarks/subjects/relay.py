@@ -10,11 +10,9 @@ import psutil
 from benchmarks.harness.child_protocol import Telling
 from benchmarks.subjects.application import application
 from shieldtx import ShieldTx
-from shieldtx.relay.relay import Relay
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.store.schema import DEFAULT_SHARDS
 
-RENEWAL_S = 5.0
 IDLE_S = 0.002
 
 
@@ -35,7 +33,6 @@ def main() -> None:
             raise TimeoutError(f"{len(relay.shards)} shards are held instead of {share}")
         time.sleep(IDLE_S)
     telling.ready()
-    threading.Thread(target=_renew, args=(relay, telling), daemon=True).start()
     purge = _Purge(app, telling)
     if job.get("purge"):
         purge.start()
@@ -69,12 +66,6 @@ class _Purge(threading.Thread):
             done = self._retention.run_once()
             self.removed += done.removed
             more = done.more
-
-
-def _renew(relay: Relay, telling: Telling) -> None:
-    while not telling.is_over:
-        time.sleep(RENEWAL_S)
-        relay.renew()
 
 
 if __name__ == "__main__":

@@ -141,7 +141,6 @@ def settle(shop: Shop) -> None:
     while open_messages(shop) or consumer.run_once().more:
         if time.monotonic() > ends:
             raise TimeoutError(f"still open: {states(shop)}")
-        relay.renew()
         for check in checks:
             check.run_once()
         while relay.run_once().more or consumer.run_once().more:

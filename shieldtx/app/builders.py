@@ -12,8 +12,8 @@ from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.brokers import signing
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
-from shieldtx.consumer.event_processor import Inbox
-from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
+from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.domain.events import new_event_id
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.outbox import Outbox
@@ -76,16 +76,16 @@ def build_consumer(
     """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
     s = settings
     declared = declarations.group(group)
-    intake = DirectIntake(
+    fetcher = BlockingFetcher(
         group=declared,
         subscriber=broker.subscriber(declarations.group_id(group), declarations.topics_of(group)),
         decode=partial(signing.decode, prefix=s.topic_prefix, keys=s.signing_keys),
     )
     return Consumer(
         group=declared,
-        intake=ReadAheadIntake(intake),
+        fetcher=PrefetchingFetcher(fetcher),
         store=store,
-        inbox=Inbox(
+        processor=EventProcessor(
             group=declared, store=store, outbox=outbox, hooks=hooks, kept_for=s.retention_inbox
         ),
         settings=ConsumerSettings(

@@ -24,7 +24,7 @@ from shieldtx.outbox.publish_decorator import (
     payload_type_of,
     publish_decorator,
 )
-from shieldtx.relay.relay import LocalRollback
+from shieldtx.ports.relay import LocalRollback
 from shieldtx.settings.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,13 +10,13 @@ from functools import partial
 from shieldtx.app.application import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
+from shieldtx.relay.relay import RENEWALS_PER_LEASE
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
 from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
 
-RENEWALS_PER_LEASE = 4
 RETENTION = timedelta(minutes=1)
 CHECKS = timedelta(seconds=1)
 """Between two looks for half messages that are due for a check."""
@@ -33,7 +33,8 @@ def relay_process(app: ShieldTx) -> Worker:
 
     def renew() -> bool:
         before = relay.shards
-        if relay.renew().shards - before:
+        relay.renew_if_due()
+        if relay.shards - before:
             worker.wake("poll")
         return False
 
@@ -59,7 +60,14 @@ def relay_process(app: ShieldTx) -> Worker:
     worker = Worker(
         name="relay",
         jobs=[
-            PeriodicJob(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
+            # Each pass renews the leases that are due. This job does while a pass takes long.
+            PeriodicJob(
+                name="renew",
+                run=renew,
+                every=lease / RENEWALS_PER_LEASE,
+                until_next=lambda: relay.until_renewal,
+                vital=True,
+            ),
             PeriodicJob(
                 name="poll",
                 run=poll,

@@ -5,36 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from types import FrameType
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.app.workers import RENEWALS_PER_LEASE
-from shieldtx.relay.result import RelayPass
+from shieldtx.relay.result import RelayResult
 from shieldtx.scheduling.gc_tuning import few_collections
 
 
 @few_collections()
-def relay_once(app: ShieldTx) -> RelayPass:
+def relay_once(app: ShieldTx) -> RelayResult:
     """Check half messages, publish what is due of the shards that nobody else holds, free them."""
     stop = _stop_on_signals()
     _check_once(app, stop)
     relay = app.build_relay()
-    done = RelayPass()
-    renew_at = 0.0
+    done = RelayResult()
     try:
         while not stop.is_set():
-            if time.monotonic() >= renew_at:
-                pause = app.settings.relay_lease / RENEWALS_PER_LEASE
-                renew_at = time.monotonic() + pause.total_seconds()
-                relay.renew()
             step = relay.run_once()
-            done = done.plus(step)
+            done = done.then(step)
             if not step.more:
                 break
             if step.slowed:
-                stop.wait(min(step.slowed, max(0.0, renew_at - time.monotonic())))
+                stop.wait(min(step.slowed, relay.until_renewal.total_seconds()))
     finally:
         relay.close()
         app.tracer.close()
@@ -54,8 +47,8 @@ def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
             done["fresh"] += step.fresh
             done["duplicates"] += step.duplicates
             done["parked"] += step.parked
-            for verdict, count in step.verdicts.items():
-                done[verdict.name.lower()] += count
+            for outcome, count in step.outcomes.items():
+                done[outcome.name.lower()] += count
             if not step.more and consumer.has_caught_up():
                 break
     finally:

@@ -1,4 +1,4 @@
-"""The partitions whose events pile up in the inbox, and which are therefore not polled."""
+"""Backpressure: partitions whose events pile up in the inbox are paused."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ log = logging.getLogger(__name__)
 LOW: Final = 1 / 2
 """The part of the limit to which a partition has to drain before it is polled again."""
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at the inbox, when none is needed sooner."""
+SAMPLE_EVERY: Final = 1.0
+"""Seconds between two samples, when none is needed sooner."""
 
 SHARE: Final = 20
-"""Looks that nothing asks for take one part in so many of the consumer's time, at most."""
+"""Samples that are not needed take at most one part in `SHARE` of the consumer's time."""
 
-
-_PLACE_OF: Final = itemgetter(0, 1)
+_PARTITION_OF: Final = itemgetter(0, 1)
 """The topic and the partition of a record."""
 
 
-def held_after(
-    held: frozenset[TopicPartition], pending: Mapping[TopicPartition, int], *, limit: int
+def paused_after(
+    paused: frozenset[TopicPartition], pending: Mapping[TopicPartition, int], *, limit: int
 ) -> frozenset[TopicPartition]:
-    """Return the partitions to hold, of those `held` and of those with `pending` events.
+    """Return the partitions to pause, from those `paused` and the counts of `pending` events.
 
-    One is held from the limit on, until it has no more than `LOW` of it.
+    A partition is paused from the limit on, until it has no more than `LOW` of the limit.
     """
     return frozenset(
-        place
-        for place, count in pending.items()
-        if count >= limit or (place in held and count > limit * LOW)
+        partition
+        for partition, count in pending.items()
+        if count >= limit or (partition in paused and count > limit * LOW)
     )
 
 
-class PendingEvents:
-    """Keeps an upper bound of what each partition has open in the inbox, and looks when it must.
+class PartitionBackpressure:
+    """Keeps an upper bound of each partition's unfinished events in the inbox, and pauses by it.
 
-    Between two looks what was received is added, and nothing taken off: so no look is needed while
-    the bound is below the limit, and none is late.
+    Between two samples received events are added to the bound, and finished events are not taken
+    off. So no sample is needed while the bound is below the limit, and no pause comes late.
     """
 
     def __init__(
@@ -55,39 +54,40 @@ class PendingEvents:
         count: Callable[[], Mapping[TopicPartition, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count with `count`, which asks the inbox; at once when asked the first time."""
+        """Sample with `count`, which counts in the inbox; the first call of `sample` does."""
         self._limit = limit
         self._count = count
         self._clock = clock
         self._bound: Counter[TopicPartition] = Counter()
-        self._is_over = True
-        self._next_look = clock()
-        self._held: frozenset[TopicPartition] = frozenset()
+        self._is_needed = True
+        self._next_sample = clock()
+        self._paused: frozenset[TopicPartition] = frozenset()
 
     @property
-    def held(self) -> frozenset[TopicPartition]:
-        """The partitions that are not to be polled, as of the last look."""
-        return self._held
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are not to be polled, as of the last sample."""
+        return self._paused
 
     def received(self, records: Iterable[ReceivedRecord]) -> None:
-        """Note what may be in the inbox now: some of these are duplicates, or of no concern."""
-        added = Counter(map(_PLACE_OF, records))
+        """Add records to the bound: some may be duplicates, or events without a handler."""
+        added = Counter(map(_PARTITION_OF, records))
         self._bound += added
-        self._is_over = self._is_over or any(self._bound[p] >= self._limit for p in added)
+        self._is_needed = self._is_needed or any(self._bound[p] >= self._limit for p in added)
 
-    def look(self) -> None:
-        """Look at the inbox if need be."""
+    def sample(self) -> None:
+        """Count the unfinished events if that is needed, or due."""
         now = self._clock()
-        if now < self._next_look and not self._is_over:
+        if now < self._next_sample and not self._is_needed:
             return
         pending = self._count()
         took = self._clock() - now
         self._bound = Counter(pending)
-        before, self._held = self._held, held_after(self._held, pending, limit=self._limit)
-        # What is held does not grow.
-        self._is_over = False
-        self._next_look = now + max(LOOK_EVERY, SHARE * took)
-        for topic, partition in sorted(self._held - before):
+        before = self._paused
+        self._paused = paused_after(before, pending, limit=self._limit)
+        # A paused partition does not grow.
+        self._is_needed = False
+        self._next_sample = now + max(SAMPLE_EVERY, SHARE * took)
+        for topic, partition in sorted(self._paused - before):
             log.warning(
                 "%s[%d] is paused: %d of its events are unfinished in the inbox, the limit is %d",
                 topic,
@@ -95,5 +95,5 @@ class PendingEvents:
                 pending[topic, partition],
                 self._limit,
             )
-        for topic, partition in sorted(before - self._held):
+        for topic, partition in sorted(before - self._paused):
             log.info("%s[%d] is polled again", topic, partition)

@@ -1,4 +1,4 @@
-"""Batches: first attempts that share a transaction, for as long as none of them fails."""
+"""Executing batches: first attempts that share a transaction, for as long as none of them fails."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.event_processor import Inbox, Verdict, opened
+from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.handler_caller import HandlerCaller, opened
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
-from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.events import Event
 from shieldtx.domain.reasons import reason_of
-from shieldtx.domain.states import TxKind
 from shieldtx.errors import PayloadRefused
-from shieldtx.ports.inbox import Attempt, InboxStore
+from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ FIRST = 8
 """How many events a worker's first transaction has, from which it learns how fast they are."""
 
 SHARE_OF_LEASE = 0.25
-"""The part of the shortest lease after which what is left of a batch gets turns of its own."""
+"""The part of the shortest lease after which the rest of a batch is processed one by one."""
 
 _SHORTEST = 0.000_001
 """Seconds that a transaction has taken in any case."""
@@ -38,24 +40,19 @@ _SHORTEST = 0.000_001
 _Key = tuple[str, str | None]
 
 
-def shares_batches(handler: Handler, envelope: Envelope) -> bool:
-    """Whether the first attempt at an event may share a transaction with others."""
-    return envelope.kind is TxKind.COMMIT and not handler.alone
-
-
-class Batches:
+class BatchExecutor:
     """Applies started attempts in the order of their arrival, many in one transaction.
 
-    A failure costs nobody but the event at fault: the transaction is rolled back, the events before
+    A failure costs no event but the failing one: the transaction is rolled back, the events before
     it are applied again, and it begins the next transaction, since what they left in theirs (a
-    temporary table, a `SET LOCAL`) may be why. When it fails there too, it has failed its attempt,
-    and those behind it go on, unless they are of its key: then they wait. What is no single event's
-    fault (a deadlock, a COMMIT that fails, a lease that is lost) ends the batch: its starts are
-    taken back, and each event gets a turn of its own.
+    temporary table, a `SET LOCAL`) may be the cause. When it fails there too, its attempt has
+    failed, and the events after it go on, unless they are of its key: then they wait. An error that
+    no single event causes (a deadlock, a COMMIT that fails, a lost lease) ends the batch: its
+    starts are taken back, and each event is processed alone.
 
-    Should the process die, nobody can tell who killed it. Whoever takes the rows over goes on under
-    the number that was counted, each alone: the neighbours lose nothing, and the event that kills
-    gets one run more than its `max_attempts`.
+    Should the process die, the event that killed it is unknown. The worker that takes the rows over
+    goes on under the number that was counted, each event alone: the neighbours lose nothing, and
+    the event that kills gets one run more than its `max_attempts`.
     """
 
     def __init__(
@@ -63,147 +60,132 @@ class Batches:
         *,
         group: ConsumerGroup,
         store: InboxStore,
-        inbox: Inbox,
+        processor: EventProcessor,
         is_time_up: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Execute batches of a group; `processor` processes the events that leave a batch."""
         self._group = group
         self._store = store
-        self._inbox = inbox
+        self._processor = processor
+        self._caller: HandlerCaller = processor.caller
+        self._recorder: AttemptRecorder = processor.recorder
         self._is_time_up = is_time_up
         self._clock = clock
-        self._pace = LONGEST / FIRST
+        self._seconds_per_event = LONGEST / FIRST
 
-    def work(self, attempts: Sequence[Attempt]) -> Counter[Verdict]:
-        """Work attempts that one call of `receive` has started; returns how their turns ended.
+    def execute(self, attempts: Sequence[Attempt]) -> Counter[AttemptOutcome]:
+        """Execute the attempts that one call of `receive` has started; return their outcomes.
 
         Errors of the database are raised; rows then stay as they are until their lease runs out.
         """
         if not attempts:
             return Counter()
-        self._inbox.watch.forget()
+        self._recorder.forget()
         shortest = min(self._handler_of(attempt).lease for attempt in attempts).total_seconds()
-        run = _Run(ends=self._clock() + shortest * SHARE_OF_LEASE)
-        self._work(attempts, run)
-        return run.verdicts
+        batch = _Batch(ends=self._clock() + shortest * SHARE_OF_LEASE)
+        self._work_off(attempts, batch)
+        return batch.outcomes
 
-    def _work(self, attempts: Sequence[Attempt], run: _Run) -> None:
+    def _work_off(self, attempts: Sequence[Attempt], batch: _Batch) -> None:
         # Those of a batch that was received in parts have a token for each part.
-        runs = [_Task(attempts=list(part)) for _, part in groupby(attempts, attrgetter("token"))]
-        agenda = runs[::-1]
+        parts = [_Task(attempts=list(part)) for _, part in groupby(attempts, attrgetter("token"))]
+        agenda = parts[::-1]
         while agenda:
             task = agenda.pop()
-            attempts = self._free(task.attempts, run)
+            attempts = self._free(task.attempts, batch)
             if not attempts:
                 continue
             if task.error is not None:
-                self._fail(attempts[0], task.error, run)
-            elif self._is_time_up() or self._clock() >= run.ends:
-                self._part(attempts, run)
+                self._fail(attempts[0], task.error, batch)
+            elif self._is_time_up() or self._clock() >= batch.ends:
+                self._process_alone(attempts, batch)
             else:
-                most = max(1, int(LONGEST / self._pace))
+                most = max(1, int(LONGEST / self._seconds_per_event))
                 agenda += [
                     _Task(attempts=attempts[most:]),
-                    *reversed(self._apply_or_divide(attempts[:most], run)),
+                    *reversed(self._apply_or_divide(attempts[:most], batch)),
                 ]
 
-    def _free(self, attempts: Sequence[Attempt], run: _Run) -> Sequence[Attempt]:
-        """Leave out what has to wait because an event of its key does."""
-        if not run.waiting:
+    def _free(self, attempts: Sequence[Attempt], batch: _Batch) -> Sequence[Attempt]:
+        """Leave out the attempts that an unfinished event of their key blocks."""
+        if not batch.blocked_keys:
             return attempts
-        self._store.release([a for a in attempts if _key(a) in run.waiting])
-        return [a for a in attempts if _key(a) not in run.waiting]
+        self._store.release([a for a in attempts if _key(a) in batch.blocked_keys])
+        return [a for a in attempts if _key(a) not in batch.blocked_keys]
 
-    def _apply_or_divide(self, part: Sequence[Attempt], run: _Run) -> list[_Task]:
-        """Apply attempts in one transaction; return what is left to do when that fails, in order.
-
-        A call that fails is at fault only where it was the first of its transaction. Of one for
-        several events, halves are tried until the one at fault is alone.
-        """
+    def _apply_or_divide(self, attempts: Sequence[Attempt], batch: _Batch) -> list[_Task]:
+        """Apply attempts in one transaction; return what is left to do when it fails, in order."""
         try:
-            self._apply(part, run)
-        except _Culprit as culprit:
-            first, end = culprit.first, culprit.end
-            if first > 0:
-                # Perhaps by what those before it left in the transaction: it begins the next one.
-                return [_Task(attempts=part[:first]), _Task(attempts=part[first:])]
-            behind = _Task(attempts=part[end:])
-            if end == 1:
-                return [_Task(attempts=part[:1], error=culprit.error), behind]
-            middle = end // 2
-            return [_Task(attempts=part[:middle]), _Task(attempts=part[middle:end]), behind]
-        except _Interruption as interruption:
-            self._inbox.note_end(part[interruption.first : interruption.end], interruption.error)
-            raise interruption.error from None
-        except Exception as error:  # noqa: BLE001  what is no single event's fault
+            self._apply(attempts, batch)
+        except _FailedCall as failed:
+            return _divided(attempts, failed)
+        except _InterruptedCall as interrupted:
+            self._recorder.interrupt(interrupted.attempts, interrupted.error)
+            raise interrupted.error from None
+        except Exception as error:  # noqa: BLE001  what no single event causes
             log.warning(
                 "group %s works %d events one by one: %s",
                 self._group.name,
-                len(part),
+                len(attempts),
                 reason_of(error),
             )
-            self._part(part, run)
+            self._process_alone(attempts, batch)
         else:
-            run.verdicts[Verdict.APPLIED] += len(part)
-            self._inbox.watch.end(part, Verdict.APPLIED.name)
+            batch.outcomes[AttemptOutcome.APPLIED] += len(attempts)
+            self._recorder.succeed(attempts, AttemptOutcome.APPLIED)
         return []
 
-    def _apply(self, part: Sequence[Attempt], run: _Run) -> None:
+    def _apply(self, attempts: Sequence[Attempt], batch: _Batch) -> None:
         """Apply attempts in one transaction, or raise what kept them from it."""
         began = self._clock()
-        watch = self._inbox.watch if self._inbox.watch.is_on else None
-        with self._store.effects(part) as session:
-            for first, end, handler in self._calls(part):
-                if self._clock() >= run.ends:
+        is_recorded = self._recorder.times_attempts
+        with self._store.effects(attempts) as session:
+            for call in self._calls(attempts):
+                if self._clock() >= batch.ends:
                     raise TimeoutError("they have taken too much of their leases")
-                if watch is not None:
-                    watch.begin(part[first:end])
-                self._call(session, handler, part, first, end)
-        self._pace = max(self._clock() - began, _SHORTEST) / len(part)
+                if is_recorded:
+                    self._recorder.begin(call.attempts)
+                self._make(call, session)
+        self._seconds_per_event = max(self._clock() - began, _SHORTEST) / len(attempts)
 
-    def _call(
-        self, session: Session, handler: Handler, part: Sequence[Attempt], first: int, end: int
-    ) -> None:
+    def _make(self, call: _Call, session: Session) -> None:
+        first, attempts, handler = call
         try:
             if handler.takes_list:
-                events = _opened(handler, part, first, end)
-                self._inbox.call_with_list(session, handler, events)
+                self._caller.call_with_list(session, handler, _opened(call))
             else:
-                self._inbox.call(session, handler, part[first].envelope)
-        except (_Culprit, OperationalError):
-            # A deadlock or a lost connection is nobody's own fault.
+                self._caller.call(session, handler, attempts[0].envelope)
+        except (_FailedCall, OperationalError):
+            # A deadlock or a lost connection is not the event's fault.
             raise
         except Exception as error:
-            raise _Culprit(first, end, error) from error
+            raise _FailedCall(first, len(attempts), error) from error
         except BaseException as error:
-            raise _Interruption(first, end, error) from error
+            raise _InterruptedCall(attempts, error) from error
 
-    def _calls(self, part: Sequence[Attempt]) -> Iterator[tuple[int, int, Handler]]:
-        """Yield from where to where each call of a handler goes: lists as long as they can be."""
+    def _calls(self, attempts: Sequence[Attempt]) -> Iterator[_Call]:
+        """Yield the calls of handlers that these attempts need: lists as long as they can be."""
         first = 0
-        while first < len(part):
-            handler, end = self._handler_of(part[first]), first + 1
+        while first < len(attempts):
+            handler, end = self._handler_of(attempts[first]), first + 1
             if handler.takes_list:
-                while end < len(part) and part[end].envelope.type == part[first].envelope.type:
+                event_type = attempts[first].envelope.type
+                while end < len(attempts) and attempts[end].envelope.type == event_type:
                     end += 1
-            yield first, end, handler
+            yield _Call(first, attempts[first:end], handler)
             first = end
 
-    def _fail(self, attempt: Attempt, error: Exception, run: _Run) -> None:
-        self._note(attempt, self._inbox.fail(attempt, self._handler_of(attempt), error), run)
+    def _fail(self, attempt: Attempt, error: Exception, batch: _Batch) -> None:
+        batch.add(attempt, self._recorder.fail(attempt, self._handler_of(attempt), error))
 
-    def _part(self, attempts: Sequence[Attempt], run: _Run) -> None:
-        """Give each of them a turn of its own, now or, when time is up, some other time."""
+    def _process_alone(self, attempts: Sequence[Attempt], batch: _Batch) -> None:
+        """Process each event alone, now or, when the time is up, in a later pass."""
         self._store.release(attempts)
         for attempt in attempts:
             if self._is_time_up():
                 return
-            self._note(attempt, self._inbox.work(attempt.envelope), run)
-
-    def _note(self, attempt: Attempt, verdict: Verdict, run: _Run) -> None:
-        run.verdicts[verdict] += 1
-        if verdict not in _SETTLED and attempt.envelope.key is not None:
-            run.waiting.add(_key(attempt))
+            batch.add(attempt, self._processor.process(attempt.envelope))
 
     def _handler_of(self, attempt: Attempt) -> Handler:
         handler = self._group.handler_of(attempt.envelope.type, attempt.envelope.kind)
@@ -213,14 +195,23 @@ class Batches:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Run:
-    """How the work on the attempts of one `receive` goes."""
+class _Batch:
+    """How far the attempts of one `receive` are."""
 
     ends: float
     """When the batch has taken its share of the shortest lease."""
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
-    waiting: set[_Key] = field(default_factory=set)
-    """Keys whose later events have to wait for one of them."""
+    outcomes: Counter[AttemptOutcome] = field(default_factory=Counter)
+    blocked_keys: set[_Key] = field(default_factory=set)
+    """Keys of events that are not finished: later events of these keys wait."""
+
+    def add(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
+        """Add the outcome of one attempt."""
+        self.outcomes[outcome] += 1
+        if outcome not in _FINISHED and attempt.envelope.key is not None:
+            self.blocked_keys.add(_key(attempt))
+
+
+_FINISHED = {AttemptOutcome.APPLIED, AttemptOutcome.REFUSED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,36 +222,59 @@ class _Task:
     error: Exception | None = None
 
 
-class _Culprit(Exception):
-    """The call for a part of a batch, from `first` up to `end`, has failed."""
+class _Call(NamedTuple):
+    """One call of a handler, for one attempt or a list of them."""
 
-    def __init__(self, first: int, end: int, error: Exception) -> None:
+    first: int
+    """The position of its first attempt in the transaction."""
+    attempts: Sequence[Attempt]
+    handler: Handler
+
+
+class _FailedCall(Exception):
+    """The call for `count` attempts, from position `first` of a transaction, has failed."""
+
+    def __init__(self, first: int, count: int, error: Exception) -> None:
         super().__init__(str(error))
         self.first = first
-        self.end = end
+        self.count = count
         self.error = error
 
 
-class _Interruption(BaseException):
-    """The call for a part of a batch, from `first` up to `end`, ends the process."""
+class _InterruptedCall(BaseException):
+    """The call for these attempts ends the process."""
 
-    def __init__(self, first: int, end: int, error: BaseException) -> None:
+    def __init__(self, attempts: Sequence[Attempt], error: BaseException) -> None:
         super().__init__(repr(error))
-        self.first = first
-        self.end = end
+        self.attempts = attempts
         self.error = error
 
 
-_SETTLED = {Verdict.APPLIED, Verdict.REFUSED}
+def _divided(attempts: Sequence[Attempt], failed: _FailedCall) -> list[_Task]:
+    """Return what is left to do of a transaction that a call has failed, in order.
+
+    A call fails its attempt only where it was the first call of its transaction. Of a call for
+    several events, halves are tried until the failing event is alone.
+    """
+    first, count = failed.first, failed.count
+    if first > 0:
+        # Perhaps by what the calls before left in the transaction: it begins the next one.
+        return [_Task(attempts=attempts[:first]), _Task(attempts=attempts[first:])]
+    after = _Task(attempts=attempts[count:])
+    if count == 1:
+        return [_Task(attempts=attempts[:1], error=failed.error), after]
+    half = count // 2
+    return [_Task(attempts=attempts[:half]), _Task(attempts=attempts[half:count]), after]
 
 
-def _opened(handler: Handler, part: Sequence[Attempt], first: int, end: int) -> list[Event]:
+def _opened(call: _Call) -> list[Event]:
+    """Return the events of a call for a list; raises _FailedCall for the first refused payload."""
     events = []
-    for n in range(first, end):
+    for position, attempt in enumerate(call.attempts, call.first):
         try:
-            events.append(opened(handler, part[n].envelope))
+            events.append(opened(call.handler, attempt.envelope))
         except PayloadRefused as refused:
-            raise _Culprit(n, n + 1, refused) from refused
+            raise _FailedCall(position, 1, refused) from refused
     return events
 
 

@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope, age_of
 from shieldtx.domain.states import InboxStatus, TxKind
@@ -35,16 +36,6 @@ class CameTooLate(NothingToCompensate):
     """The event of a rollback may have been applied and purged, or it may never have come."""
 
 
-class Call(Protocol):
-    """Runs a handler on one event, see `Inbox.call`."""
-
-    def __call__(
-        self, session: Session, handler: Handler, envelope: Envelope, *, cause: Envelope | None
-    ) -> None:
-        """Run it, events that it writes naming `cause` as theirs."""
-        ...
-
-
 class Compensation:
     """Compensates what the rollbacks of one group name."""
 
@@ -54,18 +45,18 @@ class Compensation:
         group: ConsumerGroup,
         store: InboxStore,
         outbox: Outbox,
-        call: Call,
+        caller: HandlerCaller,
         kept_for: timedelta | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Compensate with the handlers of `group`, run by `call`.
+        """Compensate with the handlers of `group`, called by `caller`.
 
         Settled rows are purged from the inbox after `kept_for` at the earliest; None: never.
         """
         self._group = group
         self._store = store
         self._outbox = outbox
-        self._call = call
+        self._caller = caller
         self._kept_for = kept_for
         self._wall_clock = wall_clock
 
@@ -111,7 +102,7 @@ class Compensation:
     ) -> None:
         # Stamped before the handler runs: an effect that is settled later came too late.
         self._store.mark_compensated(session, attempt)
-        self._call(session, handler, original.envelope, cause=attempt.envelope)
+        self._caller.call(session, handler, original.envelope, cause=attempt.envelope)
 
     def _stop_effect(self, session: Session, attempt: Attempt, original: Original) -> None:
         """Let no effect follow the compensation where the group handles its service's own event."""

@@ -1,4 +1,4 @@
-"""The consumer adapter: reads records, brings them into the inbox, gives each event its turn."""
+"""The consumer adapter: fetches records, receives them into the inbox, processes each event."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from shieldtx.consumer.backpressure import PendingEvents
-from shieldtx.consumer.batch_executor import Batches
-from shieldtx.consumer.event_processor import Inbox, Verdict
-from shieldtx.consumer.fetcher import Intake
+from shieldtx.consumer.backpressure import PartitionBackpressure
+from shieldtx.consumer.batch_executor import BatchExecutor
+from shieldtx.consumer.due_events import DueEvents
+from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.fetcher import FetchedBatch, RecordFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.unhandled import UnhandledEvents
 from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.ports.broker import BATCH_BYTES, TopicPartition
-from shieldtx.ports.inbox import InboxStore, Receipt, ReceivedInPart
+from shieldtx.ports.inbox import AttemptOutcome, InboxStore, Receipt, ReceivedInPart
 
 LONGEST_PASS = 60.0
 """Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.
@@ -40,7 +41,7 @@ class ConsumerSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerPass:
+class ConsumerResult:
     """What one pass did."""
 
     records: int = 0
@@ -51,134 +52,142 @@ class ConsumerPass:
     """Events of types that the group has no handler for."""
     paused: int = 0
     """Partitions that are not polled, because too many of their events are unfinished."""
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    outcomes: Counter[AttemptOutcome] = field(default_factory=Counter)
 
     @property
     def more(self) -> bool:
         """Whether there was work, so that the next pass should follow at once."""
-        return self.records > 0 or any(
-            count for verdict, count in self.verdicts.items() if verdict is not Verdict.HELD
-        )
+        return self.records > 0 or _attempts_in(self.outcomes) > 0
 
 
 class Consumer:
     """One worker of a consumer group; any number of them share the group's inbox.
 
-    A record's way: decode, dedupe (the insert into the inbox), hold back while its key waits, count
+    A record's way: decode, dedupe (the insert into the inbox), wait while its key is blocked, count
     the attempt, commit of its offset; then, in a batch with its neighbours, the interceptors of the
-    group and the handler. What cannot share a batch, waits for its key or has failed goes on alone,
-    from the inbox, and at the end is given up. So no event holds its partition; only too many that
-    are unfinished do, see `PendingEvents`.
+    group and the handler. An event that cannot share a batch, waits for its key or has failed is
+    processed alone, from the inbox, and at the end given up. So no event holds its partition up;
+    only too many unfinished events do, see `PartitionBackpressure`.
     """
 
     def __init__(
         self,
         *,
         group: ConsumerGroup,
-        intake: Intake,
+        fetcher: RecordFetcher,
         store: InboxStore,
-        inbox: Inbox,
+        processor: EventProcessor,
         settings: ConsumerSettings,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
-        self._intake = intake
+        self._fetcher = fetcher
         self._store = store
-        self._inbox = inbox
+        self._processor = processor
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
-        self._pending = PendingEvents(
+        self._executor = BatchExecutor(
+            group=group, store=store, processor=processor, is_time_up=self._is_time_up, clock=clock
+        )
+        self._due = DueEvents(group=group, store=store, interval=settings.poll_timeout, clock=clock)
+        self._backpressure = PartitionBackpressure(
             limit=settings.pending_limit, count=self._count_pending, clock=clock
         )
         self._unhandled = UnhandledEvents(group=group, store=store, clock=clock)
-        self._held: frozenset[TopicPartition] = frozenset()
-        self._may_skip_a_look = False
-        self._next_look = clock()
+        self._paused: frozenset[TopicPartition] = frozenset()
         self._pass_ends = clock() + LONGEST_PASS
-        self._batches = Batches(
-            group=group, store=store, inbox=inbox, is_time_up=self._is_time_up, clock=clock
-        )
 
-    def run_once(self) -> ConsumerPass:
-        """Make one pass: first what is due in the inbox, then what is new on the topics."""
+    def run_once(self) -> ConsumerResult:
+        """Make one pass: process what is due in the inbox; then fetch, receive and process records.
+
+        Errors of the database and the broker are raised; records that were not received are
+        fetched again.
+        """
         self._pass_ends = self._clock() + LONGEST_PASS
-        limit = self._settings.batch_size
-        due = self._work_what_is_due(limit)
-        # With work at hand there is no reason to wait for more.
-        busy = sum(due.values()) > due[Verdict.HELD]
-        timeout = 0.0 if busy else self._settings.poll_timeout.total_seconds()
-        self._pending.look()
+        outcomes = self._process(self._due.poll(limit=self._settings.batch_size))
+        self._pause_partitions()
         self._unhandled.look()
-        if self._pending.held != self._held:
-            self._intake.hold(self._pending.held)
-            self._held = self._pending.held
-        batch = self._intake.take(
-            timeout=timeout, limit=limit, limit_bytes=self._settings.batch_bytes
-        )
-        self._may_skip_a_look = False
+        batch = self._fetch(waits=not _attempts_in(outcomes))
         if not batch.records:
-            return ConsumerPass(paused=len(self._held), verdicts=due)
-        try:
-            receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
-        except ReceivedInPart as part:
-            # Read again, what is received of it is a duplicate.
-            self._intake.put_back(batch)
-            self._apply(part.receipt)
-            raise part.error from None
-        except BaseException:
-            self._intake.put_back(batch)
-            raise
-        self._pending.received(batch.records)
-        # The rows are committed, so the partitions can go on whatever becomes of the handlers.
-        self._intake.done(batch)
-        due.update(self._apply(receipt))
-        # Nobody has to wait then but for a time, and the one after the next pass is soon enough.
-        read, fresh = len(batch.records), len(receipt.fresh)
-        self._may_skip_a_look = read == limit or due[Verdict.APPLIED] == due.total() == fresh
-        return ConsumerPass(
-            records=read,
-            fresh=fresh,
+            return ConsumerResult(paused=len(self._paused), outcomes=outcomes)
+        receipt = self._receive(batch)
+        outcomes.update(self._process_received(receipt))
+        if len(batch.records) == self._settings.batch_size or _all_applied(receipt, outcomes):
+            # Either more records wait, or no event of this pass does.
+            self._due.permit_leaving_out()
+        return ConsumerResult(
+            records=len(batch.records),
+            fresh=len(receipt.fresh),
             duplicates=receipt.duplicates,
             parked=receipt.parked,
             ignored=batch.ignored,
-            paused=len(self._held),
-            verdicts=due,
+            paused=len(self._paused),
+            outcomes=outcomes,
         )
-
-    def _apply(self, receipt: Receipt) -> Counter[Verdict]:
-        """Work what is received: what is started together first."""
-        verdicts = self._batches.work(receipt.started)
-        if len(receipt.started) < len(receipt.fresh):
-            started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
-            verdicts.update(self._work(e for e in receipt.fresh if (e.id, e.source) not in started))
-        return verdicts
 
     def has_caught_up(self) -> bool:
         """Whether the passes have received all that is on the topics, for this member of the group.
 
-        What waits in the inbox for its time does not count, nor do paused partitions. Raises
+        Events that wait in the inbox do not count, nor do paused partitions. Raises
         BrokerUnavailable.
         """
-        return self._intake.has_caught_up()
+        return self._fetcher.has_caught_up()
 
     def close(self) -> None:
         """Leave the group."""
-        self._intake.close()
+        self._fetcher.close()
 
-    def _work_what_is_due(self, limit: int) -> Counter[Verdict]:
-        """Look at the inbox; while records come that wait for nobody, not more often than else."""
-        now = self._clock()
-        if self._may_skip_a_look and now < self._next_look:
-            return Counter()
-        verdicts = self._work(
-            self._store.due(self._group.name, handled=self._group.handled(), limit=limit)
+    def _pause_partitions(self) -> None:
+        """Pause the partitions with too many unfinished events, and no others."""
+        self._backpressure.sample()
+        if self._backpressure.paused != self._paused:
+            self._fetcher.pause(self._backpressure.paused)
+            self._paused = self._backpressure.paused
+
+    def _fetch(self, *, waits: bool) -> FetchedBatch:
+        settings = self._settings
+        return self._fetcher.fetch(
+            timeout=settings.poll_timeout.total_seconds() if waits else 0.0,
+            limit=settings.batch_size,
+            limit_bytes=settings.batch_bytes,
         )
-        self._next_look = now
-        if not verdicts:
-            self._next_look += self._settings.poll_timeout.total_seconds()
-        return verdicts
+
+    def _receive(self, batch: FetchedBatch) -> Receipt:
+        """Receive a batch into the inbox, then have its offsets committed."""
+        try:
+            receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
+        except ReceivedInPart as part:
+            # The received part is read again, and its events are duplicates then.
+            self._fetcher.rewind(batch)
+            self._process_received(part.receipt)
+            raise part.error from None
+        except BaseException:
+            self._fetcher.rewind(batch)
+            raise
+        self._backpressure.received(batch.records)
+        # The rows are committed, so the partitions can go on whatever becomes of the handlers.
+        self._fetcher.commit(batch)
+        return receipt
+
+    def _process_received(self, receipt: Receipt) -> Counter[AttemptOutcome]:
+        """Process received events: first the batch of started attempts, then the others alone."""
+        outcomes = self._executor.execute(receipt.started)
+        if len(receipt.started) < len(receipt.fresh):
+            started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
+            others = (e for e in receipt.fresh if (e.id, e.source) not in started)
+            outcomes.update(self._process(others))
+        return outcomes
+
+    def _process(self, envelopes: Iterable[Envelope]) -> Counter[AttemptOutcome]:
+        """Process events one by one, until the time of the pass is up."""
+        outcomes: Counter[AttemptOutcome] = Counter()
+        for envelope in envelopes:
+            if self._is_time_up():
+                break
+            outcomes[self._processor.process(envelope)] += 1
+        return outcomes
 
     def _count_pending(self) -> Mapping[TopicPartition, int]:
         prefix = self._settings.topic_prefix
@@ -191,10 +200,12 @@ class Consumer:
     def _is_time_up(self) -> bool:
         return self._stopping() or self._clock() >= self._pass_ends
 
-    def _work(self, envelopes: Iterable[Envelope]) -> Counter[Verdict]:
-        verdicts: Counter[Verdict] = Counter()
-        for envelope in envelopes:
-            if self._is_time_up():
-                break
-            verdicts[self._inbox.work(envelope)] += 1
-        return verdicts
+
+def _attempts_in(outcomes: Counter[AttemptOutcome]) -> int:
+    """Return how many attempts were made: for a blocked event there was none."""
+    return outcomes.total() - outcomes[AttemptOutcome.BLOCKED]
+
+
+def _all_applied(receipt: Receipt, outcomes: Counter[AttemptOutcome]) -> bool:
+    """Whether the pass has applied all events that are new, and processed no others."""
+    return outcomes[AttemptOutcome.APPLIED] == outcomes.total() == len(receipt.fresh)

@@ -1,4 +1,4 @@
-"""What a consumer takes in: batches of records, read and decoded, where it pays in a thread."""
+"""Fetching: batches of records, read and decoded, also ahead of the consumer in a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from concurrent.futures import Executor, Future
 from typing import NamedTuple, Protocol
 
 from shieldtx._executors import SingleThread
-from shieldtx.consumer.batch_executor import shares_batches
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerError, UndecodableRecord
@@ -23,7 +22,7 @@ COMMIT_EVERY = 0.1
 """Seconds between two commits of offsets while records come; each costs a round trip to Kafka."""
 
 
-class Batch(NamedTuple):
+class FetchedBatch(NamedTuple):
     """Records in the order they were read, and what they are to the group."""
 
     records: tuple[ReceivedRecord, ...] = ()
@@ -33,30 +32,33 @@ class Batch(NamedTuple):
     """Events of types that the group has no handler for."""
 
 
-class Intake(Protocol):
-    """Where a consumer has its records from; used by one thread at a time."""
+class RecordFetcher(Protocol):
+    """The source of a consumer's records; used by one thread at a time."""
 
-    def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
+    def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
         """Return up to `limit` records, waiting up to `timeout` seconds; raises BrokerError.
 
         The record that brings their sizes to `limit_bytes` is the last one.
         """
         ...
 
-    def done(self, batch: Batch) -> None:
+    def commit(self, batch: FetchedBatch) -> None:
         """Have the offsets of a batch committed, whose rows are; raises BrokerError."""
         ...
 
-    def put_back(self, batch: Batch) -> None:
+    def rewind(self, batch: FetchedBatch) -> None:
         """Have a batch read again: its rows could not be stored."""
         ...
 
-    def hold(self, places: AbstractSet[TopicPartition]) -> None:
-        """Take nothing from these partitions from now on, and from all others."""
+    def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
+        """Fetch nothing from these partitions from now on, and from all others again."""
         ...
 
     def has_caught_up(self) -> bool:
-        """Whether all that may be taken has been taken; raises BrokerUnavailable."""
+        """Whether all records are fetched but those of paused partitions.
+
+        Raises BrokerUnavailable.
+        """
         ...
 
     def close(self) -> None:
@@ -64,8 +66,8 @@ class Intake(Protocol):
         ...
 
 
-class DirectIntake:
-    """Reads a batch when it is asked for and commits its offsets when it is done."""
+class BlockingFetcher:
+    """Reads a batch when it is asked for, and commits its offsets at once."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class DirectIntake:
         self._subscriber = subscriber
         self._decode = decode
 
-    def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
+    def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
         """Return up to `limit` records; any error while they are decoded rewinds all of them."""
         polled = self._subscriber.poll(timeout=timeout, limit=limit, limit_bytes=limit_bytes)
         records = tuple(polled)
@@ -89,7 +91,8 @@ class DirectIntake:
             self._subscriber.rewind(records)
             raise
 
-    def _sorted(self, records: tuple[ReceivedRecord, ...]) -> Batch:
+    def _sorted(self, records: tuple[ReceivedRecord, ...]) -> FetchedBatch:
+        """Return records as events to handle, records to park, and a count of the others."""
         arrivals: list[IncomingEvent] = []
         parked: list[Parked] = []
         for record in records:
@@ -104,121 +107,154 @@ class DirectIntake:
                 if arrival is not None:
                     arrivals.append(arrival)
         ignored = len(records) - len(arrivals) - len(parked)
-        return Batch(records, tuple(arrivals), tuple(parked), ignored)
-
-    def done(self, batch: Batch) -> None:
-        """See Intake."""
-        self._subscriber.commit(batch.records)
-
-    def put_back(self, batch: Batch) -> None:
-        """See Intake."""
-        self._subscriber.rewind(batch.records)
-
-    def hold(self, places: AbstractSet[TopicPartition]) -> None:
-        """See Intake."""
-        self._subscriber.pause(places)
-
-    def has_caught_up(self) -> bool:
-        """See Intake."""
-        return self._subscriber.has_caught_up()
-
-    def close(self) -> None:
-        """See Intake."""
-        self._subscriber.close()
+        return FetchedBatch(records, tuple(arrivals), tuple(parked), ignored)
 
     def _arrival(self, record: ReceivedRecord) -> IncomingEvent | None:
+        """Decode a record; None where the group has no handler for its event."""
         envelope = self._decode(record)
         handler = self._group.handler_of(envelope.type, envelope.kind)
         if handler is None:
             return None
         handler.check_authority(envelope)
-        lease = handler.lease if shares_batches(handler, envelope) else None
+        lease = handler.lease if handler.shares_transactions(envelope.kind) else None
         return IncomingEvent(envelope=envelope, record=record, lease=lease)
 
+    def commit(self, batch: FetchedBatch) -> None:
+        """Commit the offsets of a batch, and wait for the broker's response."""
+        self._subscriber.commit(batch.records)
 
-class ReadAheadIntake:
-    """Leaves broker and decoding to one thread, beside which the consumer works in its database.
+    def rewind(self, batch: FetchedBatch) -> None:
+        """Have the next `fetch` begin with this batch's records."""
+        self._subscriber.rewind(batch.records)
 
-    Behind a full batch the next one is read at once. A smaller one has emptied the topics: what
-    comes meanwhile is better read together, later. Offsets are committed in the thread too, from
-    time to time; whoever reads their records once more finds them in the inbox.
+    def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
+        """Fetch nothing from these partitions, and from all others again."""
+        self._subscriber.pause(partitions)
+
+    def has_caught_up(self) -> bool:
+        """Whether the subscriber has read all records but those of paused partitions."""
+        return self._subscriber.has_caught_up()
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._subscriber.close()
+
+
+class PrefetchingFetcher:
+    """Leaves broker and decoding to a thread, while the consumer works in its database.
+
+    After a full batch the next one is read at once. A smaller batch has emptied the topics: records
+    that arrive meanwhile are better read together, later. Offsets are committed in the thread too,
+    from time to time; a consumer that reads their records once more finds them in the inbox.
     """
 
     def __init__(
         self,
-        intake: Intake,
+        fetcher: RecordFetcher,
         *,
-        beside: Executor | None = None,
+        fetch_thread: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read by way of another intake, `beside` the consumer; a thread of its own by default.
+        """Fetch by way of another fetcher in `fetch_thread`; a thread of its own by default.
 
-        It makes one call at a time, in their order.
+        The thread makes one call at a time, in their order.
         """
-        self._intake = intake
-        self._beside = beside or SingleThread("shieldtx-intake")
+        self._fetcher = fetcher
+        self._thread = fetch_thread or SingleThread("shieldtx-intake")
         self._clock = clock
-        self._ahead: Future[Batch] | None = None
-        self._done: dict[tuple[str, int], ReceivedRecord] = {}
-        """The last record of each partition whose offset is not committed yet."""
+        self._prefetched: Future[FetchedBatch] | None = None
+        self._uncommitted: dict[TopicPartition, ReceivedRecord] = {}
+        """The last record of each partition whose offset is to be committed."""
         self._commit: Future[None] | None = None
-        self._committing: dict[tuple[str, int], ReceivedRecord] = {}
+        self._committing: dict[TopicPartition, ReceivedRecord] = {}
+        """The records of the commit in progress."""
         self._next_commit = clock()
         self._is_closed = False
 
-    def take(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> Batch:
-        """See Intake; raises what a commit of offsets meanwhile has met, too."""
+    def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
+        """Return the prefetched batch, or else read one; also raises the error of a commit."""
         self._end_commit()
-        # Two batches are held at a time: each has half of the bytes, which need not be counted.
+        # There are two batches at a time: each has half of the bytes, which need not be counted.
         half = max(1, limit_bytes // 2)
-        batch = self._read_ahead()
+        batch = self._take_prefetched()
         if not batch.records:
-            self._begin_reading(timeout, limit, half)
-            batch = self._read_ahead()
+            self._begin_fetch(timeout, limit, half)
+            batch = self._take_prefetched()
         if len(batch.records) == limit:
-            self._begin_reading(0.0, limit, half)
+            self._begin_fetch(0.0, limit, half)
         if not batch.records:
             self._begin_commit()
         return batch
 
-    def _begin_reading(self, timeout: float, limit: int, limit_bytes: int) -> None:
-        self._ahead = self._beside.submit(
-            self._intake.take, timeout=timeout, limit=limit, limit_bytes=limit_bytes
+    def _begin_fetch(self, timeout: float, limit: int, limit_bytes: int) -> None:
+        self._prefetched = self._thread.submit(
+            self._fetcher.fetch, timeout=timeout, limit=limit, limit_bytes=limit_bytes
         )
 
-    def done(self, batch: Batch) -> None:
-        """See Intake; whether the broker has taken the offsets is known later."""
-        self._done |= {(record.topic, record.partition): record for record in batch.records}
+    def _take_prefetched(self) -> FetchedBatch:
+        if self._prefetched is None:
+            return FetchedBatch()
+        # This waits. After an interruption of it, the next call finds the records.
+        self._prefetched.exception()
+        prefetched, self._prefetched = self._prefetched, None
+        return prefetched.result()
+
+    def commit(self, batch: FetchedBatch) -> None:
+        """Commit the offsets of a batch now or later; a later `fetch` raises what goes wrong."""
+        self._uncommitted |= {(record.topic, record.partition): record for record in batch.records}
         if self._clock() >= self._next_commit:
             self._begin_commit()
 
-    def put_back(self, batch: Batch) -> None:
-        """See Intake; what was read ahead goes back too, so that the order stays."""
+    def _begin_commit(self) -> None:
+        if self._uncommitted and self._commit is None:
+            self._committing, self._uncommitted = self._uncommitted, {}
+            batch = FetchedBatch(tuple(self._committing.values()))
+            self._commit = self._thread.submit(self._fetcher.commit, batch)
+            self._next_commit = self._clock() + COMMIT_EVERY
+
+    def _end_commit(self) -> None:
+        """Wait for the commit in progress; offsets that it did not commit stay to be committed."""
+        commit, self._commit = self._commit, None
+        if commit is None:
+            return
+        try:
+            commit.result()
+        except BrokerError:
+            self._uncommitted = self._committing | self._uncommitted
+            raise
+
+    def rewind(self, batch: FetchedBatch) -> None:
+        """Have the next `fetch` begin with this batch, then the prefetched one: the order stays."""
         records = batch.records
-        failure = None if self._ahead is None else self._ahead.exception()
+        failure = None if self._prefetched is None else self._prefetched.exception()
         if failure is None:
-            records += self._read_ahead().records
+            records += self._take_prefetched().records
         else:
             # The failed read has rewound its own records.
-            self._ahead = None
+            self._prefetched = None
             log.warning("nothing was read ahead: %s", failure)
-        self._beside.submit(self._intake.put_back, Batch(records)).result()
+        self._thread.submit(self._fetcher.rewind, FetchedBatch(records)).result()
 
-    def hold(self, places: AbstractSet[TopicPartition]) -> None:
-        """See Intake; what was read ahead goes back, so that none of it is from these."""
-        self.put_back(Batch())
-        self._beside.submit(self._intake.hold, places).result()
+    def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
+        """Fetch nothing from these partitions: prefetched records of them are read later, too."""
+        self.rewind(FetchedBatch())
+        self._thread.submit(self._fetcher.pause, partitions).result()
 
     def has_caught_up(self) -> bool:
-        """See Intake."""
-        ahead = self._ahead
-        # What a failure to read ahead means, the next pass tells.
-        if ahead is not None and (ahead.exception() is not None or ahead.result().records):
+        """Whether all records are fetched and none is prefetched; False after a failed read."""
+        prefetched = self._prefetched
+        # The next `fetch` raises why a read has failed.
+        if prefetched is not None and (
+            prefetched.exception() is not None or prefetched.result().records
+        ):
             return False
-        return self._beside.submit(self._intake.has_caught_up).result()
+        return self._thread.submit(self._fetcher.has_caught_up).result()
 
     def close(self) -> None:
-        """See Intake; commits what is done, if the broker is there. Once more is harmless."""
+        """Commit what is to be committed, if the broker is available, and leave the group.
+
+        A second call does nothing.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -229,31 +265,5 @@ class ReadAheadIntake:
         except BrokerError as error:
             log.warning("offsets are not committed, their records are delivered again: %s", error)
         finally:
-            self._beside.submit(self._intake.close).result()
-            self._beside.shutdown()
-
-    def _read_ahead(self) -> Batch:
-        if self._ahead is None:
-            return Batch()
-        # This waits. Whatever interrupts it, the next call finds the records.
-        self._ahead.exception()
-        ahead, self._ahead = self._ahead, None
-        return ahead.result()
-
-    def _begin_commit(self) -> None:
-        if self._done and self._commit is None:
-            self._committing, self._done = self._done, {}
-            batch = Batch(tuple(self._committing.values()))
-            self._commit = self._beside.submit(self._intake.done, batch)
-            self._next_commit = self._clock() + COMMIT_EVERY
-
-    def _end_commit(self) -> None:
-        """Wait for the commit on its way, and keep the offsets that it could not bring home."""
-        commit, self._commit = self._commit, None
-        if commit is None:
-            return
-        try:
-            commit.result()
-        except BrokerError:
-            self._done = self._committing | self._done
-            raise
+            self._thread.submit(self._fetcher.close).result()
+            self._thread.shutdown()

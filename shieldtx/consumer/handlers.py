@@ -50,6 +50,10 @@ class Handler:
     takes_list: bool = False
     """Whether it is given a list of events."""
 
+    def shares_transactions(self, kind: TxKind) -> bool:
+        """Whether first attempts at events of this kind may share a transaction with others."""
+        return kind is TxKind.COMMIT and not self.alone
+
     def check_authority(self, envelope: Envelope) -> None:
         """Raise NotAuthorised for an event of a source that this handler does not listen to."""
         if self.authorised is not None and envelope.source not in self.authorised:

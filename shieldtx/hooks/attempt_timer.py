@@ -8,7 +8,7 @@ from uuid import UUID
 
 from shieldtx.domain.reasons import reason_of
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 
 
 class AttemptTimer:
@@ -33,22 +33,22 @@ class AttemptTimer:
         now = self._clock()
         self._since.update((_identity(attempt), now) for attempt in attempts)
 
-    def end(self, attempts: Sequence[Attempt], verdict: str) -> None:
+    def end(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> None:
         """Note that these have gone well, behind their commit."""
         if not self.is_on:
             return
         now = self._clock()
         for attempt in attempts:
-            self._hooks.consumed(attempt, verdict, took=self._took(attempt, now))
+            self._hooks.consumed(attempt, outcome, took=self._took(attempt, now))
 
-    def fail(self, attempt: Attempt, verdict: str, error: Exception | str) -> None:
+    def fail(self, attempt: Attempt, outcome: AttemptOutcome, error: Exception | str) -> None:
         """Note that one has failed with `error`, and that this is written down."""
         if not self.is_on:
             return
         exception, reason = (None, error) if isinstance(error, str) else (error, reason_of(error))
         self._hooks.failed(
             attempt,
-            verdict,
+            outcome,
             error=reason,
             exception=exception,
             took=self._took(attempt, self._clock()),

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
-from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.ports.relay import ClaimedEvent
 
 
@@ -54,10 +54,9 @@ class ConsumeContext:
     partition: int | None
     offset: int | None
     """Where its record lies; None of a row that came without one."""
-    verdict: str = ""
-    """How it ended, "" before it did: APPLIED, COMPENSATED and MOOT (a rollback with nothing to
-    take back) went well; RETRIED, REFUSED (given up, its rollback is on its way), DEAD and LOST
-    (another worker took the event over) did not."""
+    outcome: AttemptOutcome | None = None
+    """How the attempt ended; None before it did. `after_consume` is called for APPLIED,
+    COMPENSATED and MOOT, `on_consume_error` for all others."""
     error: str = ""
     exception: BaseException | None = None
     """What the handler raised, unreduced: a database error's text may contain values of rows. None
@@ -93,7 +92,7 @@ def send_context_of(
 
 def consume_context_of(
     attempt: Attempt,
-    verdict: str = "",
+    outcome: AttemptOutcome | None = None,
     *,
     error: str = "",
     exception: BaseException | None = None,
@@ -113,7 +112,7 @@ def consume_context_of(
         attempt=attempt.number,
         partition=partition,
         offset=offset,
-        verdict=verdict,
+        outcome=outcome,
         error=error,
         exception=exception,
         took=took,

@@ -12,7 +12,7 @@ from shieldtx.domain.callables import check_callable, run
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.hooks.contexts import ConsumeContext, SendContext, consume_context_of, send_context_of
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
-from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.ports.relay import ClaimedEvent
 
 log = logging.getLogger(__name__)
@@ -151,15 +151,15 @@ class Hooks:
             for attempt in attempts:
                 self._call(self._before_consume, consume_context_of(attempt))
 
-    def consumed(self, attempt: Attempt, verdict: str, *, took: float | None) -> None:
+    def consumed(self, attempt: Attempt, outcome: AttemptOutcome, *, took: float | None) -> None:
         """Tell that an attempt has gone well and is committed."""
         if self._after_consume:
-            self._call(self._after_consume, consume_context_of(attempt, verdict, took=took))
+            self._call(self._after_consume, consume_context_of(attempt, outcome, took=took))
 
     def failed(
         self,
         attempt: Attempt,
-        verdict: str,
+        outcome: AttemptOutcome,
         *,
         error: str,
         exception: BaseException | None,
@@ -168,7 +168,7 @@ class Hooks:
         """Tell that an attempt has failed, which is written down."""
         if self._on_consume_error:
             context = consume_context_of(
-                attempt, verdict, error=error, exception=exception, took=took
+                attempt, outcome, error=error, exception=exception, took=took
             )
             self._call(self._on_consume_error, context)
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -53,6 +54,27 @@ class Attempt(NamedTuple):
     """The attempts were used up before: the last one died with its process."""
     place: tuple[int, int] | None = None
     """Partition and offset of the record; None of a row that came without one."""
+
+
+class AttemptOutcome(StrEnum):
+    """How one attempt at an event ended."""
+
+    APPLIED = "APPLIED"
+    """Its effect is committed."""
+    COMPENSATED = "COMPENSATED"
+    """A rollback's compensation is committed."""
+    MOOT = "MOOT"
+    """A rollback without anything to undo: compensated before, never applied, or fenced."""
+    RETRIED = "RETRIED"
+    """The attempt failed; another one follows."""
+    REFUSED = "REFUSED"
+    """The event is given up, and its ROLLBACK event is written."""
+    DEAD = "DEAD"
+    """The compensation failed for good, and an operator decides."""
+    BLOCKED = "BLOCKED"
+    """No attempt was made: an earlier event is unfinished, or another worker has the lease."""
+    LOST = "LOST"
+    """Another worker took the event over during the attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import Envelope
+
+LocalRollback: TypeAlias = Callable[[Session, Envelope], None]
+"""Undoes the business transaction of an event that can never be published."""
 
 
 class ClaimedEvent(NamedTuple):

@@ -1,4 +1,4 @@
-"""How each event of a claim ends, once the broker's answers are there: a decision, not a deed."""
+"""How each event of a sent batch ended: decided from the broker's responses, written elsewhere."""
 
 from __future__ import annotations
 
@@ -16,58 +16,80 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """What a claim owes the table, and what it told about the broker."""
+class PermanentFailure:
+    """A claimed event that no further attempt would deliver."""
 
+    token: UUID
+    """Of its claim."""
+    event: ClaimedEvent
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchOutcome:
+    """What is to be written back of a sent batch, and what the batch showed of the broker."""
+
+    token: UUID
+    """Of the batch's claim."""
     settlement: Settlement
-    """To be written down in one transaction."""
-    hopeless: Sequence[tuple[ClaimedEvent, str]]
-    """Never to be delivered, and why; each is a transaction of its own, with its local rollback."""
-    away: Sequence[str]
-    """For each event that found no broker, what became of it."""
-    heard: bool
-    """The broker has answered for some event."""
+    """Written back in one transaction."""
+    permanent_failures: Sequence[PermanentFailure]
+    """Each written back in a transaction of its own, with its local rollback."""
+    outage_reasons: Sequence[str]
+    """One for each event that did not reach the broker, as far as the relay knows."""
+    broker_responded: bool
+    """The broker has acknowledged or refused some event."""
 
     @property
-    def clean(self) -> bool:
-        """Whether every event was acknowledged."""
-        return not self.hopeless and len(self.settlement.processed) == len(self.settlement)
+    def all_acknowledged(self) -> bool:
+        """Whether the broker has acknowledged every event."""
+        return not self.permanent_failures and len(self.settlement.processed) == len(
+            self.settlement
+        )
 
 
-def ending_of(
+def decide_outcomes(
     claim: Claim, deliveries: Sequence[Delivery], retry_of: Callable[[str], RetryPolicy]
-) -> Ending:
-    """Decide how each event of a claim ends; `retry_of` tells an event type's retries."""
-    ended: dict[DeliveryOutcome, list[tuple[ClaimedEvent, str]]] = defaultdict(list)
-    for claimed, delivery in zip(claim.events, deliveries, strict=True):
-        ended[delivery.outcome].append((claimed, delivery.reason))
+) -> BatchOutcome:
+    """Decide how each event of a claim ended; `retry_of` returns an event type's retry policy."""
+    by_outcome: dict[DeliveryOutcome, list[tuple[ClaimedEvent, str]]] = defaultdict(list)
+    for event, delivery in zip(claim.events, deliveries, strict=True):
+        by_outcome[delivery.outcome].append((event, delivery.reason))
     retries: list[Retry] = []
-    hopeless = ended[DeliveryOutcome.REJECTED]
-    for claimed, reason in ended[DeliveryOutcome.REFUSED]:
-        delay = retry_of(claimed.envelope.type).delay_after(claimed.attempts)
+    permanent = by_outcome[DeliveryOutcome.REJECTED]
+    for event, reason in by_outcome[DeliveryOutcome.REFUSED]:
+        delay = retry_of(event.envelope.type).delay_after(event.attempts)
         if delay is None:
-            hopeless.append((claimed, f"{reason} (all {claimed.attempts} attempts used up)"))
+            permanent.append((event, f"{reason} (all {event.attempts} attempts used up)"))
         else:
-            retries.append(Retry(event_id=claimed.envelope.id, delay=delay, reason=reason))
+            retries.append(Retry(event_id=event.envelope.id, delay=delay, reason=reason))
     if retries:
         log.warning(
             "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
         )
-    away = [*ended[DeliveryOutcome.UNCONFIRMED], *ended[DeliveryOutcome.UNSENT]]
-    back = [*away, *ended[DeliveryOutcome.DEFERRED]]
-    return Ending(
+    unconfirmed = by_outcome[DeliveryOutcome.UNCONFIRMED]
+    unsent = by_outcome[DeliveryOutcome.UNSENT]
+    deferred = by_outcome[DeliveryOutcome.DEFERRED]
+    released = [*unconfirmed, *unsent, *deferred]
+    return BatchOutcome(
+        token=claim.token,
         settlement=Settlement(
-            processed=_ids(ended[DeliveryOutcome.ACKNOWLEDGED]),
-            unsent=_ids([*ended[DeliveryOutcome.UNSENT], *ended[DeliveryOutcome.DEFERRED]]),
-            unconfirmed=_ids(ended[DeliveryOutcome.UNCONFIRMED]),
+            processed=_ids(by_outcome[DeliveryOutcome.ACKNOWLEDGED]),
+            unsent=_ids([*unsent, *deferred]),
+            unconfirmed=_ids(unconfirmed),
             retries=retries,
-            reason=back[0][1] if back else "",
+            reason=released[0][1] if released else "",
         ),
-        hopeless=hopeless,
-        away=[reason for _, reason in away],
-        heard=bool(ended[DeliveryOutcome.ACKNOWLEDGED] or ended[DeliveryOutcome.REFUSED]),
+        permanent_failures=[
+            PermanentFailure(token=claim.token, event=event, reason=reason)
+            for event, reason in permanent
+        ],
+        outage_reasons=[reason for _, reason in [*unconfirmed, *unsent]],
+        broker_responded=bool(
+            by_outcome[DeliveryOutcome.ACKNOWLEDGED] or by_outcome[DeliveryOutcome.REFUSED]
+        ),
     )
 
 
 def _ids(events: Sequence[tuple[ClaimedEvent, str]]) -> list[UUID]:
-    return [claimed.envelope.id for claimed, _ in events]
+    return [event.envelope.id for event, _ in events]

@@ -1,12 +1,14 @@
-"""What one pass of a relay did."""
+"""The result of one pass of a relay."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shieldtx.ports.relay import Settlement
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RelayPass:
+class RelayResult:
     """What one pass did, in events."""
 
     claimed: int = 0
@@ -17,26 +19,43 @@ class RelayPass:
     lost: int = 0
     """Write-backs that came too late: another relay had taken the rows over."""
     outage: str = ""
+    """Why the broker is unavailable, "" while it is available."""
     ahead: int = 0
     """Claimed already, for the next pass."""
     slowed: float = 0.0
-    """For how many seconds the broker wants to be left alone; nothing is claimed meanwhile."""
+    """Seconds for which the broker asks to be left alone; the relay claims nothing meanwhile."""
     backlog: bool = False
-    """More may be due already; a worker passes again without waiting for a hint."""
+    """More events may be due already; a worker passes again without waiting for a hint."""
 
-    def plus(self, other: RelayPass) -> RelayPass:
-        """Add two parts of a pass up."""
-        return RelayPass(
-            claimed=self.claimed + other.claimed,
-            published=self.published + other.published,
-            retried=self.retried + other.retried,
-            failed=self.failed + other.failed,
-            released=self.released + other.released,
-            lost=self.lost + other.lost,
-            outage=self.outage or other.outage,
-            ahead=other.ahead,
-            slowed=other.slowed,
-            backlog=other.backlog,
+    @classmethod
+    def of(cls, settlement: Settlement, *, kept: int, outage: str = "") -> RelayResult:
+        """Count a settlement of which `kept` rows still carried their token."""
+        return cls(
+            claimed=len(settlement),
+            published=len(settlement.processed),
+            released=len(settlement.unsent) + len(settlement.unconfirmed),
+            retried=len(settlement.retries),
+            lost=len(settlement) - kept,
+            outage=outage,
+        )
+
+    def then(self, later: RelayResult) -> RelayResult:
+        """Return the result of this part of a pass, or this pass, and the `later` one together.
+
+        Counts add up and the first outage stays. What is still to do (`ahead`, `slowed`,
+        `backlog`) is what the later part has left to do.
+        """
+        return RelayResult(
+            claimed=self.claimed + later.claimed,
+            published=self.published + later.published,
+            retried=self.retried + later.retried,
+            failed=self.failed + later.failed,
+            released=self.released + later.released,
+            lost=self.lost + later.lost,
+            outage=self.outage or later.outage,
+            ahead=later.ahead,
+            slowed=later.slowed,
+            backlog=later.backlog,
         )
 
     @property

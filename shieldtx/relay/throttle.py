@@ -1,4 +1,4 @@
-"""The pace of a relay: smaller batches and pauses while the broker asks for them."""
+"""What slows a relay down: a broker that is unavailable, and a broker that asks for less."""
 
 from __future__ import annotations
 
@@ -7,30 +7,67 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import Backpressure
+from shieldtx.relay.outcome import BatchOutcome
 
 log = logging.getLogger(__name__)
 
 STEPS: Final = 20
-"""So many batches without pressure lead from the smallest to the largest."""
+"""The batches without pressure that lead from the smallest size to the largest."""
 
 LOG_EVERY: Final = 60.0
 """Seconds between two lines about a relay that is slowed."""
+
+
+class CircuitBreaker:
+    """Stops the sending while the broker is unavailable: for a longer time after each failure."""
+
+    def __init__(self, pause: RetryPolicy, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pause = pause
+        self._clock = clock
+        self._failures = 0
+        self._open_until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is to be sent yet."""
+        return self._clock() < self._open_until
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether a single event has to find out first if the broker is available again."""
+        return self._failures > 0
+
+    def record(self, outcome: BatchOutcome) -> str:
+        """Learn from a batch; return why the broker is unavailable, "" when it is available."""
+        if not outcome.outage_reasons:
+            if outcome.broker_responded:
+                self._failures = 0
+            return ""
+        self._failures += 1
+        pause = self._pause.delay_after(min(self._failures, self._pause.max_attempts - 1))
+        self._open_until = self._clock() + (pause or self._pause.longest).total_seconds()
+        reason = outcome.outage_reasons[0]
+        log.warning(
+            "broker unavailable, %d events given back: %s", len(outcome.outage_reasons), reason
+        )
+        return reason
 
 
 def next_size(size: int, *, sent: int, most: int, is_pressed: bool) -> int:
     """Return how many events the next batch may have, after one of `sent` events.
 
     Additive increase, multiplicative decrease, as TCP's congestion avoidance (RFC 5681): half of
-    what was too much, at least 1; otherwise a step more, at most `most`.
+    the batch that was too large, at least 1; otherwise a step more, at most `most`.
     """
     if is_pressed:
         return max(1, min(size, sent) // 2)
     return min(most, size + max(1, most // STEPS))
 
 
-class Pace:
-    """Keeps how much a relay sends at a time, and until when it sends nothing."""
+class AdaptiveBatchSize:
+    """How many events a relay sends at a time, and until when the broker wants none."""
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -48,15 +85,15 @@ class Pace:
 
     @property
     def pause(self) -> float:
-        """For how many seconds nothing is to be sent."""
+        """The seconds for which nothing is to be sent."""
         return max(0.0, self._paused_until - self._clock()) if self._is_throttled else 0.0
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the broker may ask for another pause: it has, and full speed is not tried yet."""
+        """Whether the broker has asked for a pause since the relay was last at its full speed."""
         return self._is_throttled
 
-    def note(self, pressure: Backpressure, *, sent: int) -> None:
+    def record(self, pressure: Backpressure, *, sent: int) -> None:
         """Learn how hard a batch of `sent` events has pressed the broker."""
         if not pressure and self._size == self._most and not self._is_throttled:
             return
@@ -67,14 +104,14 @@ class Pace:
             self._paused_until = self._clock() + pressure.pause
             self._pauses += 1
         if pressure:
-            self._tell(pressure)
+            self._log(pressure)
         elif self._size == self._most:
             log.info("the relay is at its full speed again, after %d pauses", self._pauses)
             self._is_throttled = False
             self._pauses = 0
             self._next_line = 0.0
 
-    def _tell(self, pressure: Backpressure) -> None:
+    def _log(self, pressure: Backpressure) -> None:
         now = self._clock()
         if now < self._next_line:
             return

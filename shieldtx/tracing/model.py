@@ -16,7 +16,7 @@ class Step:
     """Something that happened to an event on a hop."""
 
     what: str
-    """WRITTEN, CLAIMED, PUBLISHED, NOT_PUBLISHED, RECEIVED, STARTED, a verdict, or a status."""
+    """WRITTEN, CLAIMED, PUBLISHED, NOT_PUBLISHED, RECEIVED, STARTED, an outcome, or a status."""
     at: datetime | None = None
     """None: nobody knows, or it is still to come."""
     after: timedelta | None = None

@@ -99,7 +99,7 @@ class TraceRecorder:
                 event_id=context.event_id,
                 group=context.group,
                 attempt=context.attempt,
-                outcome=context.verdict,
+                outcome="" if context.outcome is None else context.outcome.value,
                 ended=self._clock(),
                 took=context.took,
                 partition=context.partition,

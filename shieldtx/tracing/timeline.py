@@ -185,7 +185,7 @@ _SETTLING: dict[OutboxStatus | InboxStatus, set[str]] = {
     InboxStatus.MAX_RECONSUMED: {"REFUSED"},
     InboxStatus.DEAD: {"DEAD"},
 }
-"""The verdicts of attempts that have brought about a status, and tell it better."""
+"""The outcomes of attempts that have brought about a status, and tell it better."""
 
 
 def _of_mark(what: str, mark: TracedAttempt) -> Step:

@@ -49,7 +49,6 @@ def test_an_old_release_sends_a_new_type_and_never_fails_it(
         new.app.outbox.add_all(session, [Event(type="orders.split", key=k) for k in "ab"])
     wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if record.key == b"a" else None
     relay = beside("orders").relay("old")
-    relay.renew()
     done = relay.run_once()
     assert (done.published, done.failed, done.retried) == (1, 0, 1)
     [(status, reason)] = new.rows("SELECT status, last_error FROM shield_outbox WHERE key = 'a'")
@@ -88,7 +87,6 @@ def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
         before.outbox.add(session, Event(type="orders.split", payload=1, key="k"))
     wire.fate = lambda _record: answer(DeliveryOutcome.REFUSED)
     relay = before.relay("before")
-    relay.renew()
     assert relay.run_once().retried == 1
     relay.close()
     wire.fate = lambda _record: None
@@ -150,7 +148,6 @@ def test_a_group_takes_back_what_it_applied_of_another_source(
     drain(relay, *consumers)
     relay.close()
     relay = billing.relay("billing's")
-    relay.renew()
     drain(relay, *consumers)
     relay.close()
     rollbacks = new.rows("SELECT status FROM shield_inbox WHERE tx_kind = 'ROLLBACK'")

@@ -52,7 +52,6 @@ def go_on(services):
                 workers.append(app.build_consumer(group))
                 open_.callback(workers[-1].close)
             workers.append(app.build_relay())
-            workers[-1].renew()
         drain(*workers)
 
 

@@ -17,11 +17,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, Refused, RetryPolicy, new_event_id
 from shieldtx.consumer.consumer import LONGEST_PASS
-from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import ShieldTxError
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.ports.inbox import Attempt, IncomingEvent
+from shieldtx.ports.inbox import Attempt, AttemptOutcome, IncomingEvent
 from shieldtx.store.inbox_store import SqlInboxStore
 from tests.integration.consumer.test_consumer import SLOW, Make, World
 from tests.support.service import QUICK, Wire, drain, effect, make_topics
@@ -84,7 +83,7 @@ def state(world: World) -> list[tuple[Any, ...]]:
 def test_what_arrives_together_shares_a_transaction(world: World, calls: Calls) -> None:
     world.write(*"abcdef")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 6}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 6}
     assert len(set(calls.transactions)) == 1
     assert Counter(calls.keys) == Counter("abcdef")
     assert world.downstream.inbox() == {"PROCESSED": 6}
@@ -124,7 +123,7 @@ def test_a_failure_undoes_no_neighbour_and_costs_none_an_attempt(
     calls.trouble["c"] = raises(ValueError("not today"))
     world.write(*"abcdef")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 5, Verdict.RETRIED: 1}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 5, AttemptOutcome.RETRIED: 1}
     assert sorted(world.downstream.effects()) == list("abdef")
     expected = [(k, "PROCESSING" if k == "c" else "PROCESSED", 1) for k in "abcdef"]
     assert sorted(state(world)) == expected
@@ -141,7 +140,7 @@ def test_a_pass_of_slow_handlers_ends_in_time_and_the_next_one_goes_on(world: Wo
 
     world.downstream.app.consumer("stock").handles("orders.placed")(take_a_while)
     consumer = world.consumer()
-    consumer._clock = consumer._batches._clock = lambda: now[0]
+    consumer._clock = consumer._executor._clock = lambda: now[0]
     world.write(*"abcdefghij")
     consumer.run_once()
     # What is begun when time is up is done.
@@ -163,7 +162,7 @@ def test_every_failure_of_many_is_found(world: World, calls: Calls) -> None:
         calls.trouble[key] = raises(ValueError(key))
     world.write(*"abcdefgh")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 5, Verdict.RETRIED: 3}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 5, AttemptOutcome.RETRIED: 3}
     assert sorted(world.downstream.effects()) == list("bcegh")
     assert {attempts for _, _, attempts in state(world)} == {1}
 
@@ -173,7 +172,7 @@ def test_a_batch_in_which_everything_fails_comes_to_its_end(world: World, calls:
     calls.trouble = dict.fromkeys(keys, raises(ValueError("no")))
     world.write(*keys)
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.RETRIED: 120}
+    assert done.outcomes == {AttemptOutcome.RETRIED: 120}
     assert {(status, attempts) for _, status, attempts in state(world)} == {("PROCESSING", 1)}
 
 
@@ -254,7 +253,7 @@ def test_both_parts_of_a_batch_that_was_received_in_parts_are_applied(
     )
     world.write(*"abcdefgh")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 7}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 7}
     assert Counter(calls.keys) == Counter("abcefgh")
     assert world.downstream.inbox() == {"PROCESSED": 7}
 
@@ -279,18 +278,18 @@ def test_what_was_received_before_a_record_that_cannot_be_stored_is_applied(
 
 def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Calls) -> None:
     zombie = world.consumer()
-    work = zombie._batches.work
+    execute = zombie._executor.execute
 
-    def stall(attempts: Sequence[Attempt]) -> Counter[Verdict]:
+    def stall(attempts: Sequence[Attempt]) -> Counter[AttemptOutcome]:
         world.downstream.execute("UPDATE shield_inbox SET lease_until = now() WHERE key <> 'c'")
         drain(world.consumer())
-        return work(attempts)
+        return execute(attempts)
 
-    zombie._batches.work = stall  # type: ignore[method-assign]
+    zombie._executor.execute = stall  # type: ignore[method-assign]
     world.write(*"abc")
     done = zombie.run_once()
     # What nobody took over is still its own.
-    assert done.verdicts == {Verdict.HELD: 2, Verdict.APPLIED: 1}
+    assert done.outcomes == {AttemptOutcome.BLOCKED: 2, AttemptOutcome.APPLIED: 1}
     assert sorted(world.downstream.effects()) == list("abc")
     assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
 
@@ -349,7 +348,7 @@ def test_an_error_that_shows_at_the_commit_is_the_fault_of_the_event_that_has_it
 
     world.write(*"abcde")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 4, Verdict.RETRIED: 1}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 4, AttemptOutcome.RETRIED: 1}
     [failed] = [row for row in state(world) if row[1] == "PROCESSING"]
     assert failed[0] in {"b", "d"}
     assert failed[2] == 1
@@ -363,7 +362,7 @@ def test_a_handler_that_spoils_the_transaction_fails_alone(world: World, calls: 
     calls.trouble |= {"b": Session.commit, "c": swallow, "d": Session.rollback}
     world.write(*"abcde")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 2, Verdict.RETRIED: 3}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 2, AttemptOutcome.RETRIED: 3}
     assert sorted(world.downstream.effects()) == ["a", "e"]
 
 
@@ -389,7 +388,7 @@ def test_what_a_handler_leaves_in_the_transaction_fails_no_neighbour(
 
     world.write(*"abcd")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 4}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 4}
     assert sorted(world.downstream.effects()) == list("abcd")
 
 
@@ -402,7 +401,7 @@ def test_a_handler_that_ends_all_writing_in_its_transaction_fails_alone(world: W
 
     world.write(*"abcd")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 3, Verdict.REFUSED: 1}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 3, AttemptOutcome.REFUSED: 1}
     assert sorted(world.downstream.effects()) == list("acd")
 
 
@@ -416,7 +415,7 @@ def test_an_error_of_the_database_that_a_handler_swallowed_does_not_pass_for_suc
             session.execute(text("SELECT 1 / 0"))
 
     world.write("a")
-    assert world.consumer().run_once().verdicts == {Verdict.RETRIED: 1}
+    assert world.consumer().run_once().outcomes == {AttemptOutcome.RETRIED: 1}
     [(reason,)] = world.downstream.rows("SELECT last_error FROM shield_inbox")
     assert "went on after an error of the database" in reason
 
@@ -542,7 +541,7 @@ def test_a_payload_that_does_not_fit_is_given_up_and_its_list_goes_on(world: Wor
             )
     drain(world.relay)
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.APPLIED: 2, Verdict.REFUSED: 1}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 2, AttemptOutcome.REFUSED: 1}
     assert sum(lists) == 2
 
 
@@ -555,7 +554,7 @@ def test_slow_handlers_get_smaller_transactions_and_the_rest_turns_of_their_own(
         calls.one
     )
     consumer = world.consumer()
-    consumer._batches._clock = lambda: now[0]
+    consumer._executor._clock = lambda: now[0]
 
     def take_half_a_second(session: Session) -> None:
         now[0] += 0.5
@@ -564,7 +563,7 @@ def test_slow_handlers_get_smaller_transactions_and_the_rest_turns_of_their_own(
     calls.trouble = dict.fromkeys(keys, take_half_a_second)
     world.write(*keys)
     done = consumer.run_once()
-    assert done.verdicts == {Verdict.APPLIED: 40}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 40}
     assert len(calls.keys) == 40
     sizes = list(Counter(calls.transactions).values())
     # A first guess, then what takes a second; from a quarter of the lease on, one by one.
@@ -580,7 +579,7 @@ def test_handlers_that_become_slow_in_the_middle_do_not_keep_the_batch_beyond_it
         calls.one
     )
     consumer = world.consumer()
-    consumer._batches._clock = lambda: now[0]
+    consumer._executor._clock = lambda: now[0]
 
     def hang(session: Session) -> None:
         now[0] += 10
@@ -589,7 +588,7 @@ def test_handlers_that_become_slow_in_the_middle_do_not_keep_the_batch_beyond_it
     calls.trouble = dict.fromkeys(keys[:4], hang)
     world.write(*keys)
     done = consumer.run_once()
-    assert done.verdicts == {Verdict.APPLIED: 8}
+    assert done.outcomes == {AttemptOutcome.APPLIED: 8}
     assert sorted(world.downstream.effects()) == keys
     assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
 

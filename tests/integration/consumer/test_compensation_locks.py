@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy, TxKind, new_event_id
-from shieldtx.consumer.event_processor import Inbox, Verdict
+from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.ports.inbox import IncomingEvent
+from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.retention import SqlRetentionStore
 from tests.support.service import Service, effect, make_topics
@@ -33,7 +33,7 @@ class Compensation:
         group = service.app.consumer("orders")
         group.compensates("orders.placed", retry=RetryPolicy(max_attempts=1))(self._cancel)
         self._store = SqlInboxStore(service.engine, service.app.tables)
-        self._inbox = Inbox(group=group, store=self._store, outbox=service.app.outbox)
+        self._processor = EventProcessor(group=group, store=self._store, outbox=service.app.outbox)
         self._beside = ThreadPoolExecutor(2)
 
     def _cancel(self, session: Session, event: Event) -> None:
@@ -48,7 +48,7 @@ class Compensation:
             self.service.app.outbox.add(session, event)
         return event
 
-    def work(self, original: Event, refused_by: str) -> Future[Verdict]:
+    def work(self, original: Event, refused_by: str) -> Future[AttemptOutcome]:
         """Give a rollback of the event its turn, beside the test."""
         rollback = Envelope(
             id=new_event_id(),
@@ -63,7 +63,7 @@ class Compensation:
         )
         record = ReceivedRecord(topic="t", partition=0, offset=0, key=None, value=b"")
         self._store.receive("orders", [IncomingEvent(envelope=rollback, record=record)], [])
-        return self._beside.submit(self._inbox.work, rollback)
+        return self._beside.submit(self._processor.process, rollback)
 
     def close(self) -> None:
         self.may_end.set()
@@ -89,7 +89,7 @@ def test_the_relay_does_not_wait_for_a_compensation(compensation: Compensation) 
             assert passing.result(PATIENCE_S / 3).published == 1
         finally:
             compensation.may_end.set()
-    assert ended.result(PATIENCE_S) is Verdict.COMPENSATED
+    assert ended.result(PATIENCE_S) is AttemptOutcome.COMPENSATED
 
 
 def test_an_event_is_not_purged_while_its_compensation_runs(compensation: Compensation) -> None:
@@ -106,7 +106,7 @@ def test_an_event_is_not_purged_while_its_compensation_runs(compensation: Compen
     assert compensation.begun.wait(PATIENCE_S)
     assert purged() == 0
     compensation.may_end.set()
-    assert ended.result(PATIENCE_S) is Verdict.COMPENSATED
+    assert ended.result(PATIENCE_S) is AttemptOutcome.COMPENSATED
     assert purged() == 1
 
 
@@ -126,8 +126,8 @@ def test_a_second_rollback_of_an_event_waits_for_the_first_and_finds_it_compensa
     eventually(lambda: service.rows(waiting) == [(1,)], "the second waits")
     assert not compensation.begun.is_set()
     compensation.may_end.set()
-    assert first.result(PATIENCE_S) is Verdict.COMPENSATED
-    assert second.result(PATIENCE_S) is Verdict.MOOT
+    assert first.result(PATIENCE_S) is AttemptOutcome.COMPENSATED
+    assert second.result(PATIENCE_S) is AttemptOutcome.MOOT
     assert len(service.effects("cancelled")) == 1
     assert service.inbox() == {"PROCESSED": 2}
 
@@ -142,4 +142,6 @@ def test_compensations_of_different_events_run_beside_each_other(
     second = compensation.work(another, refused_by="stock")
     assert compensation.begun.wait(PATIENCE_S)
     compensation.may_end.set()
-    assert [ended.result(PATIENCE_S) for ended in (first, second)] == [Verdict.COMPENSATED] * 2
+    assert [ended.result(PATIENCE_S) for ended in (first, second)] == [
+        AttemptOutcome.COMPENSATED
+    ] * 2

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
-from shieldtx.consumer.event_processor import Verdict
 from shieldtx.ports.broker import Record
+from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, drain, effect, make_topics
 
@@ -112,7 +112,7 @@ def test_a_failed_attempt_leaves_no_trace_of_the_handler(world: World) -> None:
     trouble["a"] = ValueError("no stock")
     world.write("a")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.RETRIED: 1}
+    assert done.outcomes == {AttemptOutcome.RETRIED: 1}
     assert world.downstream.effects() == []
     rows = world.downstream.rows("SELECT status, attempts, last_error FROM shield_inbox")
     assert rows == [("PROCESSING", 1, "ValueError: no stock")]
@@ -208,7 +208,7 @@ def test_a_refusal_is_given_up_at_once(world: World) -> None:
     trouble["a"] = Refused("not sold any more")
     world.write("a")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.REFUSED: 1}
+    assert done.outcomes == {AttemptOutcome.REFUSED: 1}
 
 
 def test_a_payload_of_another_shape_is_given_up_at_once(world: World) -> None:
@@ -221,7 +221,7 @@ def test_a_payload_of_another_shape_is_given_up_at_once(world: World) -> None:
     )
     world.write("a")
     done = world.consumer().run_once()
-    assert done.verdicts == {Verdict.REFUSED: 1}
+    assert done.outcomes == {AttemptOutcome.REFUSED: 1}
     [(reason,)] = world.downstream.rows("SELECT last_error FROM shield_inbox")
     assert "payload.customer" in reason
 
@@ -238,7 +238,7 @@ def test_the_attempt_of_a_dead_process_counts_and_another_worker_takes_over(worl
             world.consumer().run_once()
         rows = world.downstream.rows("SELECT status, attempts FROM shield_inbox")
         assert rows == [("PROCESSING", attempt)]
-        assert world.consumer().run_once().verdicts == {}  # the lease is on
+        assert world.consumer().run_once().outcomes == {}  # the lease is on
         world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
     drain(world.consumer())
     assert world.downstream.inbox() == {"MAX_RECONSUMED": 1}
@@ -266,10 +266,10 @@ def test_a_zombie_handler_has_no_effect_after_a_takeover(world: World) -> None:
 
     zombie = world.consumer()
     zombie._store.start_attempt = stall  # type: ignore[method-assign]
-    zombie._inbox._store.start_attempt = stall  # type: ignore[method-assign]
+    zombie._processor._store.start_attempt = stall  # type: ignore[method-assign]
     world.write("a")
     done = zombie.run_once()
-    assert done.verdicts == {Verdict.LOST: 1}
+    assert done.outcomes == {AttemptOutcome.LOST: 1}
     assert world.downstream.effects() == ["a"]
 
 
@@ -417,7 +417,7 @@ def test_full_batches_keep_nobody_from_looking_at_what_is_due(world: World) -> N
     world.write("a")
     now = [0.0]
     consumer = world.consumer()
-    consumer._clock = lambda: now[0]
+    consumer._clock = consumer._due._clock = lambda: now[0]
     consumer._settings = ConsumerSettings(batch_size=2)
     drain(consumer)
     trouble.clear()
@@ -451,7 +451,7 @@ def test_a_handler_that_is_gone_leaves_its_events_waiting(world: World) -> None:
     world.downstream.app.consumer("stock").handles("orders.cancelled")(effect("cancelled"))
     world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
     make_topics(world.downstream)
-    assert not world.consumer().run_once().verdicts
+    assert not world.consumer().run_once().outcomes
     assert world.downstream.rows("SELECT attempts FROM shield_inbox") == [(1,)]
 
 

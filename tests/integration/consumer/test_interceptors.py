@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.consumer.event_processor import Verdict
+from shieldtx.ports.inbox import AttemptOutcome
 from tests.support.service import Service, drain, make_topics
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -93,6 +93,6 @@ def test_what_fails_behind_the_handler_is_the_fault_of_its_event_alone(stock: Se
         session.add(Note(name="all" if event.key == "a" else f"audited {event.key}"))
 
     group.handles("orders.placed", retry=ONCE)(lambda session, event: None)
-    verdicts = stock.app.build_consumer("stock").run_once().verdicts
-    assert verdicts == {Verdict.REFUSED: 1, Verdict.APPLIED: 2}
+    outcomes = stock.app.build_consumer("stock").run_once().outcomes
+    assert outcomes == {AttemptOutcome.REFUSED: 1, AttemptOutcome.APPLIED: 2}
     assert notes(stock) == ["audited b", "audited c"]

@@ -11,10 +11,9 @@ import pytest
 
 from shieldtx import Event, RetryPolicy, TxKind
 from shieldtx.brokers import cloudevents
-from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, age_of, new_event_id
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.ports.inbox import IncomingEvent
+from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -56,22 +55,22 @@ class Undoing:
         self._age("shield_outbox")
         return event
 
-    def work(self, envelope: Envelope) -> Verdict:
+    def work(self, envelope: Envelope) -> AttemptOutcome:
         """Receive an event and give it its turn."""
         worker = self.service.app.build_consumer(GROUP)
         received = as_received(cloudevents.encode(envelope, ""))
         worker._store.receive(GROUP, [IncomingEvent(envelope=envelope, record=received)], [])
-        verdict = worker._inbox.work(envelope)
+        outcome = worker._processor.process(envelope)
         self._age("shield_inbox")
-        return verdict
+        return outcome
 
-    def replay(self, rollback: Envelope) -> Verdict:
+    def replay(self, rollback: Envelope) -> AttemptOutcome:
         """Replay a DEAD rollback, as an operator does."""
         self.service.execute(
             "UPDATE shield_inbox SET status = 'PROCESSING', attempts = 0, settled_at = NULL"
             " WHERE status = 'DEAD'"
         )
-        return self.service.app.build_consumer(GROUP)._inbox.work(rollback)
+        return self.service.app.build_consumer(GROUP)._processor.process(rollback)
 
     def purge(self) -> None:
         retention = self.service.app.build_retention()
@@ -130,11 +129,11 @@ def test_the_event_of_a_dead_compensation_survives_its_retention(undoing: Undoin
     undoing.trouble.append(RuntimeError("bank away"))
     event = undoing.write()
     rollback = rollback_of(event)
-    assert undoing.work(rollback) is Verdict.DEAD
+    assert undoing.work(rollback) is AttemptOutcome.DEAD
     undoing.purge()
     assert undoing.rows("shield_outbox") == [("COMMIT", "PROCESSED")]
     undoing.trouble.clear()
-    assert undoing.replay(rollback) is Verdict.COMPENSATED
+    assert undoing.replay(rollback) is AttemptOutcome.COMPENSATED
     undoing._age("shield_inbox")
     undoing.purge()
     undoing.purge()
@@ -145,7 +144,7 @@ def test_the_event_of_a_rollback_that_waits_survives_its_retention(undoing: Undo
     event = undoing.write()
     undoing.group.handles(TYPE)(effect("shipped"))
     foreign = _envelope("orders")
-    assert undoing.work(foreign) is Verdict.APPLIED
+    assert undoing.work(foreign) is AttemptOutcome.APPLIED
     for taken_back in (event, foreign):
         worker = undoing.service.app.build_consumer(GROUP)
         rollback = rollback_of(taken_back)
@@ -160,13 +159,13 @@ def test_a_received_event_is_kept_for_its_own_groups_rollback_only(undoing: Undo
     undoing.group.handles(TYPE)(effect("shipped"))
     undoing.trouble.append(RuntimeError("carrier away"))
     event, other = _envelope("orders"), _envelope("orders")
-    assert [undoing.work(event), undoing.work(other)] == [Verdict.APPLIED] * 2
+    assert [undoing.work(event), undoing.work(other)] == [AttemptOutcome.APPLIED] * 2
     rollback = rollback_of(event)
-    assert undoing.work(rollback) is Verdict.DEAD
+    assert undoing.work(rollback) is AttemptOutcome.DEAD
     undoing.purge()
     assert undoing.rows("shield_inbox") == [("COMMIT", "PROCESSED"), ("ROLLBACK", "DEAD")]
     undoing.trouble.clear()
-    assert undoing.replay(rollback) is Verdict.COMPENSATED
+    assert undoing.replay(rollback) is AttemptOutcome.COMPENSATED
     assert undoing.service.effects("undone") == ["a"]
 
 
@@ -176,21 +175,21 @@ def test_a_note_of_a_compensation_stays_while_another_rollback_may_follow(
     undoing.trouble.append(RuntimeError("bank away"))
     event = undoing.write()
     first = rollback_of(event)
-    assert undoing.work(first) is Verdict.DEAD
+    assert undoing.work(first) is AttemptOutcome.DEAD
     undoing.trouble.clear()
-    assert undoing.work(rollback_of(event, source="billing")) is Verdict.COMPENSATED
+    assert undoing.work(rollback_of(event, source="billing")) is AttemptOutcome.COMPENSATED
     undoing.purge()
-    assert undoing.replay(first) is Verdict.MOOT
+    assert undoing.replay(first) is AttemptOutcome.MOOT
     assert undoing.service.effects("undone") == ["a"]
 
 
 def test_a_rollback_of_a_purged_event_is_dead_with_its_reason(undoing: Undoing) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     event = _envelope("orders")
-    assert undoing.work(event) is Verdict.APPLIED
+    assert undoing.work(event) is AttemptOutcome.APPLIED
     undoing.purge()
     assert undoing.rows("shield_inbox") == []
-    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
     assert f"comes too late: event {event.id} of orders is 30 days old" in undoing.reason()
 
 
@@ -200,18 +199,18 @@ def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
     undoing.group.handles(TYPE)(effect("shipped"))
     event = _envelope("orders")
     rollback = rollback_of(event)
-    assert undoing.work(rollback) is Verdict.DEAD
-    assert undoing.work(event) is Verdict.HELD
+    assert undoing.work(rollback) is AttemptOutcome.DEAD
+    assert undoing.work(event) is AttemptOutcome.BLOCKED
     undoing.purge()
     assert undoing.rows("shield_inbox") == [("COMMIT", "FENCED"), ("ROLLBACK", "DEAD")]
-    assert undoing.replay(rollback) is Verdict.DEAD
+    assert undoing.replay(rollback) is AttemptOutcome.DEAD
     assert "comes too late" in undoing.reason()
     assert undoing.service.effects() == []
 
 
 def test_a_rollback_of_a_young_event_that_has_not_come_is_moot(undoing: Undoing) -> None:
     event = _envelope("orders", id=old_id(timedelta(days=10)))
-    assert undoing.work(rollback_of(event)) is Verdict.MOOT
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.MOOT
 
 
 def test_an_event_is_its_services_own_whatever_the_service_is_called_now(
@@ -219,19 +218,19 @@ def test_an_event_is_its_services_own_whatever_the_service_is_called_now(
 ) -> None:
     undoing = Undoing(make_service(GROUP))
     event = undoing.write(source="the-old-name")
-    assert undoing.work(rollback_of(event, causation_source="somebody-else")) is Verdict.DEAD
-    assert undoing.work(rollback_of(event)) is Verdict.COMPENSATED
+    assert undoing.work(rollback_of(event, causation_source="somebody-else")) is AttemptOutcome.DEAD
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.COMPENSATED
 
 
 def test_the_cause_of_an_event_in_the_outbox_survives_its_retention(undoing: Undoing) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     cause = _envelope("orders")
-    assert undoing.work(cause) is Verdict.APPLIED
+    assert undoing.work(cause) is AttemptOutcome.APPLIED
     event = undoing.write(causation_id=cause.id, causation_source="orders")
     undoing.service.execute("UPDATE shield_outbox SET status = 'INIT', settled_at = NULL")
     undoing.purge()
     assert undoing.rows("shield_inbox") == [("COMMIT", "PROCESSED")]
-    assert undoing.work(rollback_of(event)) is Verdict.COMPENSATED
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.COMPENSATED
     passed_on = undoing.service.rows(
         "SELECT causation_source FROM shield_outbox WHERE tx_kind = 'ROLLBACK'"
     )
@@ -240,14 +239,14 @@ def test_the_cause_of_an_event_in_the_outbox_survives_its_retention(undoing: Und
 
 def test_a_chain_whose_cause_is_gone_is_not_cut_in_silence(undoing: Undoing) -> None:
     event = undoing.write(causation_id=old_id(), causation_source="orders")
-    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
     assert "which is 30 days old and was perhaps purged here" in undoing.reason()
     assert undoing.service.effects("undone") == []
 
 
 def test_a_cause_that_was_never_received_ends_its_chain(undoing: Undoing) -> None:
     event = undoing.write(causation_id=old_id(timedelta(days=1)), causation_source="orders")
-    assert undoing.work(rollback_of(event)) is Verdict.COMPENSATED
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.COMPENSATED
 
 
 def test_an_event_that_a_compensation_wrote_can_be_taken_back_however_old_it_is(
@@ -255,9 +254,9 @@ def test_an_event_that_a_compensation_wrote_can_be_taken_back_however_old_it_is(
 ) -> None:
     first = undoing.write()
     rollback = rollback_of(first)
-    assert undoing.work(rollback) is Verdict.COMPENSATED
+    assert undoing.work(rollback) is AttemptOutcome.COMPENSATED
     second = undoing.write(id=_next_id(first), causation_id=rollback.id, causation_source="stock")
-    assert undoing.work(rollback_of(second, id=_next_id(rollback))) is Verdict.COMPENSATED
+    assert undoing.work(rollback_of(second, id=_next_id(rollback))) is AttemptOutcome.COMPENSATED
     # The chain ends there: nothing takes a rollback back.
     assert undoing.service.effects("undone") == ["a", "a"]
     assert undoing.service.rows("SELECT 1 FROM shield_outbox WHERE tx_kind = 'ROLLBACK'") == []
@@ -268,7 +267,7 @@ def test_the_rollback_that_caused_an_event_is_kept_as_long_as_that_event(
 ) -> None:
     first = undoing.write()
     rollback = rollback_of(first)
-    assert undoing.work(rollback) is Verdict.COMPENSATED
+    assert undoing.work(rollback) is AttemptOutcome.COMPENSATED
     second = undoing.write(id=_next_id(first), causation_id=rollback.id, causation_source="stock")
     undoing.service.execute(
         "UPDATE shield_outbox SET status = 'INIT', settled_at = NULL WHERE event_id = :id",
@@ -290,9 +289,9 @@ def test_the_rollback_of_an_applied_event_whose_id_tells_no_age_waits_for_an_ope
 ) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     event = _envelope("a producer in Java", id=uuid4())
-    assert undoing.work(event) is Verdict.APPLIED
+    assert undoing.work(event) is AttemptOutcome.APPLIED
     undoing.purge()
-    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
     assert "no UUIDv7" in undoing.reason()
     assert undoing.service.effects() == ["a"]
 
@@ -302,6 +301,6 @@ def test_an_event_whose_rollback_came_first_has_no_effect_whatever_its_id(
 ) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     event = _envelope("a producer in Java", id=uuid4())
-    assert undoing.work(rollback_of(event)) is Verdict.DEAD
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
     undoing.work(event)
     assert undoing.service.effects() == []

@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Refused, TxKind
 from shieldtx.brokers import decoding
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.inbox import IncomingEvent
+from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, as_received, drain, effect, make_topics
 
@@ -173,13 +172,13 @@ def test_a_rollback_before_its_event_leaves_a_tombstone_and_the_event_is_refused
     late.close()
     group = chain["billing"].app
     decoded = [_received(group, r) for r in (*rollbacks, *commits)]
-    inbox, store = late._inbox, late._store
-    verdicts = []
+    processor, store = late._processor, late._store
+    outcomes = []
     for envelope, arrival in decoded:
         receipt = store.receive("billing", [arrival], [])
-        verdicts += [inbox.work(fresh) for fresh in receipt.fresh]
+        outcomes += [processor.process(fresh) for fresh in receipt.fresh]
         assert envelope.id in {event.id, *(e.id for e, _ in decoded)}
-    assert verdicts == [Verdict.MOOT]
+    assert outcomes == [AttemptOutcome.MOOT]
     assert chain["billing"].inbox() == {"FENCED": 1, "PROCESSED": 1}
     assert chain["billing"].effects() == []
 

@@ -10,10 +10,9 @@ import pytest
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.brokers import cloudevents
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.consumer.event_processor import Verdict
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.hooks.contexts import ConsumeContext
-from shieldtx.ports.inbox import IncomingEvent
+from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -85,14 +84,14 @@ def test_an_event_that_comes_during_its_rollback_is_applied_first(
             race.receive(race.other, race.event, lease)
 
     race.receive(race.one, race.rollback, None)
-    assert race.one._inbox.work(race.rollback) is Verdict.HELD
+    assert race.one._processor.process(race.rollback) is AttemptOutcome.BLOCKED
     assert race.rows()[1] == ("ROLLBACK", "PROCESSING", 0)
-    assert race.one._inbox.work(race.rollback) is Verdict.HELD
+    assert race.one._processor.process(race.rollback) is AttemptOutcome.BLOCKED
     if race.started:
-        race.other._batches.work(race.started)
+        race.other._executor.execute(race.started)
     else:
-        assert race.other._inbox.work(race.event) is Verdict.APPLIED
-    assert race.one._inbox.work(race.rollback) is Verdict.COMPENSATED
+        assert race.other._processor.process(race.event) is AttemptOutcome.APPLIED
+    assert race.one._processor.process(race.rollback) is AttemptOutcome.COMPENSATED
     assert race.rows() == [("COMMIT", "PROCESSED", 1), ("ROLLBACK", "PROCESSED", 1)]
     whats = [what for (what,) in race.service.rows("SELECT what FROM effects")]
     assert whats == ["shipped", "unshipped"]
@@ -106,8 +105,8 @@ def test_an_event_that_comes_during_its_rollback_is_applied_first(
 def test_an_event_that_comes_after_its_rollback_is_refused(race: Race) -> None:
     race.receive(race.one, race.rollback, None)
     own = race.event.source == GROUP
-    verdict = race.one._inbox.work(race.rollback)
-    assert verdict is (Verdict.COMPENSATED if own else Verdict.MOOT)
+    outcome = race.one._processor.process(race.rollback)
+    assert outcome is (AttemptOutcome.COMPENSATED if own else AttemptOutcome.MOOT)
     race.receive(race.other, race.event, timedelta(minutes=1))
     assert not race.started
     assert race.rows() == [("COMMIT", "FENCED", 0), ("ROLLBACK", "PROCESSED", 1)]

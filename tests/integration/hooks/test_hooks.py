@@ -15,6 +15,7 @@ from shieldtx.consumer.consumer import Consumer
 from shieldtx.errors import LeaseLost
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.relay.relay import Relay
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
@@ -64,8 +65,7 @@ class Pair:
         """Which hooks were called, of which keys and attempts, and how those ended."""
         told = []
         for name, c in calls:
-            end = c.outcome and c.outcome.name if isinstance(c, SendContext) else c.verdict
-            told.append((name, c.key, c.attempt, end or ""))
+            told.append((name, c.key, c.attempt, "" if c.outcome is None else c.outcome.name))
         return told
 
 
@@ -198,7 +198,7 @@ def test_a_failure_is_told_when_it_is_written_down_what_becomes_of_the_event(pai
     pair.handle = fail
     seen = []
     pair.stock.app.hooks.on_consume_error(
-        lambda c: seen.append((c.verdict, pair.stock.inbox(), pair.stock.outbox()))
+        lambda c: seen.append((c.outcome, pair.stock.inbox(), pair.stock.outbox()))
     )
     workers = pair.start()
     pair.place("a")
@@ -228,8 +228,8 @@ def test_an_event_that_ended_with_its_last_process_is_told_without_a_handlers_er
     [(_, failed), (name, ended)] = [
         (n, c) for n, c in pair.attempts if c.group == "stock" and n != "before"
     ]
-    assert failed.verdict == "RETRIED"
-    assert (name, ended.verdict, ended.attempt) == ("error", "REFUSED", 3)
+    assert failed.outcome is AttemptOutcome.RETRIED
+    assert (name, ended.outcome, ended.attempt) == ("error", AttemptOutcome.REFUSED, 3)
     assert (ended.error, ended.exception, ended.took) == (
         *("the last attempt ended with its process", None, None),
     )
@@ -278,7 +278,7 @@ def test_of_a_batch_with_a_culprit_each_event_ends_once(pair: Pair) -> None:
     pair.place("a", "b", "c", "d")
     drain(*workers)
     ended = [
-        (name, c.key, c.verdict)
+        (name, c.key, c.outcome or "")
         for name, c in pair.attempts
         if name != "before" and c.group == "stock"
     ]

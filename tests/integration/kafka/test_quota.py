@@ -16,7 +16,7 @@ from shieldtx.brokers.kafka.publisher import KafkaPublisher
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.relay.relay import Relay
-from shieldtx.relay.result import RelayPass
+from shieldtx.relay.result import RelayResult
 from tests.conftest import start_in_memory
 from tests.support.kafka_clients import CLIENTS
 from tests.support.kafka_quotas import set_producer_quota
@@ -84,16 +84,12 @@ def write(service: Service, topic: str, events: range) -> None:
         )
 
 
-def run(relay: Relay, service: Service, *, within: float) -> list[RelayPass]:
-    """Pass as a worker does, with its leases renewed in time, until nothing is open any more."""
-    passes: list[RelayPass] = []
+def run(relay: Relay, service: Service, *, within: float) -> list[RelayResult]:
+    """Pass as a worker does, until nothing is open any more."""
+    passes: list[RelayResult] = []
     deadline = time.monotonic() + within
-    renew_at = 0.0
     while service.outbox().keys() != {"PROCESSED"}:
         assert time.monotonic() < deadline, f"{service.outbox()} after {within} s: {passes[-3:]}"
-        if time.monotonic() >= renew_at:
-            relay.renew()
-            renew_at = time.monotonic() + LEASE_S / 4
         passes.append(relay.run_once())
         time.sleep(min(passes[-1].slowed, LEASE_S / 4))
     return passes

@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from shieldtx import Event
 from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.relay.relay import Relay
-from shieldtx.relay.result import RelayPass
+from shieldtx.relay.result import RelayResult
 from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
 
 BATCH = 4
@@ -52,9 +52,9 @@ def test_the_next_batch_is_claimed_while_one_is_published(service: Service, wire
     assert sent(wire) == ids
 
 
-def pass_that_publishes(relay: Relay, eventually: Callable[..., None], when: str) -> RelayPass:
+def pass_that_publishes(relay: Relay, eventually: Callable[..., None], when: str) -> RelayResult:
     """Make passes until one publishes something, and return that one."""
-    passes: list[RelayPass] = []
+    passes: list[RelayResult] = []
 
     def it_does() -> bool:
         passes.append(relay.run_once())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -52,7 +53,7 @@ def assert_sent_as_written(service: Service, wire: Wire) -> None:
 def fail_to_claim(relay: Relay, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a pass whose claim goes wrong in the way of `store`."""
     with monkeypatch.context() as cut:
-        cut.setattr(relay, "_store", store)
+        cut.setattr(relay._in_flight, "_store", store)
         with pytest.raises(OperationalError):
             relay.run_once()
 
@@ -66,12 +67,19 @@ def test_a_pass_claims_publishes_and_settles(service: Service, wire: Wire) -> No
     assert service.rows("SELECT DISTINCT attempts, lease_token FROM shield_outbox") == [(1, None)]
 
 
-def test_nothing_is_claimed_without_a_lease(service: Service) -> None:
+def test_the_first_pass_leases_the_shards_it_claims_from(service: Service) -> None:
     write(service, "a")
     relay = service.app.build_relay()
-    assert relay.run_once().claimed == 0
-    relay.renew()
+    assert not relay.shards
     assert relay.run_once().claimed == 1
+    assert len(relay.shards) == 8
+
+
+def test_nothing_is_claimed_without_a_lease(service: Service) -> None:
+    write(service, "a")
+    owner, other = service.relay("owner"), service.app.build_relay("other")
+    assert other.run_once().claimed == 0
+    assert owner.run_once().claimed == 1
 
 
 def test_the_rows_of_a_key_go_out_in_the_order_of_writing(service: Service, wire: Wire) -> None:
@@ -422,7 +430,7 @@ def test_nothing_overtakes_an_event_whose_claim_had_its_answer_lost(
 ) -> None:
     relay = service.relay()
     write(service, "a")
-    fail_to_claim(relay, _LosesAnswers(relay._store), monkeypatch)
+    fail_to_claim(relay, _LosesAnswers(relay._in_flight._store), monkeypatch)
     write(service, "a")
     assert service.outbox() == {"PROCESSING": 1, "INIT": 1}
     drain(relay)
@@ -435,7 +443,7 @@ def test_a_claim_that_was_given_up_and_comes_late_after_all_leases_nothing_to_no
 ) -> None:
     relay = service.relay()
     write(service, "a")
-    late = _DelaysClaims(relay._store)
+    late = _DelaysClaims(relay._in_flight._store)
     fail_to_claim(relay, late, monkeypatch)
     assert relay.run_once().published == 1
     write(service, "a")
@@ -451,7 +459,7 @@ def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(servic
     renew = relay._leases.renew
 
     def overtaken(**asked: Any) -> Any:
-        relay._withdraw()
+        relay._in_flight.withdraw()
         return renew(**asked)
 
     with pytest.MonkeyPatch.context() as race:
@@ -467,12 +475,14 @@ def test_a_late_claim_keeps_nothing_of_what_an_overtaken_renewal_took(
 ) -> None:
     relay = service.app.build_relay("one")
     renew = relay._leases.renew
+    # The first renewal is the one that is overtaken, so that it finds free shards.
+    relay._renew_at = math.inf
     write(service, "a")
-    late = _DelaysClaims(relay._store)
+    late = _DelaysClaims(relay._in_flight._store)
     fail_to_claim(relay, late, monkeypatch)
 
     def overtaken(**asked: Any) -> Any:
-        relay._withdraw()
+        relay._in_flight.withdraw()
         taken = renew(**asked)
         late.arrive()
         assert service.outbox() == {"PROCESSING": 1}
@@ -494,7 +504,7 @@ def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
 ) -> None:
     relay = service.relay("one")
     write(service, "a")
-    fail_to_claim(relay, _LosesAnswers(relay._store), monkeypatch)
+    fail_to_claim(relay, _LosesAnswers(relay._in_flight._store), monkeypatch)
     heir = service.relay("two")
     relay.renew()
     assert heir.renew().shards == frozenset()
@@ -524,7 +534,7 @@ def test_closing_a_relay_frees_its_shards_at_once(service: Service) -> None:
 def test_a_claim_writes_no_index_entry(service: Service) -> None:
     # Few enough to leave room on their page: there every claim is a heap-only update.
     write(service, *(f"key-{n}" for n in range(8)))
-    service.relay("one")._store.claim(relay="one", limit=50)
+    service.relay("one")._in_flight._store.claim(relay="one", limit=50)
     service.execute("SELECT pg_stat_force_next_flush()")
     [(updates, hot)] = service.rows(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'shield_outbox'"

@@ -141,7 +141,6 @@ def test_times_at_the_ends_of_the_calendar_hold_up_no_other_event(
         with Session(engine or app.engine) as session:
             assert [e.due_at for e in app.delayed.waiting(session)] == [FIRST, LAST]
         relay = app.build_relay()
-        relay.renew()
         assert relay.run_once().published == 2
         relay.close()
 
@@ -171,8 +170,7 @@ def test_an_engine_that_is_passed_in_is_used_at_read_committed(
         assert shown(app.engine, "transaction_isolation") == "read committed"
         seen: list[str] = []
         store = app.build_relay()
-        store.renew()
-        single = store._store._autocommit
+        single = store._in_flight._store._autocommit
         with single.begin() as connection:
             seen.append(str(connection.scalar(text("SHOW transaction_isolation"))))
         assert seen == ["read committed"]

@@ -60,7 +60,6 @@ class Service:
 
     def relay(self) -> None:
         relay = self.app.build_relay()
-        relay.renew()
         while relay.run_once().more:
             continue
         relay.close()

@@ -1,4 +1,4 @@
-"""Partitions whose events pile up: held at the limit, and polled again well below it."""
+"""Partitions whose events pile up: paused at the limit, and polled again well below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shieldtx.consumer.backpressure import LOOK_EVERY, LOW, SHARE, PendingEvents, held_after
+from shieldtx.consumer.backpressure import (
+    LOW,
+    SAMPLE_EVERY,
+    SHARE,
+    PartitionBackpressure,
+    paused_after,
+)
 from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 
 LIMIT = 10
@@ -24,40 +30,42 @@ class Inbox:
 
     def __init__(self) -> None:
         self.open: Counter[TopicPartition] = Counter()
-        self.looks = 0
+        self.samples = 0
         self.now = 1000.0
         self.took = 0.0
-        self.pending = PendingEvents(limit=LIMIT, count=self.count, clock=lambda: self.now)
+        self.backpressure = PartitionBackpressure(
+            limit=LIMIT, count=self.count, clock=lambda: self.now
+        )
 
     def count(self) -> Counter[TopicPartition]:
-        self.looks += 1
+        self.samples += 1
         self.now += self.took
         return +self.open
 
     def receive(self, place: TopicPartition, count: int, *, finished: int = 0) -> None:
         self.open[place] += count - finished
-        self.pending.received(
+        self.backpressure.received(
             ReceivedRecord(topic=place[0], partition=place[1], offset=n, key=None, value=None)
             for n in range(count)
         )
 
-    def held(self) -> frozenset[TopicPartition]:
-        self.pending.look()
-        return self.pending.held
+    def paused(self) -> frozenset[TopicPartition]:
+        self.backpressure.sample()
+        return self.backpressure.paused
 
 
 @pytest.fixture
 def inbox() -> Inbox:
     inbox = Inbox()
-    assert not inbox.held()
+    assert not inbox.paused()
     return inbox
 
 
 @given(st.frozensets(PLACES), COUNTS)
 def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
-    held: frozenset[TopicPartition], pending: dict[TopicPartition, int]
+    paused: frozenset[TopicPartition], pending: dict[TopicPartition, int]
 ) -> None:
-    following = held_after(held, pending, limit=LIMIT)
+    following = paused_after(paused, pending, limit=LIMIT)
     for place in (A, B):
         count = pending.get(place, 0)
         if count >= LIMIT:
@@ -65,7 +73,7 @@ def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
         elif count <= LIMIT * LOW:
             assert place not in following
         else:
-            assert (place in following) == (place in held), "between the marks nothing changes"
+            assert (place in following) == (place in paused), "between the marks nothing changes"
 
 
 @given(st.lists(st.tuples(PLACES, st.integers(1, 4), st.integers(0, 4), st.floats(0, 0.4))))
@@ -75,7 +83,7 @@ def test_no_partition_ever_has_more_than_the_limit_and_one_batch(
     inbox = Inbox()
     for place, count, finished, seconds in batches:
         inbox.now += seconds
-        if place in inbox.held():
+        if place in inbox.paused():
             inbox.open[place] = max(0, inbox.open[place] - finished)
             continue
         inbox.receive(place, count, finished=min(finished, count))
@@ -85,22 +93,22 @@ def test_no_partition_ever_has_more_than_the_limit_and_one_batch(
 def test_while_nothing_piles_up_the_inbox_is_seldom_looked_at(inbox: Inbox) -> None:
     for _ in range(LIMIT - 1):
         inbox.receive(A, 1, finished=1)
-        assert not inbox.held()
-    assert inbox.looks == 1
-    inbox.now += LOOK_EVERY
-    assert not inbox.held()
-    assert inbox.looks == 2
+        assert not inbox.paused()
+    assert inbox.samples == 1
+    inbox.now += SAMPLE_EVERY
+    assert not inbox.paused()
+    assert inbox.samples == 2
 
 
 def test_a_partition_that_may_have_reached_the_limit_is_looked_at_before_the_next_batch(
     inbox: Inbox,
 ) -> None:
     inbox.receive(A, LIMIT, finished=LIMIT)
-    assert not inbox.held()
-    assert inbox.looks == 2
+    assert not inbox.paused()
+    assert inbox.samples == 2
     inbox.receive(A, LIMIT)
     inbox.receive(B, 1)
-    assert inbox.held() == {A}
+    assert inbox.paused() == {A}
 
 
 def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
@@ -108,27 +116,27 @@ def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
 ) -> None:
     own_log.set_level(logging.INFO)
     inbox.receive(A, LIMIT)
-    assert inbox.held() == {A}
+    assert inbox.paused() == {A}
     inbox.open[A] = LIMIT // 2 + 1
-    inbox.now += LOOK_EVERY
-    assert inbox.held() == {A}
+    inbox.now += SAMPLE_EVERY
+    assert inbox.paused() == {A}
     inbox.open[A] = LIMIT // 2
-    assert inbox.held() == {A}, "not before the next look"
-    inbox.now += LOOK_EVERY
-    assert not inbox.held()
+    assert inbox.paused() == {A}, "not before the next look"
+    inbox.now += SAMPLE_EVERY
+    assert not inbox.paused()
     assert own_log.messages == [
         "orders.commit[0] is paused: 10 of its events are unfinished in the inbox, the limit is 10",
         "orders.commit[0] is polled again",
     ]
 
 
-def test_looks_that_take_long_come_seldom(inbox: Inbox) -> None:
+def test_samples_that_take_long_come_seldom(inbox: Inbox) -> None:
     inbox.took = 2.0
-    inbox.now += LOOK_EVERY
-    inbox.held()
+    inbox.now += SAMPLE_EVERY
+    inbox.paused()
     inbox.now += SHARE * 2.0 - 2.5
-    inbox.held()
-    assert inbox.looks == 2
+    inbox.paused()
+    assert inbox.samples == 2
     inbox.now += 1
-    inbox.held()
-    assert inbox.looks == 3
+    inbox.paused()
+    assert inbox.samples == 3

@@ -12,7 +12,12 @@ from functools import partial
 import pytest
 
 from shieldtx.brokers import cloudevents, decoding
-from shieldtx.consumer.fetcher import COMMIT_EVERY, Batch, DirectIntake, ReadAheadIntake
+from shieldtx.consumer.fetcher import (
+    COMMIT_EVERY,
+    BlockingFetcher,
+    FetchedBatch,
+    PrefetchingFetcher,
+)
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
@@ -99,12 +104,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def intake(group: ConsumerGroup, subscriber: Watched, clock: Clock) -> Iterator[ReadAheadIntake]:
+def fetcher(
+    group: ConsumerGroup, subscriber: Watched, clock: Clock
+) -> Iterator[PrefetchingFetcher]:
     decode = partial(decoding.decode, prefix="")
-    direct = DirectIntake(group=group, subscriber=subscriber, decode=decode)
-    intake = ReadAheadIntake(direct, clock=clock)
-    yield intake
-    intake.close()
+    direct = BlockingFetcher(group=group, subscriber=subscriber, decode=decode)
+    fetcher = PrefetchingFetcher(direct, clock=clock)
+    yield fetcher
+    fetcher.close()
 
 
 def fill(broker: MemoryBroker, events: range, of_type: str = "orders.placed") -> None:
@@ -125,7 +132,7 @@ def fill(broker: MemoryBroker, events: range, of_type: str = "orders.placed") ->
     broker.publisher().publish(records, timeout=1)
 
 
-def taken(batch: Batch) -> list[int]:
+def taken(batch: FetchedBatch) -> list[int]:
     return [arrival.envelope.id.int for arrival in batch.arrivals]
 
 
@@ -135,104 +142,104 @@ def committed(broker: MemoryBroker) -> int:
 
 def test_behind_a_full_batch_the_next_one_is_read_at_once(
     broker: MemoryBroker,
-    intake: ReadAheadIntake,
+    fetcher: PrefetchingFetcher,
     subscriber: Watched,
     eventually: Callable[..., None],
 ) -> None:
     fill(broker, range(3))
-    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
     eventually(lambda: subscriber.polls == 2, "the second batch is read")
-    assert not intake.has_caught_up()
-    assert taken(intake.take(timeout=0, limit=2)) == [2]
-    assert intake.has_caught_up()
+    assert not fetcher.has_caught_up()
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [2]
+    assert fetcher.has_caught_up()
 
 
 def test_behind_a_batch_that_is_not_full_nothing_is_read_before_it_is_asked_for(
-    broker: MemoryBroker, intake: ReadAheadIntake, subscriber: Watched
+    broker: MemoryBroker, fetcher: PrefetchingFetcher, subscriber: Watched
 ) -> None:
     fill(broker, range(2))
-    assert taken(intake.take(timeout=0, limit=3)) == [0, 1]
+    assert taken(fetcher.fetch(timeout=0, limit=3)) == [0, 1]
     fill(broker, range(2, 4))
-    assert not intake.has_caught_up()  # the thread has done all it was told to
+    assert not fetcher.has_caught_up()  # the thread has done all it was told to
     assert subscriber.polls == 1
-    assert taken(intake.take(timeout=0, limit=3)) == [2, 3]
+    assert taken(fetcher.fetch(timeout=0, limit=3)) == [2, 3]
 
 
 def test_a_batch_that_goes_back_takes_along_what_was_read_ahead(
-    broker: MemoryBroker, intake: ReadAheadIntake
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(5))
-    batch = intake.take(timeout=0, limit=2)
-    intake.put_back(batch)
-    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
-    assert taken(intake.take(timeout=0, limit=2)) == [2, 3]
-    assert taken(intake.take(timeout=0, limit=2)) == [4]
+    batch = fetcher.fetch(timeout=0, limit=2)
+    fetcher.rewind(batch)
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [2, 3]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [4]
 
 
 def test_offsets_are_committed_from_time_to_time_and_when_nothing_comes(
-    broker: MemoryBroker, intake: ReadAheadIntake, subscriber: Watched, clock: Clock
+    broker: MemoryBroker, fetcher: PrefetchingFetcher, subscriber: Watched, clock: Clock
 ) -> None:
     fill(broker, range(10))
     for _ in range(3):
-        intake.done(intake.take(timeout=0, limit=2))
-    assert not intake.has_caught_up()
+        fetcher.commit(fetcher.fetch(timeout=0, limit=2))
+    assert not fetcher.has_caught_up()
     assert (subscriber.commits, committed(broker)) == (1, 2)
     clock.now += COMMIT_EVERY
-    intake.done(intake.take(timeout=0, limit=2))
-    intake.done(intake.take(timeout=0, limit=2))
-    assert not intake.take(timeout=0, limit=2).records
-    assert not intake.take(timeout=0, limit=2).records
+    fetcher.commit(fetcher.fetch(timeout=0, limit=2))
+    fetcher.commit(fetcher.fetch(timeout=0, limit=2))
+    assert not fetcher.fetch(timeout=0, limit=2).records
+    assert not fetcher.fetch(timeout=0, limit=2).records
     assert committed(broker) == 10
 
 
 def test_offsets_of_what_is_not_done_are_never_committed(
-    broker: MemoryBroker, intake: ReadAheadIntake
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(6))
-    intake.done(intake.take(timeout=0, limit=2))
-    intake.take(timeout=0, limit=2)
-    intake.close()
+    fetcher.commit(fetcher.fetch(timeout=0, limit=2))
+    fetcher.fetch(timeout=0, limit=2)
+    fetcher.close()
     assert committed(broker) == 2
 
 
 def test_what_is_done_is_committed_before_the_end(
-    broker: MemoryBroker, intake: ReadAheadIntake
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(6))
     for _ in range(3):
-        intake.done(intake.take(timeout=0, limit=2))
-    intake.close()
+        fetcher.commit(fetcher.fetch(timeout=0, limit=2))
+    fetcher.close()
     assert committed(broker) == 6
 
 
 def test_offsets_that_an_outage_kept_are_committed_after_it(
-    broker: MemoryBroker, intake: ReadAheadIntake, clock: Clock
+    broker: MemoryBroker, fetcher: PrefetchingFetcher, clock: Clock
 ) -> None:
     fill(broker, range(2))
-    batch = intake.take(timeout=0, limit=5)
+    batch = fetcher.fetch(timeout=0, limit=5)
     broker.go_down()
-    intake.done(batch)
+    fetcher.commit(batch)
     with pytest.raises(BrokerUnavailable):
-        intake.take(timeout=0, limit=5)
+        fetcher.fetch(timeout=0, limit=5)
     broker.come_back()
-    assert not intake.take(timeout=0, limit=5).records
-    assert not intake.take(timeout=0, limit=5).records
+    assert not fetcher.fetch(timeout=0, limit=5).records
+    assert not fetcher.fetch(timeout=0, limit=5).records
     assert committed(broker) == 2
 
 
 def test_an_outage_while_reading_ahead_loses_nothing(
-    broker: MemoryBroker, intake: ReadAheadIntake
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(2))
     broker.go_down()
     with pytest.raises(BrokerUnavailable):
-        intake.take(timeout=0, limit=2)
+        fetcher.fetch(timeout=0, limit=2)
     broker.come_back()
-    batch = intake.take(timeout=0, limit=2)
+    batch = fetcher.fetch(timeout=0, limit=2)
     broker.go_down()
-    intake.put_back(batch)
+    fetcher.rewind(batch)
     broker.come_back()
-    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
 
 
 class Flaky:
@@ -257,12 +264,12 @@ def test_an_unexpected_error_while_decoding_rewinds_the_whole_poll(
     error: type[BaseException],
 ) -> None:
     fill(broker, range(3))
-    intake = DirectIntake(
+    fetcher = BlockingFetcher(
         group=group, subscriber=subscriber, decode=Flaky({2: error("one allocation fails")})
     )
     with pytest.raises(error):
-        intake.take(timeout=0, limit=3)
-    assert taken(intake.take(timeout=0, limit=3)) == [0, 1, 2]
+        fetcher.fetch(timeout=0, limit=3)
+    assert taken(fetcher.fetch(timeout=0, limit=3)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
@@ -273,21 +280,21 @@ def test_a_batch_goes_back_whatever_the_read_ahead_has_met(
     error: type[BaseException],
 ) -> None:
     fill(broker, range(4))
-    direct = DirectIntake(
+    direct = BlockingFetcher(
         group=group, subscriber=subscriber, decode=Flaky({4: error("one allocation fails")})
     )
-    intake = ReadAheadIntake(direct)
-    batch = intake.take(timeout=0, limit=2)
-    intake.put_back(batch)
-    assert taken(intake.take(timeout=0, limit=2)) == [0, 1]
-    assert taken(intake.take(timeout=0, limit=2)) == [2, 3]
-    intake.close()
+    fetcher = PrefetchingFetcher(direct)
+    batch = fetcher.fetch(timeout=0, limit=2)
+    fetcher.rewind(batch)
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [2, 3]
+    fetcher.close()
 
 
 def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
 ) -> None:
-    class Interrupted(Future[Batch]):
+    class Interrupted(Future[FetchedBatch]):
         waits = 0
 
         def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -303,21 +310,21 @@ def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
             return future
 
     fill(broker, range(2))
-    direct = DirectIntake(
+    direct = BlockingFetcher(
         group=group, subscriber=subscriber, decode=partial(decoding.decode, prefix="")
     )
-    intake = ReadAheadIntake(direct, beside=Beside())
+    fetcher = PrefetchingFetcher(direct, fetch_thread=Beside())
     with pytest.raises(KeyboardInterrupt):
-        intake.take(timeout=0, limit=5)
-    assert taken(intake.take(timeout=0, limit=5)) == [0, 1]
+        fetcher.fetch(timeout=0, limit=5)
+    assert taken(fetcher.fetch(timeout=0, limit=5)) == [0, 1]
 
 
 def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(
-    broker: MemoryBroker, intake: ReadAheadIntake
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(1))
     fill(broker, range(1, 2), of_type="orders.cancelled")
     broker.publisher().publish([Record(topic=TOPIC, key=None, value=b"?")], timeout=1)
-    batch = intake.take(timeout=0, limit=5)
+    batch = fetcher.fetch(timeout=0, limit=5)
     assert (taken(batch), batch.ignored, len(batch.records)) == ([0], 1, 3)
     assert [parked.record.offset for parked in batch.parked] == [2]

@@ -15,7 +15,7 @@ from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import LOGGED_EVERY, Hooks
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
-from shieldtx.ports.inbox import Attempt
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.ports.relay import ClaimedEvent
 
 ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED, partition=3, offset=17)
@@ -152,8 +152,8 @@ def test_a_watch_takes_the_time_of_each_attempt() -> None:
     clock.now += 2
     watch.begin([second])
     clock.now += 1
-    watch.end([first, second], "APPLIED")
-    watch.fail(third, "REFUSED", "its process died")
+    watch.end([first, second], AttemptOutcome.APPLIED)
+    watch.fail(third, AttemptOutcome.REFUSED, "its process died")
     assert took == [3, 1, (None, "its process died", None)]
 
 
@@ -167,5 +167,5 @@ def test_an_attempt_that_begins_again_is_timed_from_there() -> None:
     clock.now += 5
     watch.begin([again])
     clock.now += 1
-    watch.end([again], "APPLIED")
+    watch.end([again], AttemptOutcome.APPLIED)
     assert took == [1]

@@ -1,4 +1,4 @@
-"""A relay's pace: half of what was too much, a step more while all is well."""
+"""The batch size of a relay: half of what was too much, a step more while all is well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx.ports.broker import Backpressure
-from shieldtx.relay.throttle import LOG_EVERY, STEPS, Pace, next_size
+from shieldtx.relay.throttle import LOG_EVERY, STEPS, AdaptiveBatchSize, next_size
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)
@@ -34,8 +34,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pace(clock: Clock) -> Pace:
-    return Pace(MOST, clock=clock)
+def batch_size(clock: Clock) -> AdaptiveBatchSize:
+    return AdaptiveBatchSize(MOST, clock=clock)
 
 
 @given(SIZES, SIZES, SIZES, st.booleans())
@@ -68,40 +68,42 @@ def test_whatever_comes_full_speed_follows_when_the_pressure_ends(
     pressures: list[Backpressure], most: int
 ) -> None:
     clock = Clock()
-    pace = Pace(most, clock=clock)
+    batch_size = AdaptiveBatchSize(most, clock=clock)
     for pressure in [*pressures, *[CALM] * 2 * STEPS]:
-        clock.now += pace.pause
-        assert 1 <= pace.size <= most
-        pace.note(pressure, sent=pace.size)
-    assert (pace.size, pace.pause, pace.is_throttled) == (most, 0.0, False)
+        clock.now += batch_size.pause
+        assert 1 <= batch_size.size <= most
+        batch_size.record(pressure, sent=batch_size.size)
+    assert (batch_size.size, batch_size.pause, batch_size.is_throttled) == (most, 0.0, False)
 
 
-def test_a_relay_pauses_for_as_long_as_the_broker_asks_for(pace: Pace, clock: Clock) -> None:
-    pace.note(THROTTLED, sent=MOST)
-    assert (pace.size, pace.pause, pace.is_throttled) == (500, 2.0, True)
+def test_a_relay_pauses_for_as_long_as_the_broker_asks_for(
+    batch_size: AdaptiveBatchSize, clock: Clock
+) -> None:
+    batch_size.record(THROTTLED, sent=MOST)
+    assert (batch_size.size, batch_size.pause, batch_size.is_throttled) == (500, 2.0, True)
     clock.now += 1.5
-    assert pace.pause == 0.5
+    assert batch_size.pause == 0.5
     clock.now += 1
-    assert pace.pause == 0.0
-    assert pace.is_throttled
+    assert batch_size.pause == 0.0
+    assert batch_size.is_throttled
 
 
-def test_full_buffers_make_smaller_batches_without_a_pause(pace: Pace) -> None:
-    pace.note(FULL, sent=MOST)
-    assert (pace.size, pace.pause, pace.is_throttled) == (500, 0.0, False)
+def test_full_buffers_make_smaller_batches_without_a_pause(batch_size: AdaptiveBatchSize) -> None:
+    batch_size.record(FULL, sent=MOST)
+    assert (batch_size.size, batch_size.pause, batch_size.is_throttled) == (500, 0.0, False)
 
 
 def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
-    pace: Pace, clock: Clock, own_log: pytest.LogCaptureFixture
+    batch_size: AdaptiveBatchSize, clock: Clock, own_log: pytest.LogCaptureFixture
 ) -> None:
     own_log.set_level(logging.INFO)
     for _ in range(3):
-        pace.note(THROTTLED, sent=pace.size)
+        batch_size.record(THROTTLED, sent=batch_size.size)
     assert len(own_log.messages) == 1
     assert "the broker throttles it, for 2 s now" in own_log.text
     clock.now += LOG_EVERY
-    pace.note(FULL, sent=pace.size)
+    batch_size.record(FULL, sent=batch_size.size)
     assert len(own_log.messages) == 2
     for _ in range(STEPS + 1):
-        pace.note(CALM, sent=pace.size)
+        batch_size.record(CALM, sent=batch_size.size)
     assert own_log.messages[2:] == ["the relay is at its full speed again, after 3 pauses"]

@@ -48,7 +48,7 @@ def test_an_unconfirmed_record_need_not_be_stored(broker: MemoryBroker) -> None:
 def test_an_ordered_rejection_holds_back_only_its_key(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.REJECTED)
     ended = outcomes(broker, record("1"), record("2", key="else"), record("3"))
-    assert ended == ["REJECTED", "ACKNOWLEDGED", "HELD"]
+    assert ended == ["REJECTED", "ACKNOWLEDGED", "DEFERRED"]
     assert values(broker) == ["2"]
 
 

@@ -14,6 +14,7 @@ from shieldtx.domain.states import TxKind
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.ports.tracing import TraceEntry
 from shieldtx.tracing.recorder import COMPLAINT_EVERY, TraceRecorder
 
@@ -72,7 +73,7 @@ def consumed(**given: object) -> ConsumeContext:
         "attempt": 2,
         "partition": 3,
         "offset": 17,
-        "verdict": "RETRIED",
+        "outcome": AttemptOutcome.RETRIED,
         "error": "ValueError: no",
     }
     return ConsumeContext(**(standard | given))  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from shieldtx.brokers import cloudevents, decoding
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
-from shieldtx.consumer.event_processor import Inbox
-from shieldtx.consumer.fetcher import DirectIntake, ReadAheadIntake
+from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import physical_topic
@@ -73,7 +73,7 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
             retry_of=lambda _: retry,
             local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
             clock=process.clock,
-            beside=Beside(world.fates),  # type: ignore[arg-type]
+            publish_thread=Beside(world.fates),  # type: ignore[arg-type]
         )
 
     number = n + (0 if service == "A" else shape.relays)
@@ -104,20 +104,20 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
         member = Member(name, process.name)
         subscriber = MemorySubscriber(world.broker, member)
-        intake = DirectIntake(
+        fetcher = BlockingFetcher(
             group=group,
             subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
             decode=_DECODE,
         )
         return Consumer(
             group=group,
-            intake=ReadAheadIntake(
-                intake,
-                beside=Beside(world.fates),  # type: ignore[arg-type]
+            fetcher=PrefetchingFetcher(
+                fetcher,
+                fetch_thread=Beside(world.fates),  # type: ignore[arg-type]
                 clock=process.clock,
             ),
             store=store,  # type: ignore[arg-type]
-            inbox=Inbox(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
+            processor=EventProcessor(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
             settings=ConsumerSettings(batch_size=shape.consumer_batch, poll_timeout=timedelta(0)),
             clock=process.clock,
         )

@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from shieldtx.consumer.fetcher import Batch, DirectIntake
+from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
-from shieldtx.ports.relay import ClaimedEvent
+from shieldtx.relay.in_flight import InFlight
+from shieldtx.relay.outcome import PermanentFailure
+from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.relay import Relay
-from shieldtx.relay.result import RelayPass
+from shieldtx.relay.result import RelayResult
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
 from tests.verification.simulation.inbox import MemoryInboxStore
@@ -28,11 +30,11 @@ def taken_for(
     was: set[DeliveryOutcome], becomes: DeliveryOutcome
 ) -> Callable[..., Callable[..., bool]]:
     def mutated(sound: Callable[..., bool]) -> Callable[..., bool]:
-        def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+        def record(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
             changed = [replace(d, outcome=becomes) if d.outcome in was else d for d in deliveries]
             return sound(self, batch, changed)
 
-        return end
+        return record
 
     return mutated
 
@@ -120,43 +122,44 @@ def writes_by_a_number_of_each_writer(_: Any) -> Callable[..., int]:
 
 
 def sends_ahead_whatever_happened(sound: Callable[..., bool]) -> Callable[..., bool]:
-    def end(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
+    def record(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
         sound(self, batch, deliveries)
         return True
 
-    return end
+    return record
 
 
 def never_withdraws(_: Any) -> Callable[..., None]:
-    def withdraw(self: Relay) -> None:
-        self._in_doubt = False
+    def withdraw(self: InFlight) -> None:
+        self._has_ambiguous_claim = False
 
     return withdraw
 
 
 def keeps_its_name(_: Any) -> Callable[..., None]:
-    def withdraw(self: Relay) -> None:
+    def withdraw(self: InFlight) -> None:
         self._store.withdraw(relay=self._name, renamed=self._name)
-        self._in_doubt = False
+        self._has_ambiguous_claim = False
 
     return withdraw
 
 
-def undoes_what_may_be_delivered(sound: Callable[..., RelayPass]) -> Callable[..., RelayPass]:
-    def fail(self: Relay, token: UUID, claimed: ClaimedEvent, reason: str) -> RelayPass:
-        return sound(self, token, claimed._replace(unconfirmed=False), reason)
+def undoes_what_may_be_delivered(sound: Callable[..., RelayResult]) -> Callable[..., RelayResult]:
+    def record(self: PermanentFailures, failure: PermanentFailure) -> RelayResult:
+        event = failure.event._replace(unconfirmed=False)
+        return sound(self, replace(failure, event=event))
 
-    return fail
+    return record
 
 
-def commits_offsets_first(sound: Callable[..., Batch]) -> Callable[..., Batch]:
-    def take(self: DirectIntake, **limits: Any) -> Batch:
+def commits_offsets_first(sound: Callable[..., FetchedBatch]) -> Callable[..., FetchedBatch]:
+    def fetch(self: BlockingFetcher, **limits: Any) -> FetchedBatch:
         batch = sound(self, **limits)
         if batch.records:
-            self.done(batch)
+            self.commit(batch)
         return batch
 
-    return take
+    return fetch
 
 
 def forgets_what_is_settled(sound: Callable[..., Receipt]) -> Callable[..., Receipt]:

@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 
 from shieldtx.consumer import compensation
-from shieldtx.consumer.batch_executor import Batches
-from shieldtx.consumer.event_processor import Inbox
+from shieldtx.consumer.batch_executor import BatchExecutor
+from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event
@@ -109,7 +109,7 @@ class Race:
         for _ in range(5):
             self.clock.now += LEASE.total_seconds() + 1
             for envelope, _ in self._arrivals:
-                self._inbox("later", lambda: None).work(envelope)
+                self._processor("later", lambda: None).process(envelope)
 
     def statuses(self) -> list[InboxStatus]:
         rows = sorted(self.database.inbox.values(), key=lambda row: row.envelope.id)
@@ -117,31 +117,31 @@ class Race:
 
     def _work(self, number: int, pause: Callable[[], None]) -> None:
         envelope, lease = self._arrivals[number]
-        inbox = self._inbox(f"worker {number}", pause)
+        processor = self._processor(f"worker {number}", pause)
         record = ReceivedRecord(topic="t", partition=0, offset=number, key=None, value=b"")
         arrival = IncomingEvent(envelope=envelope, record=record, lease=lease)
         for _ in range(3):
             try:
-                started = inbox._store.receive(GROUP, [arrival], []).started
-                batches = Batches(
+                started = processor._store.receive(GROUP, [arrival], []).started
+                executor = BatchExecutor(
                     group=self.group,
-                    store=inbox._store,
-                    inbox=inbox,
+                    store=processor._store,
+                    processor=processor,
                     is_time_up=lambda: False,
                     clock=lambda: self.clock.now,
                 )
-                batches.work(started)
-                inbox.work(envelope)
+                executor.execute(started)
+                processor.process(envelope)
             except DatabaseError:
                 # A statement that would wait for the other one: tried once more.
                 continue
 
-    def _inbox(self, name: str, pause: Callable[[], None]) -> Inbox:
+    def _processor(self, name: str, pause: Callable[[], None]) -> EventProcessor:
         store = Stepwise(MemoryInboxStore(self.database, by=name), pause)
         outbox = MemoryOutbox(
             source="B", new_id=lambda: UUID(int=3), event_types=EventTypeRegistry(), writer=None
         )
-        return Inbox(group=self.group, store=store, outbox=outbox)  # type: ignore[arg-type]
+        return EventProcessor(group=self.group, store=store, outbox=outbox)  # type: ignore[arg-type]
 
     def _pause(self) -> None:
         running = self.strands.running

@@ -73,7 +73,9 @@ class BreakableShield(ShieldTx):
 
     def build_relay(self, name: str | None = None) -> Relay:
         relay = super().build_relay(name)
-        relay._store = points.Breakable(relay._store, self.breaker, points.RELAY_STEPS)
+        in_flight = relay._in_flight
+        store = points.Breakable(in_flight._store, self.breaker, points.RELAY_STEPS)
+        in_flight._store = in_flight._failures._store = store
         relay._leases = points.Breakable(relay._leases, self.breaker, points.LEASE_STEPS)
         sender = relay._sender
         sender._publisher = points.BreakablePublisher(sender._publisher, self.breaker, {})
@@ -84,14 +86,23 @@ class BreakableShield(ShieldTx):
     ) -> Consumer:
         consumer = super().build_consumer(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
-        consumer._store = consumer._inbox._store = consumer._batches._store = store
-        consumer._inbox._compensation._store = store
-        intake = consumer._intake._intake
-        intake._subscriber._options |= membership()
-        intake._subscriber = points.Breakable(
-            intake._subscriber, self.breaker, points.SUBSCRIBER_STEPS
+        processor = consumer._processor
+        for part in (
+            consumer,
+            consumer._due,
+            consumer._executor,
+            processor,
+            processor.caller,
+            processor.recorder,
+            processor._compensation,
+        ):
+            part._store = store
+        fetcher = consumer._fetcher._fetcher
+        fetcher._subscriber._options |= membership()
+        fetcher._subscriber = points.Breakable(
+            fetcher._subscriber, self.breaker, points.SUBSCRIBER_STEPS
         )
-        intake._decode = self._broken_decoder(intake._decode)
+        fetcher._decode = self._broken_decoder(fetcher._decode)
         return consumer
 
     def build_retention(self) -> RetentionService:

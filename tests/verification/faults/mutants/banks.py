@@ -16,12 +16,15 @@ from sqlalchemy.orm import Session
 
 from shieldtx.brokers import decoding, signing
 from shieldtx.brokers.kafka.broker import KafkaSubscriber
-from shieldtx.consumer.batch_executor import Batches
-from shieldtx.consumer.event_processor import Inbox, Verdict
-from shieldtx.consumer.fetcher import Batch, DirectIntake
+from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.batch_executor import BatchExecutor
+from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.ports.relay import Claim
+from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.sender import Sender
 from shieldtx.scheduling.worker import Worker
@@ -42,16 +45,18 @@ from tests.verification.faults.mutants.mutant import named
 
 
 def _acknowledged_whatever_happened(breaker: Breaker) -> None:
-    end = Relay._end
+    record = Relay._record
 
     def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
-        return end(self, batch, [Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)] * len(deliveries))
+        return record(
+            self, batch, [Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)] * len(deliveries)
+        )
 
-    Relay._end = mutant
+    Relay._record = mutant
 
 
 def _an_outage_burns_attempts(breaker: Breaker) -> None:
-    end = Relay._end
+    record = Relay._record
     outage = {DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED, DeliveryOutcome.DEFERRED}
 
     def mutant(self: Relay, batch: Any, deliveries: Sequence[Delivery]) -> bool:
@@ -59,9 +64,9 @@ def _an_outage_burns_attempts(breaker: Breaker) -> None:
             replace(d, outcome=DeliveryOutcome.REFUSED) if d.outcome in outage else d
             for d in deliveries
         ]
-        return end(self, batch, burnt)
+        return record(self, batch, burnt)
 
-    Relay._end = mutant
+    Relay._record = mutant
 
 
 def _a_poison_row_stops_the_sweep(breaker: Breaker) -> None:
@@ -148,33 +153,33 @@ def _published_before_the_commit(breaker: Breaker) -> None:
 
 
 def _offsets_before_the_inbox(breaker: Breaker) -> None:
-    take = DirectIntake.take
+    fetch = BlockingFetcher.fetch
 
-    def mutant(self: DirectIntake, **limits: Any) -> Batch:
-        batch = take(self, **limits)
-        self.done(batch)
+    def mutant(self: BlockingFetcher, **limits: Any) -> FetchedBatch:
+        batch = fetch(self, **limits)
+        self.commit(batch)
         return batch
 
-    DirectIntake.take = mutant
+    BlockingFetcher.fetch = mutant
 
 
 def _duplicates_reach_the_handler(breaker: Breaker) -> None:
-    receive, work = SqlInboxStore.receive, Inbox.work
+    receive, process = SqlInboxStore.receive, EventProcessor.process
 
     def all_fresh(self: SqlInboxStore, group: str, arrivals: Any, parked: Any) -> Any:
         receipt = receive(self, group, arrivals, parked)
         return replace(receipt, fresh=[arrival.envelope for arrival in arrivals])
 
-    def mutant(self: Inbox, envelope: Any) -> Verdict:
-        verdict = work(self, envelope)
-        if verdict is Verdict.HELD:
+    def mutant(self: EventProcessor, envelope: Any) -> AttemptOutcome:
+        outcome = process(self, envelope)
+        if outcome is AttemptOutcome.BLOCKED:
             handler = self._group.handler_of(envelope.type, envelope.kind)
             with guarded_session(self._store._engine, "handler") as (session, _):
-                self.call(session, handler, envelope)
-            return Verdict.APPLIED
-        return verdict
+                self.caller.call(session, handler, envelope)
+            return AttemptOutcome.APPLIED
+        return outcome
 
-    SqlInboxStore.receive, Inbox.work = all_fresh, mutant
+    SqlInboxStore.receive, EventProcessor.process = all_fresh, mutant
 
 
 def _effect_and_status_apart(breaker: Breaker) -> None:
@@ -234,7 +239,7 @@ def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
 def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
     inbox_order.is_held_back = lambda t, i: false()
     reception_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
-    Batches._free = lambda self, attempts, run: attempts
+    BatchExecutor._free = lambda self, attempts, run: attempts
 
 
 def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
@@ -251,16 +256,18 @@ def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
 
 
 def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
-    fail = Inbox.fail
+    fail = AttemptRecorder.fail
 
-    def mutant(self: Inbox, attempt: Any, handler: Any, error: Exception) -> Verdict:
+    def mutant(
+        self: AttemptRecorder, attempt: Any, handler: Any, error: Exception
+    ) -> AttemptOutcome:
         if attempt.envelope.kind is TxKind.COMMIT:
             with Session(self._store._engine) as session, session.begin():
                 rollback = self._outbox.rollback_of(attempt.envelope, reason=str(error))
                 self._outbox.add_envelope(session, rollback)
         return fail(self, attempt, handler, error)
 
-    Inbox.fail = mutant
+    AttemptRecorder.fail = mutant
 
 
 def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
@@ -271,8 +278,8 @@ def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
     passes = Worker._run_passes
     Worker._run_passes = swallowed
     Worker.stop = lambda self: None
-    Relay._claims_kept = lambda self: nullcontext()
-    Relay._answers = lambda self, batch, send: send()
+    InFlight.ambiguous_if_interrupted = lambda self: nullcontext()
+    Relay._deliveries = lambda self, batch, send: send()
 
 
 def _whoever_asks_is_believed(breaker: Breaker) -> None:

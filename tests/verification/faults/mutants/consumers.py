@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, false, true
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.fetcher import Batch, DirectIntake
+from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
 from shieldtx.domain import reasons
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.ports.inbox import Attempt, Original
@@ -25,12 +25,12 @@ from tests.verification.faults.mutants.mutant import named
 
 def _undecoded_records_are_skipped(breaker: Breaker) -> None:
     def mutant(
-        self: DirectIntake, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES
-    ) -> Batch:
+        self: BlockingFetcher, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES
+    ) -> FetchedBatch:
         polled = self._subscriber.poll(timeout=timeout, limit=limit, limit_bytes=limit_bytes)
         return self._sorted(tuple(polled))
 
-    DirectIntake.take = mutant
+    BlockingFetcher.fetch = mutant
 
 
 def _all_types_are_due(breaker: Breaker) -> None:

@@ -1,0 +1,183 @@
+"""Recording how attempts ended: in the inbox where they failed, and to the hooks in any case."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.domain.events import storable
+from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
+from shieldtx.domain.states import TxKind
+from shieldtx.errors import LeaseLost, NothingToCompensate, PayloadRefused, Refused
+from shieldtx.hooks.attempt_timer import AttemptTimer
+from shieldtx.outbox.outbox import Outbox
+from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
+
+log = logging.getLogger(__name__)
+
+_PERMANENT = (PayloadRefused, NothingToCompensate)
+"""Errors that no further attempt would change."""
+
+_EXPECTED = (Refused, *_PERMANENT)
+"""Errors that say all in their message: a traceback would add nothing."""
+
+
+class AttemptRecorder:
+    """Records the outcomes of one group's attempts. Used by one thread.
+
+    The effect of an attempt is committed together with its status: of a success only the hooks
+    learn here.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        store: InboxStore,
+        outbox: Outbox,
+        compensation: Compensation,
+        timer: AttemptTimer,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._outbox = outbox
+        self._compensation = compensation
+        self._timer = timer
+
+    @property
+    def times_attempts(self) -> bool:
+        """Whether any hook wants to know of attempts: `begin` does nothing otherwise."""
+        return self._timer.is_on
+
+    def begin(self, attempts: Sequence[Attempt]) -> None:
+        """Record that a handler is about to get these events."""
+        self._timer.begin(attempts)
+
+    def succeed(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> AttemptOutcome:
+        """Record that the effects of these attempts are committed; return `outcome`."""
+        self._timer.end(attempts, outcome)
+        return outcome
+
+    def fail(self, attempt: Attempt, handler: Handler, error: Exception) -> AttemptOutcome:
+        """Record that an attempt failed: the event is retried, or given up."""
+        try:
+            outcome = self._retry_or_give_up(attempt, handler, error)
+        except EventUnfinished as reason:
+            return self.wait(attempt, reason)
+        self._timer.fail(attempt, outcome, error)
+        return outcome
+
+    def exhaust(self, attempt: Attempt) -> AttemptOutcome:
+        """Record that the process died in the last attempt: the event is given up."""
+        reason = "the last attempt ended with its process"
+        outcome = self._give_up(attempt, reason)
+        self._timer.fail(attempt, outcome, reason)
+        return outcome
+
+    def lose(self, attempt: Attempt, reason: LeaseLost) -> AttemptOutcome:
+        """Record that another worker has taken the event over."""
+        log.warning("%s", reason)
+        self._timer.fail(attempt, AttemptOutcome.LOST, reason)
+        return AttemptOutcome.LOST
+
+    def wait(self, attempt: Attempt, reason: EventUnfinished) -> AttemptOutcome:
+        """Take the start of a rollback's attempt back: its event is not settled yet."""
+        log.info("%s", reason)
+        self._store.release([attempt])
+        self._timer.fail(attempt, AttemptOutcome.BLOCKED, reason)
+        return AttemptOutcome.BLOCKED
+
+    def interrupt(self, attempts: Sequence[Attempt], error: BaseException) -> None:
+        """Record the error that ends the process during attempts that were started together.
+
+        The attempts stay counted: another worker continues when their lease runs out.
+        """
+        reason = reason_of(error)
+        log.critical("the process ends in the middle of %d attempts: %s", len(attempts), reason)
+        try:
+            self._store.note(attempts, reason=storable(f"ended its process: {reason}"))
+        except Exception as failure:
+            shown = loggable(failure)
+            log.exception("why the process ends could not be written down", exc_info=shown)
+
+    def forget(self) -> None:
+        """Forget when attempts began that never ended: they were repeated alone, or lost."""
+        self._timer.forget()
+
+    def _retry_or_give_up(
+        self, attempt: Attempt, handler: Handler, error: Exception
+    ) -> AttemptOutcome:
+        reason = storable(reason_of(error))
+        delay = handler.retry.delay_after(attempt.number, error)
+        if delay is None or isinstance(error, _PERMANENT):
+            return self._give_up(attempt, reason, error)
+        log.info(
+            "attempt %d at %s %s failed, next in %.1f s: %s",
+            attempt.number,
+            attempt.envelope.type,
+            attempt.envelope.id,
+            delay.total_seconds(),
+            reason,
+            exc_info=loggable(error) if log.isEnabledFor(logging.DEBUG) else None,
+        )
+        kept = self._store.postpone(attempt, delay=delay, reason=reason)
+        return AttemptOutcome.RETRIED if kept else AttemptOutcome.LOST
+
+    def _give_up(
+        self, attempt: Attempt, reason: str, error: Exception | None = None
+    ) -> AttemptOutcome:
+        """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
+        traceback = None
+        if error is not None and not isinstance(error, _EXPECTED):
+            traceback = loggable(error)
+        if attempt.envelope.kind is TxKind.ROLLBACK:
+            came_too_late = isinstance(error, CameTooLate)
+            return self._bury(attempt, reason, traceback, came_too_late=came_too_late)
+        return self._refuse(attempt, reason, traceback)
+
+    def _refuse(
+        self, attempt: Attempt, reason: str, traceback: BaseException | None
+    ) -> AttemptOutcome:
+        """Give an event up, and write its ROLLBACK event."""
+        envelope = attempt.envelope
+        log.warning(
+            "group %s gives up %s %s at attempt %d: %s",
+            self._group.name,
+            envelope.type,
+            envelope.id,
+            attempt.number,
+            reason,
+            exc_info=traceback,
+            extra=WITH_TRACEBACK,
+        )
+        rollback = self._outbox.rollback_of(envelope, reason=reason)
+        kept = self._store.give_up(
+            attempt,
+            reason=reason,
+            also=lambda session: self._outbox.add_envelope(session, rollback),
+        )
+        return AttemptOutcome.REFUSED if kept else AttemptOutcome.LOST
+
+    def _bury(
+        self,
+        attempt: Attempt,
+        reason: str,
+        traceback: BaseException | None,
+        *,
+        came_too_late: bool,
+    ) -> AttemptOutcome:
+        """Give a rollback up: it is DEAD, and an operator decides."""
+        log.error(
+            "compensation of %s %s is dead: %s",
+            attempt.envelope.type,
+            attempt.envelope.id,
+            reason,
+            exc_info=traceback,
+            extra=WITH_TRACEBACK,
+        )
+        close = partial(self._compensation.close, attempt=attempt)
+        kept = self._store.give_up(attempt, reason=reason, also=close if came_too_late else None)
+        return AttemptOutcome.DEAD if kept else AttemptOutcome.LOST

@@ -1,0 +1,95 @@
+"""Calling a handler on an event, inside the transaction of the event's attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from shieldtx.consumer.handlers import ConsumerGroup, Handler, Interceptor
+from shieldtx.domain.callables import run
+from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.payloads import decode_payload
+from shieldtx.errors import HandlerError
+from shieldtx.outbox.causation import handling
+from shieldtx.outbox.session_events import flush_events
+from shieldtx.ports.inbox import InboxStore
+
+
+class HandlerCaller:
+    """Calls the handlers of one group, inside the group's interceptors."""
+
+    def __init__(self, *, group: ConsumerGroup, store: InboxStore) -> None:
+        self._group = group
+        self._store = store
+
+    def call(
+        self,
+        session: Session,
+        handler: Handler,
+        envelope: Envelope,
+        *,
+        cause: Envelope | None = None,
+    ) -> None:
+        """Call a handler on one event, inside the interceptors.
+
+        Events that the handler writes name `cause` as their cause, by default the event itself.
+        Writes that the handler leaves pending in the session fail here, as the handler's failure.
+        """
+        event = opened(handler, envelope)
+        if handler.takes_list:
+            self.call_with_list(session, handler, [event])
+            return
+        # Without its payload: a closed session is a circle, which the garbage collector finds late.
+        handling(session, (cause or envelope).opened(None))
+        call: Callable[[], None] = partial(_run, handler, session, event)
+        for interceptor in reversed(self._group.interceptors):
+            call = partial(_intercept, interceptor, session, event, call)
+        call()
+        if self._group.interceptors:
+            # Writes of an interceptor after `proceed()` belong to the event too.
+            _flush(session)
+        self._store.clear(session)
+
+    def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
+        """Call a handler that takes a list; events that it writes name no cause."""
+        handling(session, None)
+        _run(handler, session, events)
+        self._store.clear(session)
+
+
+def opened(handler: Handler, envelope: Envelope) -> Event:
+    """Return the event as its handler receives it; raises PayloadRefused."""
+    return envelope.opened(decode_payload(handler.payload, envelope.payload))
+
+
+def _intercept(
+    interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
+) -> None:
+    """Run an interceptor; raises HandlerError when it keeps the handler from being called."""
+    calls = 0
+
+    def proceed() -> None:
+        nonlocal calls
+        calls += 1
+        call()
+
+    run(interceptor, session, event, proceed)
+    if not calls:
+        name = getattr(interceptor, "__qualname__", repr(interceptor))
+        raise HandlerError(
+            f"the interceptor {name} returned without calling proceed(), so the handler has not "
+            "run. Call it, or raise shieldtx.Refused for an event that is not to be handled"
+        )
+
+
+def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:
+    run(handler.function, session, given)
+    _flush(session)
+
+
+def _flush(session: Session) -> None:
+    """Send pending writes, so that they fail here and not in the attempt at another event."""
+    session.flush()
+    flush_events(session)

@@ -1,0 +1,201 @@
+"""What a relay has claimed and not settled yet, and how it is settled: in order, or withdrawn."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+from uuid import UUID
+
+from shieldtx.ports.relay import RelayStore, Settlement
+from shieldtx.relay.outcome import BatchOutcome, PermanentFailure
+from shieldtx.relay.permanent_failure import PermanentFailures
+from shieldtx.relay.result import RelayResult
+from shieldtx.relay.sender import ClaimedBatch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PendingSettlement:
+    """How the events of one claim ended, those apart that fail for good."""
+
+    token: UUID
+    """Of the claim."""
+    settlement: Settlement
+    outage: str = ""
+    """Why the broker is unavailable; reported by the pass that writes this back."""
+
+
+PendingWriteBack: TypeAlias = PendingSettlement | PermanentFailure
+
+
+class InFlight:
+    """The claims of one relay that are not settled.
+
+    Used by one thread at a time; `name` and `withdraw_former` also by a renewal during a pass.
+
+    Up to three things are in flight:
+
+    - *Pending write-backs* of events that were sent, or released unsent. They are written back in
+      the order in which they were added; one that fails stays first, for the next `settle`.
+    - *The batch claimed ahead*, while the batch before it was published.
+    - *An ambiguous claim*, whose response was lost: the database may have carried it out, now or
+      later. The relay claims nothing more before it is withdrawn, or later events of its keys would
+      overtake it. It is withdrawn after all write-backs, so that no event of it was sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        relay: str,
+        store: RelayStore,
+        failures: PermanentFailures,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with nothing in flight, for the relay of this name."""
+        self._store = store
+        self._failures = failures
+        self._clock = clock
+        self._first_name = self._name = relay
+        self._withdrawals = 0
+        self._pending: deque[PendingWriteBack] = deque()
+        self._ahead: ClaimedBatch | None = None
+        self._has_ambiguous_claim = False
+        self._former_names: deque[str] = deque()
+        """Names under which the relay may own shards, where a late claim would find rows."""
+        self._last_claim = clock()
+
+    @property
+    def name(self) -> str:
+        """The relay's name in the tables, which each withdrawal changes."""
+        return self._name
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no write-back is pending and no claim ambiguous."""
+        return not self._pending and not self._has_ambiguous_claim
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a write-back is pending."""
+        return bool(self._pending)
+
+    # --- claims -----------------------------------------------------------------------------------
+
+    def claim(self, limit: int) -> ClaimedBatch:
+        """Claim up to `limit` due events; the claim is ambiguous where the database raises."""
+        since = self._last_claim = self._clock()
+        try:
+            return ClaimedBatch(self._store.claim(relay=self._name, limit=limit), since)
+        except Exception:
+            self._has_ambiguous_claim = True
+            raise
+
+    def until_due(self, *, within: timedelta) -> timedelta | None:
+        """Return how long until the next delayed event is due; None: none is `within`.
+
+        Below zero for an event that became due since the last claim.
+        """
+        since = timedelta(seconds=self._clock() - self._last_claim)
+        return self._store.until_due(relay=self._name, since=since, within=within)
+
+    def keep_ahead(self, batch: ClaimedBatch) -> None:
+        """Keep a claimed batch for the next pass: all events before it are acknowledged."""
+        self._ahead = batch
+
+    def take_ahead(self) -> ClaimedBatch | None:
+        """Return the batch claimed ahead, which the caller publishes."""
+        ahead, self._ahead = self._ahead, None
+        return ahead
+
+    @contextmanager
+    def ambiguous_if_interrupted(self) -> Iterator[None]:
+        """Take each claim of an interrupted block for ambiguous: it is withdrawn before the next.
+
+        An interruption is what no `except Exception` stops: SystemExit from a hook or a local
+        rollback, KeyboardInterrupt, a panic of an extension.
+        """
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._ahead = None
+            self._has_ambiguous_claim = True
+            raise
+
+    # --- write-backs ------------------------------------------------------------------------------
+
+    def add(self, outcome: BatchOutcome, *, outage: str) -> None:
+        """Add the write-backs of a batch that was sent."""
+        self._pending.append(
+            PendingSettlement(token=outcome.token, settlement=outcome.settlement, outage=outage)
+        )
+        self._pending.extend(outcome.permanent_failures)
+
+    def add_interrupted(self, batch: ClaimedBatch, reason: str) -> None:
+        """Add the write-back of a batch that may have been sent: its attempts do not count."""
+        settlement = Settlement(unconfirmed=batch.event_ids, reason=reason)
+        self._pending.append(PendingSettlement(token=batch.claim.token, settlement=settlement))
+
+    def release_ahead(self, reason: str) -> bool:
+        """Add the write-back of the batch claimed ahead, which was not sent; False: there is none.
+
+        Its attempts do not count.
+        """
+        ahead = self.take_ahead()
+        if ahead is None:
+            return False
+        settlement = Settlement(unsent=ahead.event_ids, reason=reason)
+        self._pending.append(PendingSettlement(token=ahead.claim.token, settlement=settlement))
+        return True
+
+    def settle(self) -> RelayResult:
+        """Write back what is pending; then withdraw what may have been claimed without a response.
+
+        Errors of the database are raised; the next call goes on where this one stopped.
+        """
+        done = RelayResult()
+        while self._pending:
+            done = done.then(self._write_back(self._pending[0]))
+            self._pending.popleft()
+        if self._has_ambiguous_claim:
+            self.withdraw()
+        while self._former_names:
+            self._store.withdraw(relay=self._former_names[0], renamed=self._name)
+            self._former_names.popleft()
+        if done.lost:
+            log.warning(
+                "%d events were taken over by another relay before they were settled", done.lost
+            )
+        return done
+
+    def withdraw(self) -> None:
+        """Undo an ambiguous claim, and rename the relay: a claim that runs later finds no rows."""
+        renamed = f"{self._first_name}+{self._withdrawals + 1}"
+        self._store.withdraw(relay=self._name, renamed=renamed)
+        self._name = renamed
+        self._withdrawals += 1
+        self._has_ambiguous_claim = False
+
+    def withdraw_former(self, name: str) -> None:
+        """Have the next `settle` withdraw what was leased under a former name of the relay.
+
+        A renewal under that name was overtaken by a withdrawal: the ambiguous claim, if it runs
+        later, would find rows in the shards that the renewal took.
+        """
+        self._former_names.append(name)
+
+    def _write_back(self, step: PendingWriteBack) -> RelayResult:
+        if isinstance(step, PermanentFailure):
+            return self._failures.record(step)
+        if not len(step.settlement):
+            return RelayResult(outage=step.outage)
+        kept = self._store.settle(step.token, step.settlement)
+        return RelayResult.of(step.settlement, kept=kept, outage=step.outage)

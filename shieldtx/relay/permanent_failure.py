@@ -1,0 +1,82 @@
+"""Failing an event for good: its FAILED status and its local rollback, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.errors import LocalRollbackFailed
+from shieldtx.ports.relay import LocalRollback, RelayStore, Retry, Settlement
+from shieldtx.relay.outcome import PermanentFailure
+from shieldtx.relay.result import RelayResult
+
+log = logging.getLogger(__name__)
+
+
+class PermanentFailures:
+    """Writes permanent failures back; an event that cannot fail here waits for another attempt."""
+
+    def __init__(
+        self,
+        *,
+        store: RelayStore,
+        retry_of: Callable[[str], RetryPolicy],
+        local_rollbacks: Mapping[str, LocalRollback],
+        knows: Callable[[Envelope], bool],
+    ) -> None:
+        self._store = store
+        self._retry_of = retry_of
+        self._local_rollbacks = local_rollbacks
+        self._knows = knows
+
+    def record(self, failure: PermanentFailure) -> RelayResult:
+        """Fail an event; where its local rollback raises or its type is unknown, retry it later.
+
+        Errors of the database are raised; the failure can then be recorded again.
+        """
+        envelope, reason = failure.event.envelope, failure.reason
+        if not self._knows(envelope):
+            return self._retry_unknown(failure)
+        undo = self._local_rollbacks.get(envelope.type)
+        if failure.event.unconfirmed:
+            # A consumer may have the event: this side alone must not be rolled back.
+            undo = None
+            reason += (
+                "; an earlier attempt was never confirmed, so the event may have been delivered: "
+                "the local rollback was withheld for a person to decide"
+            )
+        try:
+            kept = self._store.fail(
+                failure.token,
+                envelope.id,
+                reason=reason,
+                local_rollback=None if undo is None else lambda session: undo(session, envelope),
+            )
+        except LocalRollbackFailed as error:
+            log.exception(
+                "the local rollback of %s %s failed",
+                envelope.type,
+                envelope.id,
+                exc_info=loggable(error),
+                extra=WITH_TRACEBACK,
+            )
+            return self._retry(failure.token, envelope, f"{reason}; {error}")
+        log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
+        return RelayResult(claimed=1, failed=int(kept), lost=int(not kept))
+
+    def _retry_unknown(self, failure: PermanentFailure) -> RelayResult:
+        """Retry an event of an unknown type until a release that declares the type claims it."""
+        envelope, reason = failure.event.envelope, failure.reason
+        why = f"this release does not declare the event type {envelope.type!r}, so it cannot fail"
+        log.warning("event %s %s waits: %s: %s", envelope.type, envelope.id, why, reason)
+        return self._retry(failure.token, envelope, f"{reason}; {why}")
+
+    def _retry(self, token: UUID, envelope: Envelope, reason: str) -> RelayResult:
+        delay = self._retry_of(envelope.type).longest
+        retry = Retry(event_id=envelope.id, delay=delay, reason=reason)
+        settlement = Settlement(retries=[retry])
+        return RelayResult.of(settlement, kept=self._store.settle(token, settlement))

@@ -1,0 +1,200 @@
+"""What a relay has claimed and not settled: written back in order, withdrawn, renamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import TxKind
+from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement
+from shieldtx.relay.in_flight import InFlight
+from shieldtx.relay.outcome import decide_outcomes
+from shieldtx.relay.permanent_failure import PermanentFailures
+from shieldtx.relay.result import RelayResult
+from shieldtx.relay.sender import ClaimedBatch
+
+LEASE = timedelta(seconds=30)
+NO_RETRY = RetryPolicy(max_attempts=1)
+DONE, REJECTED, UNSENT = (
+    DeliveryOutcome.ACKNOWLEDGED,
+    DeliveryOutcome.REJECTED,
+    DeliveryOutcome.UNSENT,
+)
+
+
+class Outbox:
+    """An outbox store that notes what it is asked for, and fails while `error` is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: BaseException | None = None
+
+    def claim(self, *, relay: str, limit: int) -> Claim:
+        self._note("claim", relay, limit)
+        return batch_of(limit).claim
+
+    def settle(self, token: UUID, settlement: Settlement) -> int:
+        self._note("settle", token)
+        return len(settlement)
+
+    def fail(self, token: UUID, _: UUID, **__: Any) -> bool:
+        self._note("fail", token)
+        return True
+
+    def withdraw(self, *, relay: str, renamed: str) -> int:
+        self._note("withdraw", relay, renamed)
+        return 0
+
+    def _note(self, *call: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        self.calls.append(call)
+
+
+def event() -> ClaimedEvent:
+    envelope = Envelope(
+        id=uuid4(),
+        source="orders",
+        type="order.placed",
+        topic="orders",
+        kind=TxKind.COMMIT,
+        key="k",
+        payload="{}",
+        time=datetime.now(UTC),
+    )
+    return ClaimedEvent(envelope, 1, unconfirmed=False)
+
+
+def batch_of(size: int) -> ClaimedBatch:
+    events = [event() for _ in range(size)]
+    return ClaimedBatch(Claim(token=uuid4(), events=events, lease_left=LEASE), 0.0)
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
+
+
+@pytest.fixture
+def in_flight(outbox: Outbox) -> InFlight:
+    failures = PermanentFailures(
+        store=outbox,  # type: ignore[arg-type]
+        retry_of=lambda event_type: NO_RETRY,
+        local_rollbacks={},
+        knows=lambda envelope: True,
+    )
+    return InFlight(relay="one", store=outbox, failures=failures)  # type: ignore[arg-type]
+
+
+def send(in_flight: InFlight, *outcomes: DeliveryOutcome, outage: str = "") -> UUID:
+    """Add the write-backs of a batch whose events ended so; return its token."""
+    claim = batch_of(len(outcomes)).claim
+    deliveries = [Delivery(outcome=outcome) for outcome in outcomes]
+    outcome = decide_outcomes(claim, deliveries, lambda event_type: NO_RETRY)
+    in_flight.add(outcome, outage=outage)
+    return claim.token
+
+
+def test_write_backs_are_made_in_their_order(in_flight: InFlight, outbox: Outbox) -> None:
+    first = send(in_flight, DONE, REJECTED)
+    second = send(in_flight, DONE, UNSENT, outage="no broker")
+    assert not in_flight.is_settled
+    done = in_flight.settle()
+    assert outbox.calls == [("settle", first), ("fail", first), ("settle", second)]
+    assert (done.claimed, done.published, done.failed, done.released) == (4, 2, 1, 1)
+    assert done.outage == "no broker"
+    assert in_flight.is_settled
+    assert in_flight.settle() == RelayResult()
+
+
+def test_a_failed_write_back_stays_first(in_flight: InFlight, outbox: Outbox) -> None:
+    first, second = send(in_flight, DONE), send(in_flight, DONE)
+    outbox.error = OSError("the database is away")
+    with pytest.raises(OSError, match="away"):
+        in_flight.settle()
+    outbox.error = None
+    assert in_flight.settle().published == 2
+    assert outbox.calls == [("settle", first), ("settle", second)]
+
+
+def test_an_ambiguous_claim_is_withdrawn_after_the_write_backs(
+    in_flight: InFlight, outbox: Outbox
+) -> None:
+    sent = send(in_flight, DONE)
+    outbox.error = OSError("the response is lost")
+    with pytest.raises(OSError, match="lost"):
+        in_flight.claim(10)
+    outbox.error = None
+    in_flight.settle()
+    assert outbox.calls == [("settle", sent), ("withdraw", "one", "one+1")]
+    assert in_flight.name == "one+1"
+    in_flight.claim(10)
+    assert outbox.calls[-1] == ("claim", "one+1", 10)
+
+
+def test_an_interruption_makes_claims_ambiguous_and_drops_the_batch_ahead(
+    in_flight: InFlight, outbox: Outbox
+) -> None:
+    in_flight.keep_ahead(batch_of(3))
+    with pytest.raises(SystemExit), in_flight.ambiguous_if_interrupted():
+        raise SystemExit
+    assert in_flight.take_ahead() is None
+    in_flight.settle()
+    assert outbox.calls == [("withdraw", "one", "one+1")]
+
+
+def test_an_error_is_no_interruption(in_flight: InFlight, outbox: Outbox) -> None:
+    with pytest.raises(OSError, match="away"), in_flight.ambiguous_if_interrupted():
+        raise OSError("the database is away")
+    in_flight.settle()
+    assert outbox.calls == []
+
+
+def test_a_withdrawal_that_fails_is_repeated(in_flight: InFlight, outbox: Outbox) -> None:
+    outbox.error = OSError("the response is lost")
+    with pytest.raises(OSError, match="lost"):
+        in_flight.claim(10)
+    with pytest.raises(OSError, match="lost"):
+        in_flight.settle()
+    assert in_flight.name == "one"
+    outbox.error = None
+    in_flight.settle()
+    assert outbox.calls == [("withdraw", "one", "one+1")]
+
+
+def test_former_names_are_withdrawn_after_the_ambiguous_claim(
+    in_flight: InFlight, outbox: Outbox
+) -> None:
+    in_flight.withdraw()
+    in_flight.withdraw_former("one")
+    in_flight.settle()
+    assert outbox.calls == [("withdraw", "one", "one+1"), ("withdraw", "one", "one+1")]
+    in_flight.settle()
+    assert len(outbox.calls) == 2
+
+
+def test_the_batch_ahead_is_released_unsent(in_flight: InFlight, outbox: Outbox) -> None:
+    assert not in_flight.release_ahead("no reason")
+    batch = batch_of(3)
+    in_flight.keep_ahead(batch)
+    assert in_flight.release_ahead("the broker asks for a pause")
+    assert in_flight.take_ahead() is None
+    done = in_flight.settle()
+    assert (done.claimed, done.released) == (3, 3)
+    assert outbox.calls == [("settle", batch.claim.token)]
+
+
+def test_results_add_up_and_the_later_one_says_what_is_left() -> None:
+    first = RelayResult(claimed=3, published=2, lost=1, outage="no broker", ahead=5, backlog=True)
+    later = RelayResult(claimed=1, retried=1, outage="paused", slowed=0.5)
+    assert first.then(later) == RelayResult(
+        claimed=4, published=2, retried=1, lost=1, outage="no broker", slowed=0.5
+    )
+    assert first.then(replace(later, backlog=True)).backlog
