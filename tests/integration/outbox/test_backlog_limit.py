@@ -17,7 +17,7 @@ from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
 from shieldtx.outbox.backlog_limit import SAMPLE_EVERY
 from shieldtx.outbox.publish_decorator import Publication, publish_decorator
-from shieldtx.store.outbox_store import SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
 from tests.support.service import Service, drain, make_topics
 from tests.support.write_side_shop import SHARDS, Order, Shop
