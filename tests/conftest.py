@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.support.no_skips_in_ci",
     "tests.support.xdist_encoding",
     "tests.support.shared_servers",
+    "tests.support.stages",
 ]
 
 Eventually = Callable[..., None]
