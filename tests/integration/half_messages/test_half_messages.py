@@ -541,7 +541,10 @@ def test_a_type_has_one_who_knows(orders):
 
 def waiting_for_a_transaction(engine: Engine) -> bool:
     with engine.connect() as connection:
-        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+        waits = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND wait_event_type = 'Lock' AND wait_event = 'transactionid'"
+        )
         return connection.scalar(text(waits)) == 1
 
 

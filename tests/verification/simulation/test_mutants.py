@@ -15,6 +15,10 @@ def test_a_defect_shows_through_its_invariant(name: str) -> None:
     assert result.invariants.get(mutant.invariant), f"{result} does not name {mutant.invariant}"
 
 
+def test_what_is_rare_is_a_mutant() -> None:
+    assert set(RARE) < set(MUTANTS)
+
+
 def test_a_finding_replays_with_its_defect_and_not_without() -> None:
     result = run(1_000, seed=1, processes=1, mutant="no-dedupe", until="I3")
     assert result.first_violation is not None
