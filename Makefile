@@ -12,6 +12,10 @@ MINUTES ?= 20
 SEED ?=
 # `make lock UPGRADE=--upgrade` takes the newest versions; without it only what pyproject.toml asks for.
 UPGRADE ?=
+# Which tests: the suite, demo, cluster, browser, selftest, or all of them, as CI does.
+STAGE ?= suite
+# How many processes run them: more than there are cores, since most tests wait most of the time.
+WORKERS ?= 5
 UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
@@ -25,8 +29,9 @@ help: ## list the targets
 demo: .venv/.ready ## see it work: two services, real baskets, two kills, a mishap found and repaired (N=5000)
 	@$(BIN)/python -m examples.retail --baskets $(N)
 
-test: .venv/.ready kafka ## run all tests on real PostgreSQL and real Kafka
-	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
+test: .venv/.ready kafka ## run the tests on real PostgreSQL and real Kafka (STAGE=all: as CI does)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		--stage=$(STAGE) --durations=10 $(ARGS)
 
 lint: .venv/.ready ## check style, types, the layers of imports, the compose file and the scripts
 	$(BIN)/ruff check

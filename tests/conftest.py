@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import gc
 import logging
-import shutil
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import settings
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
 
-from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
-from shieldtx.store.schema import Schema
+from shieldtx.embedded import EmbeddedPostgres
+from tests.support.migrated_databases import MigratedDatabases
 
-pytest_plugins = ["tests.support.no_skips_in_ci", "tests.support.xdist_encoding"]
+pytest_plugins = [
+    "tests.support.no_skips_in_ci",
+    "tests.support.xdist_encoding",
+    "tests.support.shared_servers",
+    "tests.support.stages",
+]
 
 Eventually = Callable[..., None]
 
-MEMORY = Path("/dev/shm")  # noqa: S108  what is in it has names of its own
-GIBIBYTE = 2**30
 KAFKA_THREADS = "kafka-io-"
 """How the names of the threads of kafka-python's clients begin, one each."""
 OWN_THREADS = (KAFKA_THREADS, "shieldtx-")
@@ -84,42 +80,9 @@ def threads_named(*beginnings: str) -> set[threading.Thread]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL for the whole run; it survives its own crashes, not the machine's."""
-    # A small log is written over and over, and takes no memory for ever new files.
-    settings = {
-        "max_connections": "200",
-        "max_wal_size": "256MB",
-        "max_prepared_transactions": "20",
-    }
-    server = EmbeddedPostgres(fsync=False, settings=settings)
-    start_in_memory(server)
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """An Apache Kafka for the whole run: tests take topics and groups of their own."""
-    broker = EmbeddedKafka()
-    start_in_memory(broker)
-    yield broker
-    broker.close()
-
-
-def start_in_memory(server: EmbeddedPostgres | EmbeddedKafka) -> None:
-    """Start a server, with its files in memory if there is plenty.
-
-    A database is some hundred files: on a busy disk they take ten times as long as in memory.
-    """
-    with pytest.MonkeyPatch.context() as patched:
-        if (
-            MEMORY.is_dir()
-            and shutil.disk_usage(MEMORY).free > 4 * GIBIBYTE
-            and psutil.virtual_memory().available > 8 * GIBIBYTE
-        ):
-            patched.setattr(tempfile, "tempdir", str(MEMORY))
-        server.start()
+def databases(postgres: EmbeddedPostgres) -> MigratedDatabases:
+    """Makes databases with shieldtx's tables, where a test needs several."""
+    return MigratedDatabases(postgres)
 
 
 @pytest.fixture
@@ -131,27 +94,11 @@ def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     postgres.drop_database(name)
 
 
-@pytest.fixture(scope="session")
-def migrated(postgres: EmbeddedPostgres) -> Callable[[int], str]:
-    """Name a migrated database of so many shards, to be copied: that takes a third of the time."""
-
-    @cache
-    def template(shards: int) -> str:
-        name = f"migrated_{shards}"
-        postgres.create_database(name)
-        Schema(create_engine(postgres.url(name), poolclass=NullPool), shards=shards).upgrade()
-        return name
-
-    return template
-
-
 @pytest.fixture
-def migrated_url(postgres: EmbeddedPostgres, migrated: Callable[[int], str]) -> Iterator[str]:
-    """The SQLAlchemy URL of such a database of a test's own, with the tables of four shards."""
-    name = f"test_{uuid.uuid4().hex}"
-    postgres.create_database(name, template=migrated(4))
-    yield postgres.url(name)
-    postgres.drop_database(name)
+def migrated_url(databases: MigratedDatabases) -> Iterator[str]:
+    """The SQLAlchemy URL of a migrated database of a test's own, with the tables of four shards."""
+    with databases.database(shards=4) as url:
+        yield url
 
 
 @pytest.fixture

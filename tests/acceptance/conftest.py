@@ -24,9 +24,10 @@ from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.child_process import ChildProcess
-from shieldtx.store.schema import Schema
+from shieldtx.store.schema import DEFAULT_SHARDS
 from tests.acceptance import forked
 from tests.acceptance.shop import GATE
+from tests.support.migrated_databases import MigratedDatabases
 
 HERE = Path(__file__).parent
 SHIELDTX = [sys.executable, "-c", "from shieldtx.cli import main; main()"]
@@ -58,12 +59,24 @@ class Service:
     url: str
     environment: dict[str, str]
     folder: Path
+    tables: Sequence[str]
+    """Of its own: what follows CREATE TABLE."""
     engine: Engine = field(init=False)
     running: list[ChildProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # A freed connection is closed: databases are dropped, and locks are counted.
         self.engine = create_engine(self.url, poolclass=NullPool)
+
+    @property
+    def database(self) -> str:
+        """The name of its database."""
+        return self.engine.url.database or ""
+
+    def make_tables(self) -> None:
+        """Make the tables of its own."""
+        for table in self.tables:
+            self.execute(f"CREATE TABLE {table}")
 
     def run(
         self,
@@ -165,6 +178,7 @@ class Service:
 class Shop:
     """Two services that talk to each other."""
 
+    databases: MigratedDatabases
     orders: Service
     stock: Service
     kafka: EmbeddedKafka
@@ -183,9 +197,10 @@ class Shop:
                 self.writer.outbox.add(session, event)
 
     def migrate(self) -> None:
-        """Make the tables and the topics of both services."""
+        """Make the tables and the topics of both services, before anything is written."""
         for service in (self.orders, self.stock):
-            Schema(service.engine).upgrade()
+            self.databases.replace(service.database, DEFAULT_SHARDS)
+            service.make_tables()
         topics = KafkaTopics(KafkaConnection(bootstrap_servers=self.kafka.bootstrap))
         topics.create(self.writer.topics(), partitions=2, replication=1)
         topics.close()
@@ -229,12 +244,14 @@ class Shop:
 
 
 @pytest.fixture
-def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Shop]:
+def shop(
+    postgres: EmbeddedPostgres, databases: MigratedDatabases, kafka: EmbeddedKafka, tmp_path: Path
+) -> Iterator[Shop]:
     """Two services with empty databases, topics and groups of their own."""
     run = uuid.uuid4().hex[:12]
     with ExitStack() as closing:
 
-        def service(name: str) -> Service:
+        def service(name: str, *tables: str) -> Service:
             database = f"test_{name}_{run}"
             postgres.create_database(database)
             closing.callback(postgres.drop_database, database)
@@ -242,6 +259,7 @@ def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> It
                 name=name,
                 url=postgres.url(database),
                 folder=tmp_path,
+                tables=tables,
                 environment={
                     "SHIELDTX_APP": f"shop.{name}:shield",
                     "SHIELDTX_SOURCE": name,
@@ -256,12 +274,11 @@ def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> It
                 },
             )
             closing.callback(made.end)
+            made.make_tables()
             return made
 
-        orders, stock = service("orders"), service("stock")
-        orders.execute("CREATE TABLE placed (number int)")
-        orders.execute("CREATE TABLE cancelled (number int)")
-        stock.execute("CREATE TABLE reserved (id serial, key text, number int)")
+        orders = service("orders", "placed (number int)", "cancelled (number int)")
+        stock = service("stock", "reserved (id serial, key text, number int)")
         writer = ShieldTx(
             # Larger ones than the broker takes, so that some events fail.
             Settings(
@@ -274,7 +291,14 @@ def shop(postgres: EmbeddedPostgres, kafka: EmbeddedKafka, tmp_path: Path) -> It
         )
         closing.callback(writer.close)
         writer.declare("orders.placed")
-        yield Shop(orders=orders, stock=stock, kafka=kafka, prefix=f"{run}.", writer=writer)
+        yield Shop(
+            databases=databases,
+            orders=orders,
+            stock=stock,
+            kafka=kafka,
+            prefix=f"{run}.",
+            writer=writer,
+        )
 
 
 def is_ready(worker: ChildProcess) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+
+import pytest
 
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.embedded.child_process import ChildProcess
@@ -21,6 +24,15 @@ from tests.conftest import Eventually
 from tests.support.paused_process import frozen
 
 TWENTY = range(20)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A broker to be frozen: nobody else's."""
+    with EmbeddedKafka() as server:
+        yield server
+
+
 IN_ORDER = {f"k{k}": [n for n in TWENTY if n % 4 == k] for k in range(4)}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from examples.retail.opening import deliveries
 from examples.retail.stage import PROJECT
 from examples.retail.topics import TopicRecord
 from shieldtx import Event
-from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.store.schema import DEFAULT_SHARDS
+from tests.support.migrated_databases import MigratedDatabases
 
 TOPIC = "orders.placed.commit"
 REFUSED = 13
@@ -76,19 +76,14 @@ def services() -> Iterator[Any]:
 
 
 @pytest.fixture
-def world(
-    services: Any, postgres: EmbeddedPostgres, migrated: Callable[[int], str]
-) -> Iterator[World]:
-    names = [f"test_{uuid.uuid4().hex}" for _ in services]
-    for name in names:
-        postgres.create_database(name, template=migrated(DEFAULT_SHARDS))
-    engines = [create_engine(postgres.url(name)) for name in names]
-    try:
+def world(services: Any, databases: MigratedDatabases) -> Iterator[World]:
+    with ExitStack() as closing:
+        engines = []
+        for _ in services:
+            url = closing.enter_context(databases.database(DEFAULT_SHARDS))
+            engines.append(create_engine(url))
+            closing.callback(engines[-1].dispose)
         yield played(World(*engines), *services)
-    finally:
-        for engine, name in zip(engines, names, strict=True):
-            engine.dispose()
-            postgres.drop_database(name)
 
 
 def played(world: World, orders: Any, stock: Any) -> World:

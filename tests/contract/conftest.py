@@ -19,11 +19,12 @@ from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlRetentionStore
-from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import Tables, tables
+from tests.support.migrated_databases import migrated_sqlite
 
 SHARDS = 4
+POSTGRESQL, BEGUN_BY_HAND = "postgresql", "sqlite with BEGIN"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +55,22 @@ def _with_begin(url: str) -> Engine:
     return engine
 
 
-@pytest.fixture(params=["postgresql", "sqlite", "sqlite with BEGIN"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on each database, and where it is marked so on an engine that begins by hand."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "stores" in metafunc.fixturenames and "stores" not in chosen:
+        marked = metafunc.definition.get_closest_marker("begun_by_hand")
+        databases = [POSTGRESQL, "sqlite", *([BEGUN_BY_HAND] if marked else [])]
+        metafunc.parametrize("stores", databases, indirect=True)
+
+
+@pytest.fixture
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
-    if request.param == "postgresql":
+    if request.param == POSTGRESQL:
         url = request.getfixturevalue("migrated_url")
     else:
-        url = f"sqlite:///{tmp_path / 'store.db'}"
-    engine = _with_begin(url) if "BEGIN" in request.param else create_engine(url)
-    Schema(engine, shards=SHARDS).upgrade()
+        url = migrated_sqlite(tmp_path / "store.db", SHARDS)
+    engine = _with_begin(url) if request.param == BEGUN_BY_HAND else create_engine(url)
     described = tables()
     yield Stores(
         engine=engine,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.testing.memory_broker import MemoryBroker
+from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import SHARDS, Service, Wire
-from tests.support.write_side_shop import Shop
+from tests.support.write_side_shop import Shop, sqlite_shop
 
 
 @pytest.fixture
@@ -21,33 +21,26 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-def make_service(
-    postgres: EmbeddedPostgres, migrated: Callable[[int], str], wire: Wire
-) -> Iterator[Callable[..., Service]]:
+def make_service(databases: MigratedDatabases, wire: Wire) -> Iterator[Callable[..., Service]]:
     """Make services by name; each has a PostgreSQL database of its own."""
-    made: list[tuple[Service, str]] = []
+    with ExitStack() as closing:
 
-    def make(name: str, **settings: Any) -> Service:
-        database = f"test_{uuid.uuid4().hex}"
-        postgres.create_database(database, template=migrated(settings.get("shards", SHARDS)))
-        service = Service(name, postgres.url(database), wire, **settings)
-        made.append((service, database))
-        return service
+        def make(name: str, **settings: Any) -> Service:
+            shards, schema = settings.get("shards", SHARDS), settings.get("database_schema")
+            url = closing.enter_context(databases.database(shards, schema))
+            service = Service(name, url, wire, migrated=True, **settings)
+            closing.callback(service.close)
+            return service
 
-    yield make
-    for service, database in made:
-        service.close()
-        postgres.drop_database(database)
+        yield make
 
 
 @pytest.fixture(scope="session")
-def shop_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+def shop_url(databases: MigratedDatabases) -> Iterator[str]:
     """A migrated database that the tests of the write side share, one after the other."""
-    name = f"test_{uuid.uuid4().hex}"
-    postgres.create_database(name)
-    Shop(postgres.url(name)).close()
-    yield postgres.url(name)
-    postgres.drop_database(name)
+    with databases.database(shards=4) as url:
+        Shop(url).close()
+        yield url
 
 
 @pytest.fixture
@@ -65,6 +58,6 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     if request.param == "postgresql":
         yield request.getfixturevalue("postgres_shop")
     else:
-        opened = Shop(f"sqlite:///{tmp_path}/shop.db")
+        opened = sqlite_shop(tmp_path / "shop.db")
         yield opened
         opened.close()

@@ -143,7 +143,11 @@ def test_no_lock_stays_in_the_connection_pool(database_url: str) -> None:
     schema.downgrade("base")
     schema.upgrade()
 
-    locks = count(engine, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+    locks = count(
+        engine,
+        "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+        "WHERE l.locktype = 'advisory' AND d.datname = current_database()",
+    )
     with engine.connect() as connection:
         isolation = connection.get_isolation_level()
     assert (locks, isolation) == (0, "READ COMMITTED")

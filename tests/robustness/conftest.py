@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.ports.broker import Broker
+from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import SHARDS, Service
 
 Make = Callable[..., Service]
 
 
 @pytest.fixture
-def make_service(postgres: EmbeddedPostgres, migrated: Callable[[int], str]) -> Iterator[Make]:
+def make_service(databases: MigratedDatabases) -> Iterator[Make]:
     """Make services by name and broker; each has a PostgreSQL database of its own."""
-    made: list[tuple[Service, str]] = []
+    with ExitStack() as closing:
 
-    def make(name: str, broker: Broker, **settings: Any) -> Service:
-        database = f"test_{uuid.uuid4().hex}"
-        postgres.create_database(database, template=migrated(settings.get("shards", SHARDS)))
-        service = Service(name, postgres.url(database), broker, **settings)
-        made.append((service, database))
-        return service
+        def make(name: str, broker: Broker, **settings: Any) -> Service:
+            shards, schema = settings.get("shards", SHARDS), settings.get("database_schema")
+            url = closing.enter_context(databases.database(shards, schema))
+            service = Service(name, url, broker, migrated=True, **settings)
+            closing.callback(service.close)
+            return service
 
-    yield make
-    for service, database in made:
-        service.close()
-        postgres.drop_database(database)
+        yield make

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.embedded.jars import fetch_jdbc_driver
-from tests.spark.planting import Service
+from tests.spark.planting import SHARDS, Service
+from tests.support.migrated_databases import MigratedDatabases
 
 
 @pytest.fixture(scope="session")
@@ -45,35 +44,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory, jdbc_jar: Path) -> Iterator[
 
 
 @pytest.fixture
-def orders(postgres: EmbeddedPostgres) -> Iterator[Service]:
+def orders(databases: MigratedDatabases) -> Iterator[Service]:
     """The upstream, with its tables in the connection's own schema."""
-    yield from _service(postgres, "orders", None)
+    with _service(databases, "orders", None) as service:
+        yield service
 
 
 @pytest.fixture
-def stock(postgres: EmbeddedPostgres) -> Iterator[Service]:
+def stock(databases: MigratedDatabases) -> Iterator[Service]:
     """The downstream, with its tables in a schema of theirs."""
-    yield from _service(postgres, "stock", "shield")
-
-
-def _service(postgres: EmbeddedPostgres, name: str, schema: str | None) -> Iterator[Service]:
-    database = f"test_{uuid.uuid4().hex}"
-    postgres.create_database(database)
-    service = Service(name=name, url=postgres.url(database), schema=schema)
-    yield service
-    service.close()
-    postgres.drop_database(database)
+    with _service(databases, "stock", "shield") as service:
+        yield service
 
 
 @pytest.fixture
-def services(postgres: EmbeddedPostgres) -> Iterator[list[Service]]:
+def services(databases: MigratedDatabases) -> Iterator[list[Service]]:
     """Three of them, one with its tables in a schema of theirs."""
-    with ExitStack() as made:
-        services = []
-        for name, schema in (("orders", None), ("stock", "shield"), ("mail", None)):
-            database = f"test_{uuid.uuid4().hex}"
-            postgres.create_database(database)
-            made.callback(postgres.drop_database, database)
-            services.append(Service(name=name, url=postgres.url(database), schema=schema))
-            made.callback(services[-1].close)
-        yield services
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(_service(databases, name, schema))
+            for name, schema in (("orders", None), ("stock", "shield"), ("mail", None))
+        ]
+
+
+@contextmanager
+def _service(databases: MigratedDatabases, name: str, schema: str | None) -> Iterator[Service]:
+    with databases.database(SHARDS, schema) as url:
+        service = Service(name=name, url=url, schema=schema)
+        yield service
+        service.close()

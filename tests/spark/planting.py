@@ -12,7 +12,6 @@ from sqlalchemy import create_engine, func, insert, select
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 
 TOPIC = "orders.placed"
@@ -20,7 +19,7 @@ SHARDS = 8
 
 
 class Service:
-    """A service's database, made for one test."""
+    """A service's migrated database."""
 
     def __init__(self, *, name: str, url: str, schema: str | None) -> None:
         self.name = name
@@ -28,7 +27,6 @@ class Service:
         self.schema = schema
         self.engine = create_engine(url)
         self.tables = tables(schema)
-        Schema(self.engine, schema=schema, shards=SHARDS).upgrade()
 
     def close(self) -> None:
         self.engine.dispose()

@@ -16,7 +16,8 @@ from tests.conftest import wait
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 WAITING = (
-    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND state = 'active'"
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND wait_event_type = 'Lock' AND state = 'active'"
 )
 
 

@@ -76,13 +76,16 @@ class App(ShieldTx):
 class Service:
     """A ShieldTx application with shortcuts to look into its tables."""
 
-    def __init__(self, name: str, url: str, broker: Broker, **settings: Any) -> None:
+    def __init__(
+        self, name: str, url: str, broker: Broker, *, migrated: bool = False, **settings: Any
+    ) -> None:
         self.engine: Engine = create_engine(url)
         settings = {"shards": SHARDS, "relay_wakeup": False} | settings
         self.app = App(
             Settings(source=name, database_url=url, **settings), engine=self.engine, broker=broker
         )
-        self.app.schema.upgrade()
+        if not migrated:
+            self.app.schema.upgrade()
         with self.engine.begin() as connection:
             connection.execute(text("CREATE TABLE effects (event_id text, key text, what text)"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, delete, event, select, text, update
@@ -16,6 +17,7 @@ from shieldtx.store.dialects import Dialect, dialect_of
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
+from tests.support.migrated_databases import migrated_sqlite
 
 SHARDS = 4
 
@@ -104,6 +106,13 @@ class Shop:
 
     def _count_hint(self) -> None:
         self.hints += 1
+
+
+def sqlite_shop(path: Path) -> Shop:
+    """A shop on a SQLite database of its own."""
+    shop = Shop(migrated_sqlite(path, SHARDS), migrate=False)
+    Base.metadata.create_all(shop.engine)
+    return shop
 
 
 def engine_for(url: str, **options: Any) -> Engine:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from shieldtx import Settings, ShieldTx
-from tests.support.write_side_shop import SHARDS, Shop
+from tests.support.write_side_shop import SHARDS, Shop, sqlite_shop
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    opened = Shop(f"sqlite:///{tmp_path}/shop.db")
+    opened = sqlite_shop(tmp_path / "shop.db")
     yield opened
     opened.close()
 

@@ -128,6 +128,7 @@ def test_a_cancelled_event_is_discarded_and_on_the_record(stores: Stores, named_
     assert (detail["from"], detail["to"], detail["biz_key"]) == ("INIT", "DISCARDED", "4711")
 
 
+@pytest.mark.begun_by_hand
 def test_a_rescheduled_event_waits_for_its_new_time_and_is_on_the_record(stores: Stores) -> None:
     event_id = write(stores, delay=HOUR)
     before = row(stores, event_id).due_at

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from sqlalchemy import insert, select, update
 
 from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
@@ -101,6 +102,7 @@ def audits(stores: Stores) -> list[Mapping[str, Any]]:
         return list(connection.execute(select(stores.tables.audit)).mappings())
 
 
+@pytest.mark.begun_by_hand
 def test_a_row_in_each_waiting_state_is_discarded_on_the_record(stores: Stores) -> None:
     event, rollback, record = failed(stores), dead(stores), parked(stores)
     rows = [letter(stores, event), letter(stores, rollback), record]

@@ -205,6 +205,7 @@ def test_a_rollback_frees_its_business_key_for_the_next_try(stores: Stores) -> N
     assert row(stores, again)["biz_key"] == "b"
 
 
+@pytest.mark.begun_by_hand
 def test_several_are_prepared_or_none(stores: Stores) -> None:
     twice = envelope()
     with pytest.raises(EventRefused, match="id"):
@@ -440,6 +441,7 @@ def test_a_person_decides_and_it_is_on_the_record(
     assert json.loads(entry.detail)["to"] == status
 
 
+@pytest.mark.begun_by_hand
 def test_a_person_decides_about_all_or_none(stores: Stores) -> None:
     first, second = prepare(stores, envelope(), envelope())
     seen = [m for m in (stores.desk.find(first), stores.desk.find(second)) if m]
@@ -499,6 +501,7 @@ def test_one_that_rolled_back_is_shut_out(stores: Stores) -> None:
     assert stores.barrier.ask(event_id) is ROLLBACK
 
 
+@pytest.mark.begun_by_hand
 def test_a_late_local_transaction_cannot_commit(stores: Stores) -> None:
     event_id = new_event_id()
     assert stores.barrier.ask(event_id) is ROLLBACK
@@ -519,6 +522,7 @@ def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> Non
     assert stores.barrier.ask(event_id) is COMMIT
 
 
+@pytest.mark.begun_by_hand
 def test_an_autocommit_cannot_hold_a_barrier(stores: Stores) -> None:
     with stores.engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")

@@ -153,6 +153,7 @@ def test_events_without_a_key_wait_for_nobody(stores: Stores) -> None:
     assert may_begin(stores, second)
 
 
+@pytest.mark.begun_by_hand
 def test_the_effect_and_its_status_are_one_transaction(stores: Stores) -> None:
     event = envelope()
     receive(stores, event)
@@ -209,6 +210,7 @@ def test_attempts_beyond_the_last_are_told_and_not_counted(stores: Stores) -> No
     assert row(stores, event) == ("MAX_RECONSUMED", 1, "died")
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize(("kind", "end"), [("COMMIT", "MAX_RECONSUMED"), ("ROLLBACK", "DEAD")])
 def test_giving_up_and_what_goes_with_it_are_one_transaction(
     stores: Stores, kind: str, end: str
@@ -278,6 +280,7 @@ def test_the_original_of_a_rollback_is_found_on_the_right_side(stores: Stores) -
         assert (original.envelope.id, original.status) == (received.id, InboxStatus.PROCESSED)
 
 
+@pytest.mark.begun_by_hand
 def test_a_compensation_is_noted_once(stores: Stores) -> None:
     event = envelope("a")
     write(stores, event)

@@ -188,6 +188,7 @@ def test_two_events_of_one_id_from_two_sources_are_not_in_one_batch(stores: Stor
     assert rows(stores) == [DONE, WAITING]
 
 
+@pytest.mark.begun_by_hand
 def test_effects_are_committed_with_the_status_of_all(stores: Stores) -> None:
     receipt = start(stores, *(envelope(f"k{n}") for n in range(3)))
     with stores.inbox.effects(receipt.started) as session:
@@ -198,6 +199,7 @@ def test_effects_are_committed_with_the_status_of_all(stores: Stores) -> None:
         assert connection.scalar(text("SELECT count(*) FROM effect")) == 1
 
 
+@pytest.mark.begun_by_hand
 def test_an_error_leaves_all_of_them_as_they_were(stores: Stores) -> None:
     receipt = start(stores, envelope("a"), envelope("b"))
     with pytest.raises(ArithmeticError), stores.inbox.effects(receipt.started):
@@ -279,6 +281,7 @@ END_IT: dict[str, Callable[[Session], object]] = {
 """The ways in which a handler may end the transaction that it was lent."""
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", END_IT)
 def test_nobody_commits_in_the_middle_of_a_batch(stores: Stores, way: str) -> None:
     receipt = start(stores, envelope("a"), envelope("b"))
@@ -290,6 +293,7 @@ def test_nobody_commits_in_the_middle_of_a_batch(stores: Stores, way: str) -> No
     assert rows(stores) == [IN_HAND] * 2
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", END_IT)
 def test_nobody_commits_in_the_middle_of_an_effect(stores: Stores, way: str) -> None:
     event = envelope("a")
@@ -311,6 +315,7 @@ def effect_of_one(stores: Stores, *, together: bool) -> AbstractContextManager[S
     return stores.inbox.effect(begin(stores, event))
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("way", ["commit", "rollback", "end"])
 def test_who_goes_on_after_a_refused_statement_has_lost_nothing(
@@ -331,6 +336,7 @@ def test_who_goes_on_after_a_refused_statement_has_lost_nothing(
     assert [part for (part,) in ledger] == ["after", "before"]
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", ["session", "connection"])
 def test_who_goes_on_after_a_refused_commit_has_failed(stores: Stores, way: str) -> None:
     event = envelope("a")
@@ -348,6 +354,7 @@ def test_who_goes_on_after_a_refused_commit_has_failed(stores: Stores, way: str)
     assert rows(stores) == [("PROCESSING", 1, False, True)]
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", ["all", "nested", "words"])
 def test_a_savepoint_may_be_rolled_back_in_an_effect(stores: Stores, way: str) -> None:
     event = envelope("a")
@@ -363,6 +370,7 @@ def test_a_savepoint_may_be_rolled_back_in_an_effect(stores: Stores, way: str) -
     assert rows(stores) == [DONE]
 
 
+@pytest.mark.begun_by_hand
 def test_a_savepoint_may_be_committed_in_a_batch(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     with stores.inbox.effects(receipt.started) as session:
@@ -372,6 +380,7 @@ def test_a_savepoint_may_be_committed_in_a_batch(stores: Stores) -> None:
     assert rows(stores) == [DONE]
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", ["commit", "rollback"])
 @pytest.mark.parametrize("together", [False, True])
 def test_a_transaction_that_the_driver_ended_is_noticed(
@@ -407,6 +416,7 @@ PAST_SQLALCHEMY = {
 }
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", PAST_SQLALCHEMY)
 @pytest.mark.parametrize("together", [False, True])
 def test_an_effect_that_goes_on_after_the_driver_ended_it_settles_nothing(
@@ -429,6 +439,7 @@ def test_an_effect_that_goes_on_after_the_driver_ended_it_settles_nothing(
     assert (status, attempts, is_leased) == ("PROCESSING", 1, True)
 
 
+@pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", PAST_SQLALCHEMY)
 def test_a_compensation_that_goes_on_after_the_driver_ended_it_settles_nothing(
     stores: Stores, way: str
@@ -454,6 +465,7 @@ def test_a_compensation_that_goes_on_after_the_driver_ended_it_settles_nothing(
     assert found == (None, None)
 
 
+@pytest.mark.begun_by_hand
 def test_a_transaction_that_was_rolled_back_is_noticed(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     with (

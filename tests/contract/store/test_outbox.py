@@ -86,6 +86,7 @@ def test_an_envelope_comes_back_as_it_was_written(stores: Stores) -> None:
     assert claimed.envelope.time.tzinfo is not None
 
 
+@pytest.mark.begun_by_hand
 def test_the_rows_of_a_key_are_claimed_in_the_order_of_writing(stores: Stores) -> None:
     written = write(stores, *(envelope("same") for _ in range(5)))
     assert ids(claim(stores)) == written
@@ -191,6 +192,7 @@ def test_a_delayed_event_can_be_cancelled_until_it_is_due(stores: Stores) -> Non
     assert column(stores, "status", waits) == "DISCARDED"
 
 
+@pytest.mark.begun_by_hand
 def test_failing_runs_the_local_rollback_in_the_same_transaction(stores: Stores) -> None:
     good, bad = write(stores, envelope("a"), envelope("b"))
     token = claim(stores).token
@@ -250,6 +252,7 @@ def test_a_business_key_is_refused_the_second_time(stores: Stores) -> None:
     write(stores, envelope(biz_key="once", type="things.else"))
 
 
+@pytest.mark.begun_by_hand
 def test_relays_share_the_shards_fairly_and_take_over_what_is_free(stores: Stores) -> None:
     assert len(stores.leases.renew(relay="one", lease=LEASE).shards) == SHARDS
     joined = stores.leases.renew(relay="two", lease=LEASE)
@@ -282,6 +285,7 @@ def test_a_row_taken_from_a_relay_that_was_not_heard_of_may_have_been_sent(store
     assert [e.unconfirmed for e in taken_over.events] == [True]
 
 
+@pytest.mark.begun_by_hand
 def test_only_rows_at_rest_and_old_enough_are_purged(stores: Stores) -> None:
     old, failed, fresh = write(stores, envelope("a"), envelope("b"), envelope("c"))
     token = claim(stores).token

@@ -90,6 +90,7 @@ def test_an_id_is_used_once(runs: SqlReconciliationRuns):
         begin(runs, "one")
 
 
+@pytest.mark.begun_by_hand
 # SQLite lets one write at a time.
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
 def test_of_many_that_begin_at_once_one_runs(stores: Stores):

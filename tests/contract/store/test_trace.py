@@ -102,6 +102,7 @@ def test_a_long_reason_is_cut(stores: Stores, traces: SqlTraceStore) -> None:
     assert traces.facts(event_id).marks[0].reason == "x" * LONGEST_TRACED_REASON
 
 
+@pytest.mark.begun_by_hand
 def test_thousands_are_written_at_once(stores: Stores, traces: SqlTraceStore) -> None:
     write(traces, *(entry(new_event_id()) for _ in range(3000)))
     assert count(stores) == 3000

@@ -14,7 +14,7 @@ from shieldtx import Event, RetryPolicy
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports.broker import Broker
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.service import Service, drain, effect, make_topics
@@ -44,16 +44,14 @@ def group() -> str:
 
 
 @pytest.fixture
-def service(
-    postgres: EmbeddedPostgres, migrated: Callable[[int], str], broker: Broker, topic: str
-) -> Iterator[Service]:
+def service(migrated_url: str, broker: Broker, topic: str) -> Iterator[Service]:
     """A service that handles its own events, of a topic with two partitions."""
-    database = f"test_{uuid.uuid4().hex}"
-    postgres.create_database(database, template=migrated(8))
     service = Service(
         "orders",
-        postgres.url(database),
+        migrated_url,
         broker,
+        migrated=True,
+        shards=4,
         consumer_batch_size=BATCH,
         consumer_pending_limit=LIMIT,
     )
@@ -67,7 +65,6 @@ def service(
     relay.close()
     yield service
     service.close()
-    postgres.drop_database(database)
 
 
 def is_sick(key: str | None) -> bool:

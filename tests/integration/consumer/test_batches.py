@@ -316,7 +316,10 @@ def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
 
     engine = world.downstream.engine
     store = SqlInboxStore(engine, world.downstream.app.tables)
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
     with ThreadPoolExecutor(1) as beside, engine.connect() as first:
         store._receiver.receive(first, "stock", arrivals(earlier, lease=None), [])
         batch = arrivals(earlier, later, other, lease=timedelta(minutes=1))

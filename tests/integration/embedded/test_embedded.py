@@ -49,6 +49,12 @@ def open_directory() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(fsync=False, settings={"max_connections": "200"}) as server:
+        yield server
+
+
 @pytest.fixture
 def own_postgres() -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(fsync=False) as server:

@@ -65,7 +65,10 @@ def test_checks_that_wait_leave_the_relays_connections_alone(make_app, eventuall
         # Before the thread is waited for.
         stack.callback(in_flight.rollback)
 
-        waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        waiting = text(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
         with caller.engine.connect() as connection:
             eventually(lambda: _scalar(connection, waiting) >= THREADS, "all checks wait")
         assert app.connections.checks_engine.pool.checkedout() >= THREADS  # type: ignore[attr-defined]

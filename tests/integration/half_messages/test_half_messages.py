@@ -24,7 +24,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, LocalOutcome, ShieldTx
-from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import (
     ConfigurationError,
     EventRefused,
@@ -38,6 +37,7 @@ from shieldtx.half_messages import messages
 from shieldtx.half_messages.check_back import CheckBack, CheckBackResult
 from shieldtx.store import half_message_admin
 from tests.support import child_process
+from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import Service, Wire, drain, make_topics
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
@@ -56,16 +56,14 @@ def orders(make_service: Callable[..., Service]) -> Service:
 
 
 @pytest.fixture
-def ledger(postgres: EmbeddedPostgres, migrated: Callable[[int], str]) -> Iterator[Engine]:
+def ledger(databases: MigratedDatabases) -> Iterator[Engine]:
     """The database of the local transactions, another one than that of the outbox."""
-    name = f"ledger_{os.urandom(8).hex()}"
-    postgres.create_database(name, template=migrated(4))
-    engine = create_engine(postgres.url(name))
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE entries (what text)"))
-    yield engine
-    engine.dispose()
-    postgres.drop_database(name)
+    with databases.database(shards=4) as url:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE entries (what text)"))
+        yield engine
+        engine.dispose()
 
 
 def entries(ledger: Engine) -> list[str]:
@@ -543,7 +541,10 @@ def test_a_type_has_one_who_knows(orders):
 
 def waiting_for_a_transaction(engine: Engine) -> bool:
     with engine.connect() as connection:
-        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+        waits = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND wait_event_type = 'Lock' AND wait_event = 'transactionid'"
+        )
         return connection.scalar(text(waits)) == 1
 
 

@@ -103,7 +103,10 @@ def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
 
 
 def waits_for_a_lock(line: Line) -> bool:
-    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND wait_event_type = 'Lock' AND wait_event = 'transactionid'"
+    )
     with line.engine.connect() as connection:
         return connection.scalar(text(query)) == 1
 

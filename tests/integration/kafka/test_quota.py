@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,11 +13,10 @@ from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.brokers.kafka.kafka_python_producer import connect
 from shieldtx.brokers.kafka.producer_client import ProducerSettings
 from shieldtx.brokers.kafka.publisher import KafkaPublisher
-from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayResult
-from tests.conftest import start_in_memory
 from tests.support.kafka_clients import CLIENTS
 from tests.support.kafka_quotas import set_producer_quota
 from tests.support.service import Service, make_topics
@@ -27,15 +26,6 @@ QUOTA = 300_000
 PAYLOAD = "x" * 1000
 LEASE_S = 3
 CLIENT_NAMES = ["kafka-python", "confluent-kafka"]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedKafka]:
-    """A broker that measures over two seconds: a burst of one is free, pauses are short."""
-    server = EmbeddedKafka(settings={"quota.window.num": "2"})
-    start_in_memory(server)
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -52,20 +42,19 @@ def topic() -> str:
 @pytest.fixture(params=CLIENT_NAMES)
 def orders(
     request: pytest.FixtureRequest,
-    postgres: EmbeddedPostgres,
-    migrated: Callable[[int], str],
-    broker: EmbeddedKafka,
+    migrated_url: str,
+    kafka: EmbeddedKafka,
     client_id: str,
     topic: str,
 ) -> Iterator[Service]:
     """A service whose leases are shorter than the pauses that a batch of its size asks for."""
-    database = f"test_{uuid.uuid4().hex}"
-    postgres.create_database(database, template=migrated(8))
-    connection = KafkaConnection(bootstrap_servers=broker.bootstrap, client_id=client_id)
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     service = Service(
         "orders",
-        postgres.url(database),
+        migrated_url,
         KafkaBroker(connection, producer=request.param),
+        migrated=True,
+        shards=4,
         kafka_producer=request.param,
         relay_lease=LEASE_S,
         relay_send_timeout=2,
@@ -74,7 +63,6 @@ def orders(
     make_topics(service)
     yield service
     service.close()
-    postgres.drop_database(database)
 
 
 def write(service: Service, topic: str, events: range) -> None:
@@ -96,9 +84,9 @@ def run(relay: Relay, service: Service, *, within: float) -> list[RelayResult]:
 
 
 def test_a_throttled_relay_loses_nothing_burns_no_attempt_and_comes_back_to_speed(
-    orders: Service, broker: EmbeddedKafka, client_id: str, topic: str
+    orders: Service, kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
-    set_producer_quota(broker.bootstrap, client_id, QUOTA)
+    set_producer_quota(kafka.bootstrap, client_id, QUOTA)
     write(orders, topic, range(2000))
     relay = orders.relay()
     began = time.monotonic()
@@ -113,7 +101,7 @@ def test_a_throttled_relay_loses_nothing_burns_no_attempt_and_comes_back_to_spee
     outages = [step.outage for step in passes if step.outage and step.claimed]
     assert len(outages) <= (0 if is_certain else 10), outages
 
-    set_producer_quota(broker.bootstrap, client_id, None)
+    set_producer_quota(kafka.bootstrap, client_id, None)
     time.sleep(relay.run_once().slowed)
     write(orders, topic, range(2000, 22_000))
     began = time.monotonic()
@@ -139,11 +127,11 @@ def ids_on(service: Service, topic: str) -> list[bytes | None]:
 
 @pytest.mark.parametrize("client", [name for name in CLIENTS if "kafka-python" in name])
 def test_what_was_not_handed_over_when_the_broker_asks_for_a_pause_is_held_back(
-    broker: EmbeddedKafka, client_id: str, topic: str, client: str
+    kafka: EmbeddedKafka, client_id: str, topic: str, client: str
 ) -> None:
     """The pause is longer than the time of the call, whose records are larger than a batch."""
-    set_producer_quota(broker.bootstrap, client_id, QUOTA)
-    connection = KafkaConnection(bootstrap_servers=broker.bootstrap, client_id=client_id)
+    set_producer_quota(kafka.bootstrap, client_id, QUOTA)
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     admin = KafkaBroker(connection).topics()
     admin.create([topic], partitions=1, replication=1)
     admin.close()
@@ -159,9 +147,9 @@ def test_what_was_not_handed_over_when_the_broker_asks_for_a_pause_is_held_back(
     publisher.close()
 
 
-def test_librdkafka_tells_of_a_pause_too(broker: EmbeddedKafka, client_id: str, topic: str) -> None:
-    set_producer_quota(broker.bootstrap, client_id, QUOTA)
-    connection = KafkaConnection(bootstrap_servers=broker.bootstrap, client_id=client_id)
+def test_librdkafka_tells_of_a_pause_too(kafka: EmbeddedKafka, client_id: str, topic: str) -> None:
+    set_producer_quota(kafka.bootstrap, client_id, QUOTA)
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     admin = KafkaBroker(connection).topics()
     admin.create([topic], partitions=1, replication=1)
     admin.close()
@@ -175,9 +163,9 @@ def test_librdkafka_tells_of_a_pause_too(broker: EmbeddedKafka, client_id: str, 
 
 
 def test_a_client_without_a_quota_is_never_pressed(
-    broker: EmbeddedKafka, client_id: str, topic: str
+    kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
-    connection = KafkaConnection(bootstrap_servers=broker.bootstrap, client_id=client_id)
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     admin = KafkaBroker(connection).topics()
     admin.create([topic], partitions=1, replication=1)
     admin.close()
@@ -190,9 +178,9 @@ def test_a_client_without_a_quota_is_never_pressed(
 
 
 def test_a_call_that_fills_the_clients_queue_goes_out_whole_and_says_so(
-    broker: EmbeddedKafka, client_id: str, topic: str
+    kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
-    connection = KafkaConnection(bootstrap_servers=broker.bootstrap, client_id=client_id)
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     admin = KafkaBroker(connection).topics()
     admin.create([topic], partitions=1, replication=1)
     admin.close()

@@ -22,11 +22,9 @@ from shieldtx.ports.broker import DeliveryOutcome, Record
 WITHIN_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[KafkaConnection]:
-    """A broker whose topics come and go."""
-    with EmbeddedKafka() as server:
-        yield KafkaConnection(bootstrap_servers=server.bootstrap)
+@pytest.fixture
+def connection(kafka: EmbeddedKafka) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=kafka.bootstrap)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from shieldtx import Event, RetryPolicy
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection
 from shieldtx.cli.program import program
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
+from shieldtx.embedded import EmbeddedKafka
 from shieldtx.relay.relay import Relay
 from shieldtx.tracing.model import EventTimeline, Hop
 from shieldtx.tracing.timeline import first_cause, trace
+from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import SHARDS, Service, effect, make_topics
 
 SECRET = "4111-1111"
@@ -95,23 +97,18 @@ class Shop:
 
 
 @pytest.fixture
-def make(
-    postgres: EmbeddedPostgres, migrated: Callable[[int], str], kafka: EmbeddedKafka
-) -> Iterator[Callable[..., Service]]:
-    made: list[tuple[Service, str]] = []
+def make(databases: MigratedDatabases, kafka: EmbeddedKafka) -> Iterator[Callable[..., Service]]:
+    with ExitStack() as closing:
 
-    def service(name: str, run: str, **settings: Any) -> Service:
-        database = f"test_{name}_{run}"
-        postgres.create_database(database, template=migrated(SHARDS))
-        broker = KafkaBroker(KafkaConnection(bootstrap_servers=kafka.bootstrap))
-        settings = {"topic_prefix": f"{run}."} | settings
-        made.append((Service(name, postgres.url(database), broker, **settings), database))
-        return made[-1][0]
+        def service(name: str, run: str, **settings: Any) -> Service:
+            url = closing.enter_context(databases.database(SHARDS))
+            broker = KafkaBroker(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+            settings = {"topic_prefix": f"{run}."} | settings
+            opened = Service(name, url, broker, migrated=True, **settings)
+            closing.callback(opened.close)
+            return opened
 
-    yield service
-    for opened, database in made:
-        opened.close()
-        postgres.drop_database(database)
+        yield service
 
 
 @pytest.fixture

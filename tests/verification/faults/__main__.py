@@ -26,9 +26,12 @@ from tests.verification.faults.world import World
 from tests.verification.model.explore import explore
 from tests.verification.model.worlds import WORLDS
 from tests.verification.simulation.campaign import run as simulate
+from tests.verification.simulation.mutants import MOST_SCHEDULES, RARE
+from tests.verification.simulation.mutants import MUTANTS as MUTANTS_SIMULATED
 
+IN_MEMORY = ("model", "simulation", "simulation-mutants")
 ON_SERVERS = ("matrix", "sweep", "mutants")
-PARTS = ("model", "simulation", *ON_SERVERS)
+PARTS = (*IN_MEMORY, *ON_SERVERS)
 SCHEDULES = 100_000
 
 TELLING = (
@@ -76,6 +79,22 @@ class Run:
             "schedules": result.schedules,
             "violations": result.violations,
         }
+
+    def simulation_mutants(self) -> None:
+        """Search for the defects that too few schedules show for the tests to wait for them."""
+        found = {}
+        for mutant in (MUTANTS_SIMULATED[name] for name in RARE):
+            result = simulate(
+                MOST_SCHEDULES,
+                mutant.seed,
+                mutant=mutant.name,
+                until=mutant.invariant,
+            )
+            caught = bool(result.invariants.get(mutant.invariant))
+            line = f"{mutant.name}: {mutant.invariant} after {result.schedules:,} schedules"
+            self._say(Text(line if caught else f"{line}: NOT CAUGHT"), passed=caught)
+            found[mutant.name] = {"caught": caught, "schedules": result.schedules}
+        self.report["simulation-mutants"] = found
 
     def matrix(self, world: World) -> None:
         """Run the faults of the matrix."""
@@ -170,7 +189,7 @@ def main() -> int:
         world = open_.enter_context(World()) if set(parts) & set(ON_SERVERS) else None
         for part in parts:
             console.rule(part)
-            getattr(run, part)(*([world] if part in ON_SERVERS else []))
+            getattr(run, part.replace("-", "_"))(*([world] if part in ON_SERVERS else []))
     asked.report.parent.mkdir(parents=True, exist_ok=True)
     asked.report.write_text(json.dumps(run.report, indent=2) + "\n")
     console.print(f"the counts of every fault: {asked.report}")

@@ -39,6 +39,25 @@ class Mutant:
     """From which its schedules are drawn: another one where by the first it takes thousands."""
 
 
+RARE = (
+    "retry-holds-nothing",
+    "takeover-is-fresh",
+    "sends-ahead-in-doubt",
+    "lost-claim-is-forgotten",
+    "undoes-the-unconfirmed",
+    "works-without-token",
+    "waits-in-a-circle",
+    "neighbours-pay-for-a-crash",
+    "failed-key-goes-on",
+    "batch-settles-without-token",
+    "commits-after-the-last-check",
+    "check-only-looks",
+)
+"""Which show after hundreds of schedules: `make faults` searches for them, the tests for others."""
+
+MOST_SCHEDULES = 10_000
+"""After so many a mutant counts as alive."""
+
 SEEDS = {
     "withdraws-under-its-name": 74,
     "works-without-token": 3,

@@ -1,0 +1,86 @@
+"""Databases with shieldtx's tables, a fresh one for each test.
+
+To copy a template takes a twentieth of the time that the migrations take, and no longer than to
+empty a used database and to prove that it is empty (measured with five workers at once).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.store.schema import Schema
+
+
+class MigratedDatabases:
+    """Copies of templates, each of which is migrated once a run."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self._server = server
+        self._templates: dict[tuple[int, str | None], str] = {}
+
+    @contextmanager
+    def database(self, shards: int, schema: str | None = None) -> Iterator[str]:
+        """Make a database with tables of so many shards; yield its URL, and drop it afterwards."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._server.create_database(name, template=self._template(shards, schema))
+        try:
+            yield self._server.url(name)
+        finally:
+            self._server.drop_database(name)
+
+    def replace(self, name: str, shards: int) -> None:
+        """Put a migrated database in the place of another one, whose sessions end."""
+        template = self._template(shards, None)
+        self._server.drop_database(name)
+        self._server.create_database(name, template=template)
+
+    def _template(self, shards: int, schema: str | None) -> str:
+        name = f"migrated_{shards}_{schema or 'public'}"
+        if (shards, schema) not in self._templates:
+            with self._connected() as connection:
+                # One worker makes it, the others wait.
+                connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [name])
+                exists = "SELECT FROM pg_database WHERE datname = %s"
+                if connection.execute(exists, [name]).fetchone() is None:
+                    self._migrate(name, shards, schema)
+            self._templates[shards, schema] = name
+        return name
+
+    def _migrate(self, name: str, shards: int, schema: str | None) -> None:
+        # A failure leaves no half-made template behind.
+        unfinished = f"{name}_unfinished"
+        self._server.drop_database(unfinished)
+        self._server.create_database(unfinished)
+        engine = create_engine(self._server.url(unfinished), poolclass=NullPool)
+        Schema(engine, schema=schema, shards=shards).upgrade()
+        self._server.create_database(name, template=unfinished)
+        self._server.drop_database(unfinished)
+
+    def _connected(self) -> psycopg.Connection:
+        url = self._server.url("postgres").replace("+psycopg", "", 1)
+        return psycopg.connect(url, autocommit=True)
+
+
+def migrated_sqlite(path: Path, shards: int) -> str:
+    """Make a SQLite database with tables of so many shards; return its URL."""
+    path.write_bytes(_sqlite_template(shards))
+    return f"sqlite:///{path}"
+
+
+@cache
+def _sqlite_template(shards: int) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "migrated.db")
+        engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+        Schema(engine, shards=shards).upgrade()
+        return path.read_bytes()
