@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.support.xdist_encoding",
     "tests.support.shared_servers",
     "tests.support.stages",
+    "tests.support.work_units",
 ]
 
 Eventually = Callable[..., None]

@@ -1,4 +1,4 @@
-"""Which tests run in which stage, what needs a server, and in which order files are dealt out.
+"""Which tests run in which stage, and what needs a server.
 
 `make test` runs the stage `suite`; `make test STAGE=demo` another one; CI runs all of them at once
 (`STAGE=all`), so that no test falls between the stages.
@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -26,31 +24,21 @@ SERVERS = {"postgres", "kafka", "spark"}
 ON_SERVERS = ("postgresql", "kafka-python", "confluent-kafka")
 """How the parameters begin for which a fixture that has other cases too asks for a server."""
 
-SECONDS = Path(__file__).with_name("seconds_per_file.txt")
-"""How long the longer files take; written by `make test ARGS="--seconds=FILE"`."""
-WORTH_NOTING_S = 3
-SECONDS_A_TEST = 0.1
-"""For a file that is not in the list."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("shieldtx")
     group.addoption("--stage", choices=[SUITE, *APART, ALL], default=ALL, help="which tests run")
-    group.addoption("--seconds", type=Path, help="write how long each file took to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: needs PostgreSQL, Kafka or Spark (set by itself)")
     for stage, why in APART.items():
         config.addinivalue_line("markers", f"{stage}: {why}; a stage of its own in CI")
-    file = config.getoption("--seconds")
-    if file and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Record(file))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs a server, keep the tests of the stage, and begin with the longest files."""
+    """Mark what needs a server, and keep the tests of the stage."""
     for item in items:
         if needs_server(item):
             item.add_marker("server")
@@ -61,7 +49,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if stage_of(item) != wanted]
         items[:] = [item for item in items if stage_of(item) == wanted]
         config.hook.pytest_deselected(items=others)
-    items[:] = longest_first(items, seconds_per_file())
 
 
 def stage_of(item: pytest.Item) -> str:
@@ -99,37 +86,3 @@ def _starts_a_server(item: pytest.Item) -> bool:
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
     return getattr(item, "fixturenames", ())
-
-
-def longest_first(items: Iterable[pytest.Item], seconds: dict[str, float]) -> list[pytest.Item]:
-    """Sort files by how long they take, so that no worker ends with a long one alone."""
-    files: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        files[item.nodeid.partition("::")[0]].append(item)
-
-    def weight(file: str) -> float:
-        return seconds.get(file, SECONDS_A_TEST * len(files[file]))
-
-    return [item for file in sorted(files, key=weight, reverse=True) for item in files[file]]
-
-
-def seconds_per_file() -> dict[str, float]:
-    """Read the measured times."""
-    lines = SECONDS.read_text().splitlines() if SECONDS.exists() else []
-    return {file: float(seconds) for seconds, file in map(str.split, lines)}
-
-
-class _Record:
-    """Measures how long each file takes, in the process that the user started."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._took: dict[str, float] = defaultdict(float)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._took[report.nodeid.partition("::")[0]] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        longest = sorted(self._took.items(), key=lambda item: -item[1])
-        lines = [f"{took:6.1f} {file}\n" for file, took in longest if took >= WORTH_NOTING_S]
-        self._file.write_text("".join(lines))

@@ -1,0 +1,107 @@
+"""How tests are dealt out to the workers: by files, the longest first, and Spark's in two groups.
+
+The files of a group share one worker, and so one JVM. How long a file takes was measured; the list
+is made again by `make test STAGE=all ARGS="--seconds=tests/support/seconds_per_file.txt"`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+GROUPS = {
+    "tests/spark/compare/": "spark, frames",
+    "tests/spark/sources/": "spark, frames",
+    "tests/spark/test_job.py": "spark, whole runs",
+    "tests/spark/test_planted_repair.py": "spark, whole runs",
+    "tests/spark/test_planted_truth.py": "spark, whole runs",
+    "tests/spark/test_prefetch.py": "spark, whole runs",
+}
+"""By how the names of their tests begin."""
+
+SECONDS = Path(__file__).with_name("seconds_per_file.txt")
+WORTH_NOTING_S = 3
+SECONDS_A_TEST = 0.1
+"""For a file that is not in the list."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("shieldtx")
+    group.addoption("--seconds", type=Path, help="write how long each file took to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file = config.getoption("--seconds")
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Record(file))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker ends with it alone."""
+    items[:] = longest_first(items, _seconds_per_file())
+
+
+class GroupedScheduling(LoadFileScheduling):
+    """Deals out files, and groups of files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupedScheduling | None:
+    return GroupedScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def group_of(nodeid: str) -> str:
+    """Return the name of what is dealt out as a whole."""
+    for beginning, group in GROUPS.items():
+        if nodeid.startswith(beginning):
+            return group
+    return nodeid.partition("::")[0]
+
+
+def longest_first(items: Iterable[pytest.Item], seconds: dict[str, float]) -> list[pytest.Item]:
+    """Sort groups by how long they take; each keeps its order."""
+    groups: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        groups[group_of(item.nodeid)][item.nodeid.partition("::")[0]].append(item)
+
+    def weight(group: str) -> float:
+        return sum(
+            seconds.get(file, SECONDS_A_TEST * len(tests)) for file, tests in groups[group].items()
+        )
+
+    return [
+        item
+        for group in sorted(groups, key=weight, reverse=True)
+        for tests in groups[group].values()
+        for item in tests
+    ]
+
+
+def _seconds_per_file() -> dict[str, float]:
+    lines = SECONDS.read_text().splitlines() if SECONDS.exists() else []
+    return {file: float(seconds) for seconds, file in map(str.split, lines)}
+
+
+class _Record:
+    """Measures how long each file takes, in the process that the user started."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._took: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._took[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        longest = sorted(self._took.items(), key=lambda item: -item[1])
+        lines = [f"{took:6.1f} {file}\n" for file, took in longest if took >= WORTH_NOTING_S]
+        self._file.write_text("".join(lines))
