@@ -48,7 +48,7 @@ def test_an_old_release_sends_a_new_type_and_never_fails_it(
     with new.transaction() as session:
         new.app.outbox.add_all(session, [Event(type="orders.split", key=k) for k in "ab"])
     wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if record.key == b"a" else None
-    relay = beside("orders").relay("old")
+    relay = beside("orders").build_relay("old")
     done = relay.run_once()
     assert (done.published, done.failed, done.retried) == (1, 0, 1)
     [(status, reason)] = new.rows("SELECT status, last_error FROM shield_outbox WHERE key = 'a'")
@@ -86,7 +86,7 @@ def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
     with new.transaction() as session:
         before.outbox.add(session, Event(type="orders.split", payload=1, key="k"))
     wire.fate = lambda _record: answer(DeliveryOutcome.REFUSED)
-    relay = before.relay("before")
+    relay = before.build_relay("before")
     assert relay.run_once().retried == 1
     relay.close()
     wire.fate = lambda _record: None
@@ -109,7 +109,7 @@ def test_two_live_services_on_one_schema_are_both_told(
 ) -> None:
     billing = beside("billing")
     billing.declare("orders.split")
-    relays = [new.app.build_relay(), billing.relay()]
+    relays = [new.app.build_relay(), billing.build_relay()]
     for relay in relays * 3:
         relay.renew()
     for app in (new.app, billing):
@@ -147,7 +147,7 @@ def test_a_group_takes_back_what_it_applied_of_another_source(
     relay = new.relay()
     drain(relay, *consumers)
     relay.close()
-    relay = billing.relay("billing's")
+    relay = billing.build_relay("billing's")
     drain(relay, *consumers)
     relay.close()
     rollbacks = new.rows("SELECT status FROM shield_inbox WHERE tx_kind = 'ROLLBACK'")

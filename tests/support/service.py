@@ -53,7 +53,7 @@ class App(ShieldTx):
         super().__init__(settings, **given)
         self._workers: list[Relay | Consumer] = []
 
-    def relay(self, name: str | None = None) -> Relay:
+    def build_relay(self, name: str | None = None) -> Relay:
         made = super().build_relay(name)
         self._workers.append(made)
         return made

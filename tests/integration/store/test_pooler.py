@@ -111,7 +111,7 @@ def test_a_writer_behind_it_wakes_a_relay_that_is_not(migrated_url: str, pooler:
     writer = application(through(migrated_url, pooler))
     woken = threading.Event()
     relay = application(migrated_url, database_pooler="none")
-    listener = relay.listener(woken.set)
+    listener = relay.connections.listener(woken.set)
     assert listener is not None
     listener.start()
     assert woken.wait(20)  # it listens
