@@ -21,7 +21,7 @@ from benchmarks.harness import peer_env
 from benchmarks.harness.child_process import BUILD, Subject
 from benchmarks.harness.context import measure
 from benchmarks.harness.samples import BenchmarkFailed, Run
-from benchmarks.harness.servers import Place, Servers
+from benchmarks.harness.servers import RunEnvironment, Servers
 
 KEYS: Final = 1_000
 RATE: Final = 400
@@ -68,7 +68,7 @@ def main() -> None:
     console.print(_table(name, run, _shares(stacks.read_text().splitlines(), parts)))
 
 
-def _prepare(place: Place, module: str, events: int) -> None:
+def _prepare(place: RunEnvironment, module: str, events: int) -> None:
     if module == "consumer":
         produce(place, events, keys=KEYS)
         return
@@ -77,7 +77,9 @@ def _prepare(place: Place, module: str, events: int) -> None:
     place.tidy()
 
 
-def _run(place: Place, module: str, job: Mapping[str, Any], events: int, stacks: Path) -> Run:
+def _run(
+    place: RunEnvironment, module: str, job: Mapping[str, Any], events: int, stacks: Path
+) -> Run:
     """Measure the subject over four fifths of the events while py-spy looks at it."""
     py_spy = peer_env.python().with_name("py-spy")
     look = [str(py_spy), "record", "--gil", "--format", "raw", "--rate", str(RATE)]

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from benchmarks.data.reconcile_databases import LOADING, Books
+from benchmarks.data.reconcile_databases import LOADING, ReconcileDatabases
 from benchmarks.data.reconcile_events import Said
 from benchmarks.harness.child_process import BUILD
 from benchmarks.harness.reconcile_runs import Timed, join, reconcile
@@ -50,9 +50,9 @@ class Stage:
     sizes: ReconcileSizes
     say: Say
 
-    def open(self, name: str, rows: int) -> Books:
+    def open(self, name: str, rows: int) -> ReconcileDatabases:
         """Make the books of so many events."""
-        books = Books(self.server, name=name, rows=rows)
+        books = ReconcileDatabases(self.server, name=name, rows=rows)
         began = time.monotonic()
         books.create(self.say)
         settle()
@@ -62,19 +62,24 @@ class Stage:
         )
         return books
 
-    def reconcile(self, books: Books, name: str, selection: Selection = Selection()) -> Timed:  # noqa: B008  a value
+    def reconcile(
+        self,
+        books: ReconcileDatabases,
+        name: str,
+        selection: Selection = Selection(),  # noqa: B008  a value
+    ) -> Timed:
         """Run the reconciliation once."""
         self.say(f"{name}: reconciliation")
         request = books.request(self.folder / "report", jdbc_jar=self.jdbc_jar)
         run = reconcile(replace(request, selection=selection), without=self.server.pid)
         return self._told(name, "reconciliation", run)
 
-    def scan(self, books: Books, name: str) -> float:
+    def scan(self, books: ReconcileDatabases, name: str) -> float:
         """Read the tables once for nothing: no comparison of them all takes less."""
         self.say(f"{name}: bare scan")
         return books.scan()
 
-    def join(self, books: Books, name: str) -> Timed:
+    def join(self, books: ReconcileDatabases, name: str) -> Timed:
         """Run the plain join once, and see that it has found what it can find."""
         self.say(f"{name}: plain join")
         request = books.request(self.folder / "join", jdbc_jar=self.jdbc_jar)
@@ -165,7 +170,7 @@ def measure(stage: Stage) -> dict[str, float | str]:
     }
 
 
-def _rounds(stage: Stage, books: Books) -> Rounds:
+def _rounds(stage: Stage, books: ReconcileDatabases) -> Rounds:
     """Run all by turns."""
     rounds = Rounds()
     turns: list[Callable[[str], None]] = [
@@ -193,7 +198,7 @@ def _small(stage: Stage) -> Rounds:
         books.drop()
 
 
-def _night(stage: Stage, books: Books) -> tuple[Timed, dict[str, float | str]]:
+def _night(stage: Stage, books: ReconcileDatabases) -> tuple[Timed, dict[str, float | str]]:
     """Add a day's events, and look at these alone."""
     old, new = books.rows, stage.sizes.incremental_rows
     stage.say(f"writing {new:,} further events")

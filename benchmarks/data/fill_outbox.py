@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.data.events import EVENT_TYPE, NOTE, SOURCE, mark_of, payload_of
 from benchmarks.harness.samples import BenchmarkFailed
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 from shieldtx import Event, Settings, ShieldTx
 
 CHUNK: Final = 250_000
@@ -143,7 +143,7 @@ def _insert(
 class Feeder:
     """Keeps the backlog of a working relay as long as it was: writes an event for each one done."""
 
-    def __init__(self, place: Place, *, begin: int, keys: int, chunk: int = 5_000) -> None:
+    def __init__(self, place: RunEnvironment, *, begin: int, keys: int, chunk: int = 5_000) -> None:
         self.reached = begin
         """Events that were ever written."""
         self._keys = keys
@@ -189,7 +189,7 @@ class Feeder:
             return not self._closed
 
 
-def check_likeness(place: Place) -> None:
+def check_likeness(place: RunEnvironment) -> None:
     """Raise BenchmarkFailed if `outbox.add` would write other rows than the server does here."""
     shield = ShieldTx(Settings(source=SOURCE, database_url=place.url, relay_wakeup=False))
     shield.declare(EVENT_TYPE)

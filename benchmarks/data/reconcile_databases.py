@@ -48,7 +48,7 @@ LOADING: Final[Mapping[str, str]] = MappingProxyType(
 """Settings of a server that is filled and then only read."""
 
 
-class Books:
+class ReconcileDatabases:
     """The two databases of a number of events."""
 
     def __init__(self, server: EmbeddedPostgres, *, name: str, rows: int) -> None:

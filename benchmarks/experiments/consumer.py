@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from benchmarks.data.events import Mark, check_beginning
 from benchmarks.harness.context import Bench, Outcome, compared, rates, run_subjects
 from benchmarks.harness.samples import BenchmarkFailed, Run
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 from benchmarks.subjects.application import HAS_LISTS
 from benchmarks.subjects.baseline_records import record_at
 from shieldtx.brokers.partitioning import partition_of
@@ -34,7 +34,7 @@ def run(bench: Bench) -> Outcome:
         produce(plain, records * LIST_TIMES + WARM, keys=keys)
         produce(doubled, (records + WARM) // 2, keys=keys, copies=2)
 
-        def consume(topic: Place, **job: Any) -> Callable[[], Run]:
+        def consume(topic: RunEnvironment, **job: Any) -> Callable[[], Run]:
             return lambda: _consume(bench, topic, records=records, **job)
 
         subjects = {
@@ -51,7 +51,7 @@ def run(bench: Bench) -> Outcome:
     return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
 
 
-def produce(place: Place, events: int, *, keys: int, copies: int = 1) -> None:
+def produce(place: RunEnvironment, events: int, *, keys: int, copies: int = 1) -> None:
     """Fill the topic with the records of so many events, each with its copies right behind it."""
     failures: list[Any] = []
     producer = Producer(
@@ -82,7 +82,7 @@ def produce(place: Place, events: int, *, keys: int, copies: int = 1) -> None:
 
 def _consume(
     bench: Bench,
-    topic: Place,
+    topic: RunEnvironment,
     *,
     records: int,
     module: str = "consumer",

@@ -18,7 +18,7 @@ from benchmarks.experiments.end_to_end_latency import Delays
 from benchmarks.harness.context import Bench, Outcome
 from benchmarks.harness.kafka_arrivals import Arrivals
 from benchmarks.harness.samples import Measured, measured
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 from benchmarks.harness.workers import worker
 from shieldtx import Event, Settings, ShieldTx
 
@@ -87,7 +87,7 @@ def _write(shield: ShieldTx, schedule: Mapping[Mark, float]) -> None:
             shield.outbox.add(session, event, delay=timedelta(seconds=seconds))
 
 
-def _lateness(place: Place, found: Mapping[Mark, float]) -> dict[Mark, float]:
+def _lateness(place: RunEnvironment, found: Mapping[Mark, float]) -> dict[Mark, float]:
     """Return how many milliseconds after its due time each record was readable, by due time."""
     statement = (
         "SELECT payload::json->>'key', (payload::json->>'n')::int, "

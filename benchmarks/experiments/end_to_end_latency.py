@@ -15,7 +15,7 @@ from benchmarks.harness.child_process import Subject
 from benchmarks.harness.context import Bench, Outcome
 from benchmarks.harness.kafka_arrivals import Arrivals
 from benchmarks.harness.samples import BenchmarkFailed, Measured, measured, percentile
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 from benchmarks.harness.workers import worker
 from benchmarks.subjects.application import GROUP
 
@@ -80,7 +80,7 @@ def to_record(
     seconds: float,
     hot: bool = False,
     warm: float = WARM_S,
-    prepare: Callable[[Place], None] = lambda _: None,
+    prepare: Callable[[RunEnvironment], None] = lambda _: None,
 ) -> Delays:
     """Measure from the commit to the moment at which a waiting consumer has the record.
 
@@ -143,7 +143,7 @@ def to_effect(bench: Bench, *, rate: int, seconds: float) -> Delays:
 
 
 def _writer(
-    running: ExitStack, bench: Bench, place: Place, *, rate: int, seconds: float, hot: bool
+    running: ExitStack, bench: Bench, place: RunEnvironment, *, rate: int, seconds: float, hot: bool
 ) -> Subject:
     job = {"rate": rate, "seconds": seconds, "keys": bench.sizes.keys, "hot": hot}
     writer = running.enter_context(Subject("writer", place.job | job))
@@ -151,7 +151,7 @@ def _writer(
     return writer
 
 
-def _committed(place: Place, table: str) -> dict[Mark, float]:
+def _committed(place: RunEnvironment, table: str) -> dict[Mark, float]:
     """Return when each row of a table was committed, in that order."""
     statement = (
         f"SELECT key, n, extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM {table} "  # noqa: S608
@@ -173,7 +173,7 @@ def _load(committed: Mapping[Mark, float]) -> float:
     return len(committed) / (max(committed.values()) - min(committed.values()))
 
 
-def _await_effects(place: Place, events: int) -> None:
+def _await_effects(place: RunEnvironment, events: int) -> None:
     count, deadline = 0, time.monotonic() + SILENCE_S
     with place.connect() as connection:
         while count < events:

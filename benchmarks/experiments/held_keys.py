@@ -8,7 +8,7 @@ from benchmarks.data.fill_outbox import fill_behind
 from benchmarks.experiments.end_to_end_latency import to_record
 from benchmarks.harness.context import Bench, Outcome
 from benchmarks.harness.samples import measured
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 
 FIGURES: Final = ("held_keys_fresh_p99_ms",)
 RATE: Final = 100
@@ -23,7 +23,7 @@ def run(bench: Bench) -> Outcome:
     """
     sizes = bench.sizes
 
-    def prepare(place: Place) -> None:
+    def prepare(place: RunEnvironment) -> None:
         bench.say(f"held keys: writing {sizes.rows_behind:,} rows behind {sizes.held_keys:,} keys")
         with place.connect() as connection:
             fill_behind(connection, sizes.rows_behind, keys=sizes.held_keys)

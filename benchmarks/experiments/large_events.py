@@ -10,7 +10,7 @@ import psutil
 from benchmarks.data.fill_outbox import fill
 from benchmarks.harness.context import Bench, Outcome
 from benchmarks.harness.samples import BenchmarkFailed, Measured, measured
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 from benchmarks.harness.workers import worker
 from benchmarks.subjects.application import GROUP
 
@@ -42,7 +42,7 @@ def run(bench: Bench) -> Outcome:
     return Outcome(figures={"relay_rss_large_mb": relay, "consumer_rss_large_mb": consumer})
 
 
-def _highest(place: Place, count: str, events: int, *command: str) -> Measured:
+def _highest(place: RunEnvironment, count: str, events: int, *command: str) -> Measured:
     """Return the highest memory of a worker until a query counts so many events, in MB."""
     highest = done = 0
     moved = time.monotonic()

@@ -11,7 +11,7 @@ import psycopg
 from benchmarks.experiments.steady_backlog import Standing
 from benchmarks.harness.context import Bench, Outcome, compared, rates
 from benchmarks.harness.samples import Run
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 
 FIGURES: Final = {"held_snapshot": ("relay_beside_snapshot", "relay_without_snapshot")}
 BACKLOG: Final = 20_000
@@ -40,7 +40,7 @@ def _run(bench: Bench, events: int, *, held: bool) -> Run:
 
 
 @contextmanager
-def _snapshot(place: Place) -> Iterator[None]:
+def _snapshot(place: RunEnvironment) -> Iterator[None]:
     """Hold a snapshot in a session of its own."""
     with psycopg.connect(place.dsn) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

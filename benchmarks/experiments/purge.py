@@ -10,7 +10,7 @@ from benchmarks.data.fill_outbox import fill_terminal
 from benchmarks.experiments.steady_backlog import Standing
 from benchmarks.harness.context import Bench, Outcome, rates
 from benchmarks.harness.samples import BenchmarkFailed, Run, Sample, losses, measured
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 
 FIGURES: Final = ("purge_rows_per_s", "purge_cost")
 BACKLOG: Final = 20_000
@@ -47,14 +47,14 @@ def run(bench: Bench) -> Outcome:
     )
 
 
-def _fill_up(bench: Bench, place: Place, rows: int) -> None:
+def _fill_up(bench: Bench, place: RunEnvironment, rows: int) -> None:
     """Have so many terminal rows there, as before the first round."""
     with place.connect() as connection:
         fill_terminal(connection, rows - _terminal(connection), keys=bench.sizes.keys)
     place.tidy()
 
 
-def _purged(standing: Standing, place: Place, rows: int) -> tuple[Run, float]:
+def _purged(standing: Standing, place: RunEnvironment, rows: int) -> tuple[Run, float]:
     """Measure the relay until all terminal rows are gone, and the rows per second that go."""
     course: list[Sample] = []
 

@@ -10,13 +10,13 @@ from benchmarks.data.events import check_beginning, read_topic
 from benchmarks.data.fill_outbox import Feeder, fill, waits
 from benchmarks.harness.context import Bench, run_subjects
 from benchmarks.harness.samples import Run, Sample
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 
 
 class Standing:
     """An outbox with a backlog, and what was measured on it."""
 
-    def __init__(self, bench: Bench, place: Place, *, backlog: int) -> None:
+    def __init__(self, bench: Bench, place: RunEnvironment, *, backlog: int) -> None:
         self.place = place
         self._bench = bench
         self._reached = backlog

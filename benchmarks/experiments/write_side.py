@@ -8,7 +8,7 @@ from benchmarks.harness.context import Bench, Outcome, rates
 from benchmarks.harness.interleaved import BLOCK
 from benchmarks.harness.interleaved_blocks import by_blocks
 from benchmarks.harness.samples import BenchmarkFailed, Run, losses
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 
 FIGURES: Final = ("add_cost",)
 
@@ -30,7 +30,7 @@ def run(bench: Bench) -> Outcome:
     )
 
 
-def _require_rows(place: Place, transactions: int) -> None:
+def _require_rows(place: RunEnvironment, transactions: int) -> None:
     with place.connect() as connection:
         events = connection.execute("SELECT count(*) FROM shield_outbox").fetchone()
         orders = connection.execute("SELECT count(*) FROM bench_order").fetchone()

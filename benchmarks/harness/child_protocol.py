@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 
-class Telling:
+class ProgressReporter:
     """The measured process's side of the conversation: a job, "ready", "go", samples."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from benchmarks.data.fill_outbox import Feeder
 from benchmarks.harness.child_process import Subject, follow
 from benchmarks.harness.samples import BenchmarkFailed, Measured, Run, Sample, measured, ratios
-from benchmarks.harness.servers import Place, Servers
+from benchmarks.harness.servers import RunEnvironment, Servers
 from benchmarks.harness.sizes import Sizes
 
 WARM: Final = 2_000
@@ -76,7 +76,7 @@ def compared(
 
 
 def run_subjects(
-    place: Place, name: str, jobs: Sequence[Mapping[str, Any]], **measuring: Any
+    place: RunEnvironment, name: str, jobs: Sequence[Mapping[str, Any]], **measuring: Any
 ) -> Run:
     """Measure one or several processes of a subject, as `measure` does."""
     with ExitStack() as running:
@@ -85,7 +85,7 @@ def run_subjects(
 
 
 def measure(
-    place: Place,
+    place: RunEnvironment,
     subjects: Sequence[Subject],
     *,
     events: int,

@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.data.events import Mark, mark_of
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import ShieldTx
 
@@ -22,7 +22,7 @@ Kind = Callable[[ShieldTx, sessionmaker[Session], Mark], None]
 
 def by_turns(first: Kind, second: Kind, *, warm_up: Kind) -> None:
     """Do blocks of `first` and of `second` by turns; a sample before and after each."""
-    telling = Telling()
+    telling = ProgressReporter()
     job = telling.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     sessions = sessionmaker(app.engine)

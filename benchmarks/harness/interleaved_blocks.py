@@ -6,10 +6,10 @@ from benchmarks.harness.child_process import Subject, sample_in
 from benchmarks.harness.context import Bench
 from benchmarks.harness.interleaved import BLOCK
 from benchmarks.harness.samples import Run
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 
 
-def by_blocks(bench: Bench, place: Place, subject: str) -> tuple[Run, Run]:
+def by_blocks(bench: Bench, place: RunEnvironment, subject: str) -> tuple[Run, Run]:
     """Run all blocks; return the sums of those of the first kind and of those of the second."""
     runs: tuple[list[Run], list[Run]] = ([], [])
     with Subject(subject, place.job | {"transactions": bench.sizes.transactions}) as working:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.data.events import Mark
 from benchmarks.harness.samples import BenchmarkFailed
-from benchmarks.harness.servers import PARTITIONS, Place
+from benchmarks.harness.servers import PARTITIONS, RunEnvironment
 
 SILENCE_S: Final = 15.0
 
@@ -22,7 +22,7 @@ class Arrivals:
     The time is that of this machine's clock, which PostgreSQL's commits are timed with too.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RunEnvironment) -> None:
         self._reader = Consumer(
             {
                 "bootstrap.servers": place.bootstrap,

@@ -30,7 +30,7 @@ _PAGE: Final = b"\0" * 8192
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RunEnvironment:
     """A database and a prefix of topics of its own."""
 
     url: str
@@ -111,11 +111,11 @@ class Servers:
         self._postgres.close()
 
     @contextmanager
-    def place(self, *, tables: bool = True) -> Iterator[Place]:
+    def place(self, *, tables: bool = True) -> Iterator[RunEnvironment]:
         """Make a database, with shieldtx's tables or none, and topics, until the end of a block."""
         name = f"bench_{uuid.uuid4().hex[:12]}"
         self._postgres.create_database(name, template=_TEMPLATE if tables else "template1")
-        place = Place(
+        place = RunEnvironment(
             url=self._postgres.url(name),
             bootstrap=self._kafka.bootstrap,
             prefix=f"{name}.",

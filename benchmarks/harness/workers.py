@@ -12,7 +12,7 @@ from typing import Final
 
 from benchmarks.data.events import SOURCE
 from benchmarks.harness.child_process import BUILD, ROOT
-from benchmarks.harness.servers import Place
+from benchmarks.harness.servers import RunEnvironment
 from shieldtx.embedded.child_process import ChildProcess
 
 SHIELDTX: Final = Path(sys.executable).with_name("shieldtx")
@@ -21,7 +21,7 @@ STOP_S: Final = 30.0
 
 
 @contextmanager
-def worker(place: Place, *arguments: str) -> Iterator[ChildProcess]:
+def worker(place: RunEnvironment, *arguments: str) -> Iterator[ChildProcess]:
     """Run `shieldtx relay` or `shieldtx consume <group>` until the end of the block."""
     name = f"shieldtx {' '.join(arguments)}"
     log = BUILD / "bench-logs" / f"{name.replace(' ', '-')}.log"

@@ -6,14 +6,14 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.baseline_records import records_of
 from shieldtx.scheduling.gc_tuning import few_collections
 
 
 def main() -> None:
     """Produce all records and flush."""
-    telling = Telling()
+    telling = ProgressReporter()
     warm, records = records_of(telling.job)
     producer = Producer(
         {

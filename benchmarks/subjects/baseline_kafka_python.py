@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kafka import KafkaProducer
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.baseline_records import records_of
 from shieldtx.scheduling.gc_tuning import few_collections
 
 
 def main() -> None:
     """Send all records and flush."""
-    telling = Telling()
+    telling = ProgressReporter()
     warm, records = records_of(telling.job)
     producer = KafkaProducer(
         bootstrap_servers=telling.job["bootstrap"],

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psycopg
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from shieldtx.scheduling.gc_tuning import few_collections
 
 BATCH: Final = 1_000
@@ -35,7 +35,7 @@ WHERE ctid = ANY(%(places)s::tid[]) AND lease_token = %(token)s AND status = 'PR
 @few_collections()
 def main() -> None:
     """Claim and settle until the harness has heard enough."""
-    telling = Telling()
+    telling = ProgressReporter()
     with psycopg.connect(telling.job["dsn"], autocommit=True) as connection:
         telling.ready()
         settled = after = 0

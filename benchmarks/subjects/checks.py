@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from benchmarks.data.events import EVENT_TYPE
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import LocalOutcome
 
 
 def main() -> None:
     """Check until nothing is due any more."""
-    telling = Telling()
+    telling = ProgressReporter()
     job = telling.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     app.checks(EVENT_TYPE)(lambda _: LocalOutcome.COMMIT)

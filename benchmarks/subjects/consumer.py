@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application, handle
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.scheduling.gc_tuning import few_collections
@@ -11,7 +11,7 @@ from shieldtx.scheduling.gc_tuning import few_collections
 @few_collections()
 def main() -> None:
     """Consume until the harness has heard enough."""
-    telling = Telling()
+    telling = ProgressReporter()
     job = telling.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     handle(app, job["group"], lists=job["lists"])

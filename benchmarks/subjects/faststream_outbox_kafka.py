@@ -15,12 +15,12 @@ from faststream_outbox.autovacuum import outbox_autovacuum_ddl
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 
 QUEUE = "bench"
 
 
-async def relay(telling: Telling) -> None:
+async def relay(telling: ProgressReporter) -> None:
     """Relay until the harness has heard enough."""
     job = telling.job
     metadata = MetaData()
@@ -72,4 +72,4 @@ async def relay(telling: Telling) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(relay(Telling()))
+    asyncio.run(relay(ProgressReporter()))

@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import ShieldTx
 from shieldtx.scheduling.gc_tuning import few_collections
@@ -19,7 +19,7 @@ IDLE_S = 0.002
 @few_collections()
 def main() -> None:
     """Relay until the harness has heard enough."""
-    telling = Telling()
+    telling = ProgressReporter()
     job = telling.job
     app = application(
         url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
@@ -53,7 +53,7 @@ def main() -> None:
 class _Purge(threading.Thread):
     """Retention in a thread beside the relay, as in the worker process."""
 
-    def __init__(self, app: ShieldTx, telling: Telling) -> None:
+    def __init__(self, app: ShieldTx, telling: ProgressReporter) -> None:
         super().__init__(name="purge", daemon=True)
         self.removed = 0
         self._retention = app.build_retention()

@@ -10,7 +10,7 @@ from sqlalchemy import Column, MetaData, Table, Text, Uuid, create_engine, inser
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import EFFECT
 from shieldtx.scheduling.gc_tuning import few_collections
 
@@ -28,7 +28,7 @@ SAY_EVERY = 100
 @few_collections()
 def main() -> None:
     """Consume until the harness has heard enough."""
-    telling = Telling()
+    telling = ProgressReporter()
     job = telling.job
     engine = create_engine(job["url"])
     INBOX.metadata.create_all(engine)

@@ -13,10 +13,10 @@ from aiokafka import AIOKafkaProducer
 from txoutbox import OutboxMessage, Relay, RelayConfig
 from txoutbox.adapters.postgres import PostgresStorage
 
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 
 
-async def relay(telling: Telling) -> None:
+async def relay(telling: ProgressReporter) -> None:
     """Relay round by round until the harness has heard enough."""
     job = telling.job
     pool = await asyncpg.create_pool(job["dsn"])
@@ -56,4 +56,4 @@ async def relay(telling: Telling) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(relay(Telling()))
+    asyncio.run(relay(ProgressReporter()))

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from benchmarks.data.events import EVENT_TYPE, Mark, mark_of, payload_of
-from benchmarks.harness.child_protocol import Telling
+from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import Event
 
@@ -18,7 +18,7 @@ ORDER = text("INSERT INTO bench_order (key, n) VALUES (:key, :n)")
 
 def main() -> None:
     """Write `rate` events a second, `seconds` long; with `hot`, every other one of the hot key."""
-    telling = Telling()
+    telling = ProgressReporter()
     job = telling.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     pause = PER_TRANSACTION / job["rate"]

@@ -12,7 +12,7 @@ from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from tests.contract.conftest import Stores
 from tests.contract.histories.bystanders import Bystanders
-from tests.contract.histories.relays import A_LOOK_LATER, Crew, Relay
+from tests.contract.histories.relays import A_LOOK_LATER, Relay, RelayPool
 from tests.contract.histories.world import HELD, NO_EVENT, World
 from tests.contract.store.test_blocked_rows import LATER
 
@@ -56,7 +56,7 @@ class History:
         self.world.clock.step = chance.choice([0, 0, 0.01, 0.06])
         self.world.empty()
         self.bystanders = Bystanders(self.world)
-        self.crew = Crew(self.world, at_most=chance.choice([1, 1, 2, 3]))
+        self.crew = RelayPool(self.world, at_most=chance.choice([1, 1, 2, 3]))
         self.hold_a_key()
 
     def hold_a_key(self) -> None:

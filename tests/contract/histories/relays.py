@@ -55,7 +55,7 @@ class Relay:
         return {event_id for batch in self.batches for event_id in batch.ids}
 
 
-class Crew:
+class RelayPool:
     """Relays that start, die, stand still, and settle their claims in every way."""
 
     def __init__(self, world: World, *, at_most: int) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tests.verification.faults import matrix, mutant_runs, sweep
 from tests.verification.faults.matrix import Fault, Row
-from tests.verification.faults.mutant_runs import Trophy
+from tests.verification.faults.mutant_runs import MutantRunResult
 from tests.verification.faults.mutants import MUTANTS
 from tests.verification.faults.report import line_of, line_of_trophy, table_of
 from tests.verification.faults.scenarios import FAULTS
@@ -118,7 +118,7 @@ class Run:
         """Let the mutants loose."""
         chosen = [mutant for mutant in MUTANTS if self._wants(mutant)]
         seed = self._asked.seed
-        trophies: dict[str, Trophy] = {}
+        trophies: dict[str, MutantRunResult] = {}
         jobs = [partial(mutant_runs.run, mutant, world, seed=seed) for mutant in chosen]
         for trophy in self._together(jobs):
             self._say(line_of_trophy(trophy), passed=trophy.caught)

@@ -40,7 +40,7 @@ LARGEST = 64_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Raw:
+class RawRecord:
     """A record, byte for byte."""
 
     topic: str
@@ -61,21 +61,21 @@ class Raw:
         """The id of its event; raises KeyError without one."""
         return UUID((dict(self.headers)["ce_id"] or b"").decode())
 
-    def evolve(self, **changes: object) -> Raw:
+    def evolve(self, **changes: object) -> RawRecord:
         """Return a record of other bytes, or for another place."""
         return replace(self, offset=-1, **changes)
 
-    def headed(self, **changes: bytes | None) -> Raw:
+    def headed(self, **changes: bytes | None) -> RawRecord:
         """Return it with other values of some headers; new ones come last."""
         kept = [(name, changes.pop(name, value)) for name, value in self.headers]
         return self.evolve(headers=(*kept, *changes.items()))
 
-    def without(self, *names: str) -> Raw:
+    def without(self, *names: str) -> RawRecord:
         """Return it without some headers."""
         return self.evolve(headers=tuple(h for h in self.headers if h[0] not in names))
 
 
-class Intruder:
+class ForeignClient:
     """A client that produces whatever it likes, and moves the offsets of groups."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -85,16 +85,16 @@ class Intruder:
         )
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
 
-    def read(self, *topics: str) -> list[Raw]:
+    def read(self, *topics: str) -> list[RawRecord]:
         """Read topics whole."""
         return [_raw(message) for message in messages(self._bootstrap, topics)]
 
-    def put(self, *records: Raw) -> list[Raw]:
+    def put(self, *records: RawRecord) -> list[RawRecord]:
         """Produce records, each in its partition; return them with their places."""
         return self._put(self._producer, records)
 
     @contextmanager
-    def aborted(self, *records: Raw) -> Iterator[list[Raw]]:
+    def aborted(self, *records: RawRecord) -> Iterator[list[RawRecord]]:
         """Produce records in a transaction that is open inside the block and aborted at its end."""
         producer = Producer(
             {"bootstrap.servers": self._bootstrap, "transactional.id": f"intruder-{uuid.uuid4()}"}
@@ -106,7 +106,7 @@ class Intruder:
         finally:
             producer.abort_transaction(TIMEOUT_S)
 
-    def _put(self, producer: Producer, records: Sequence[Raw]) -> list[Raw]:
+    def _put(self, producer: Producer, records: Sequence[RawRecord]) -> list[RawRecord]:
         told: list[tuple[KafkaError | None, Message]] = []
         for record in records:
             producer.produce(
@@ -183,9 +183,9 @@ class Echo:
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self.copies: list[Raw] = []
+        self.copies: list[RawRecord] = []
         self._topic = topic
-        self._intruder = Intruder(bootstrap)
+        self._intruder = ForeignClient(bootstrap)
         self._reader = reader(bootstrap)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -216,7 +216,7 @@ class Echo:
             echoed |= {copy.place for copy in put}
             self.copies += put
 
-    def _heard(self, echoed: set[Place]) -> Sequence[Raw]:
+    def _heard(self, echoed: set[Place]) -> Sequence[RawRecord]:
         found = self._reader.consume(100, 0.05)
         records = [_raw(message) for message in found if message.error() is None]
         return [
@@ -238,8 +238,8 @@ def _answered(ask: Callable[[], Future[T]]) -> T:
         time.sleep(0.1)
 
 
-def _raw(message: Message) -> Raw:
-    return Raw(
+def _raw(message: Message) -> RawRecord:
+    return RawRecord(
         topic=message.topic(),
         partition=message.partition(),
         offset=message.offset(),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.verification.faults.bank.half_message_clients import Shift, Stand, work
+from tests.verification.faults.bank.half_message_clients import ClientRun, Stand, work
 from tests.verification.faults.banks import NOTHING, Banks
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.half_message_ledger import Ledger
@@ -21,10 +21,10 @@ DIES_UNHEARD = Failpoint(step="local", when="after", action="exit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Teller:
+class HalfMessageClient:
     """A process of tellers at work."""
 
-    shift: Shift
+    shift: ClientRun
     worker: Worker
 
     def go_on(self) -> None:
@@ -39,7 +39,7 @@ class Teller:
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class HalfMessageClients:
     """The counter of a bank that has a ledger."""
 
     banks: Banks
@@ -62,16 +62,16 @@ class Counter:
         dies_at: Failpoint | None = None,
         environment: Mapping[str, str] = NOTHING,
         **shift: Any,
-    ) -> Teller:
+    ) -> HalfMessageClient:
         """Let tellers begin; see Shift."""
-        ordered = Shift(
+        ordered = ClientRun(
             name=name, folder=str(self.banks.folder), journal=str(self.banks.journal), **shift
         )
         broken = self.side.broken_at(dies_at) if dies_at else NOTHING
         worker = self.side.call(name, work, ordered, **{**environment, **broken})
-        return Teller(shift=ordered, worker=worker)
+        return HalfMessageClient(shift=ordered, worker=worker)
 
-    def until_they_stand(self, *tellers: Teller) -> None:
+    def until_they_stand(self, *tellers: HalfMessageClient) -> None:
         """Wait until each stands where it should."""
         for teller in tellers:
             stand = teller.shift.stand or Stand.OPEN

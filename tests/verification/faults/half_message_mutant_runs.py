@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.verification.faults.bank.half_message_clients import End, Stand
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.half_message_clients import DIES_UNHEARD, Counter
+from tests.verification.faults.half_message_clients import DIES_UNHEARD, HalfMessageClients
 from tests.verification.faults.scenarios.half_messages import (
     HURRIED,
     immune_while_another_is_checked,
@@ -13,7 +13,7 @@ from tests.verification.faults.scenarios.half_messages import (
 
 def parked(banks: Banks) -> None:
     """Checks are used up, and then the local transaction rolls back."""
-    counter = Counter(banks)
+    counter = HalfMessageClients(banks)
     banks.open(but="upstream relay")
     banks.upstream.relay(**(HURRIED | {"SHIELDTX_HALF_CHECKS": "2"}))
     teller = counter.begin("parked", stand=Stand.OPEN, ends=(End.RAISED,))
@@ -24,7 +24,7 @@ def parked(banks: Banks) -> None:
 
 def checked_in_flight(banks: Banks) -> None:
     """A check comes while the local transaction is open, which then commits."""
-    counter = Counter(banks)
+    counter = HalfMessageClients(banks)
     banks.open()
     teller = counter.begin("flying", stand=Stand.OPEN, dies_at=DIES_UNHEARD)
     counter.until_they_stand(teller)
@@ -34,14 +34,14 @@ def checked_in_flight(banks: Banks) -> None:
 
 def immune(banks: Banks) -> None:
     """The local transaction takes its time, and no more than its immunity."""
-    counter = Counter(banks)
+    counter = HalfMessageClients(banks)
     banks.open()
     immune_while_another_is_checked(counter).end()
 
 
 def believed(banks: Banks) -> None:
     """The local transaction rolls back silently."""
-    counter = Counter(banks)
+    counter = HalfMessageClients(banks)
     banks.open()
     counter.begin("aborted", ends=(End.ABORTED,)).end()
     banks.until(lambda: counter.state("aborted") != "HALF", "it has ended")

@@ -76,7 +76,7 @@ EXACT = {"accused", "missed", "repaired_again"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hunt:
+class MutantRun:
     """How a mutant is to be found."""
 
     invariant: str
@@ -85,7 +85,7 @@ class Hunt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trophy:
+class MutantRunResult:
     """What came of a hunt; of several, of the last."""
 
     mutant: Mutant
@@ -112,7 +112,7 @@ class Trophy:
         }
 
 
-def run(mutant: str, world: World, *, seed: int) -> Trophy:
+def run(mutant: str, world: World, *, seed: int) -> MutantRunResult:
     """Let a mutant loose on two banks, with other seeds until it is caught or has had its tries."""
     hunt, hunted = HUNTS[mutant], MUTANTS[mutant]
     fault = Fault(id=mutant, name=hunted.defect, run=hunt.run, setting=hunt.setting)
@@ -124,7 +124,7 @@ def run(mutant: str, world: World, *, seed: int) -> Trophy:
             settings={hunted.variable: mutant},
             drain_within=DRAIN_WITHIN_S,
         )
-        trophy = Trophy(mutant=hunted, invariant=hunt.invariant, row=row, tries=tries)
+        trophy = MutantRunResult(mutant=hunted, invariant=hunt.invariant, row=row, tries=tries)
         if trophy.caught:
             break
     return trophy
@@ -220,71 +220,71 @@ def _on_one_account(way: Callable[..., None]) -> Callable[[Banks], None]:
     return run
 
 
-HUNTS: dict[str, Hunt] = {
-    "M1": Hunt(invariant="lost", run=_broken(in_a_relay, "publish", "before", "raise")),
-    "M2": Hunt(invariant="lost", run=_broken(in_a_relay, "claim", "after", "exit")),
-    "M3": Hunt(invariant="lost", run=_with_a_poison_row),
-    "M4": Hunt(invariant="inversions", run=_under_load),
-    "M5": Hunt(
+HUNTS: dict[str, MutantRun] = {
+    "M1": MutantRun(invariant="lost", run=_broken(in_a_relay, "publish", "before", "raise")),
+    "M2": MutantRun(invariant="lost", run=_broken(in_a_relay, "claim", "after", "exit")),
+    "M3": MutantRun(invariant="lost", run=_with_a_poison_row),
+    "M4": MutantRun(invariant="inversions", run=_under_load),
+    "M5": MutantRun(
         invariant="double", run=_broken(in_a_relay, "publish", "after", "drop", refused=0.0)
     ),
-    "M6": Hunt(invariant="double", run=_broken(in_a_consumer, "handler", "after", "exit")),
-    "M7": Hunt(invariant="neither", run=_broken(in_a_consumer, "rollback", "before", "exit")),
-    "M8": Hunt(
+    "M6": MutantRun(invariant="double", run=_broken(in_a_consumer, "handler", "after", "exit")),
+    "M7": MutantRun(invariant="neither", run=_broken(in_a_consumer, "rollback", "before", "exit")),
+    "M8": MutantRun(
         invariant="both", run=_broken(in_a_consumer, "handler", "before", "raise", refused=0.0)
     ),
-    "M9": Hunt(invariant="lost", run=_with_a_long_transaction),
-    "M10": Hunt(invariant="inversions", run=_with_two_relays),
-    "M11": Hunt(invariant="illegal", run=_broken(in_a_relay, "publish", "after", "drop")),
-    "M12": Hunt(
+    "M9": MutantRun(invariant="lost", run=_with_a_long_transaction),
+    "M10": MutantRun(invariant="inversions", run=_with_two_relays),
+    "M11": MutantRun(invariant="illegal", run=_broken(in_a_relay, "publish", "after", "drop")),
+    "M12": MutantRun(
         invariant="illegal",
         run=_broken(in_a_consumer, "effect", "before", "freeze", refused=0.0),
     ),
-    "M13": Hunt(invariant="both", run=_with_lost_answers),
-    "M14": Hunt(invariant="neither", run=_broken(in_a_consumer, "receive", "before", "exit")),
-    "M15": Hunt(invariant=DRAIN, run=a_handler_that_kills),
-    "M16": Hunt(
+    "M13": MutantRun(invariant="both", run=_with_lost_answers),
+    "M14": MutantRun(invariant="neither", run=_broken(in_a_consumer, "receive", "before", "exit")),
+    "M15": MutantRun(invariant=DRAIN, run=a_handler_that_kills),
+    "M16": MutantRun(
         invariant="inversions",
         run=_on_one_account(_broken(in_a_consumer, "handler", "before", "raise", refused=0.0)),
     ),
-    "M17": Hunt(invariant="ghost", run=_broken(in_the_clients, "write", "after", "exit")),
-    "M18": Hunt(invariant="both", run=forgery.forged_among_genuine, setting=forgery.signed),
-    "M26": Hunt(invariant="inversions", run=_interrupted_once),
-    "M34": Hunt(invariant=DRAIN, run=connections.failed_over),
-    "M37": Hunt(invariant="ghost", run=foreign_producers.aborted_among_good_ones),
-    "M45": Hunt(invariant=DRAIN, run=topics.missing_for_a_while, setting=own_kafka),
-    "M46": Hunt(invariant="inversions", run=topics.missing_for_a_while, setting=own_kafka),
-    "M19": Hunt(invariant="accused", run=reconciliation_mutant_runs.all_in_flight),
-    "M20": Hunt(invariant="missed", run=reconciliation_mutant_runs.a_changed_payload),
-    "M21": Hunt(invariant="repaired_again", run=reconciliation_mutant_runs.repaired_and_done),
-    "M22": Hunt(invariant="ghost", run=reconciliation_mutant_runs.repaired_and_done),
-    "M23": Hunt(invariant="ghost", run=half_message_mutant_runs.parked, setting=own_ledger),
-    "M24": Hunt(
+    "M17": MutantRun(invariant="ghost", run=_broken(in_the_clients, "write", "after", "exit")),
+    "M18": MutantRun(invariant="both", run=forgery.forged_among_genuine, setting=forgery.signed),
+    "M26": MutantRun(invariant="inversions", run=_interrupted_once),
+    "M34": MutantRun(invariant=DRAIN, run=connections.failed_over),
+    "M37": MutantRun(invariant="ghost", run=foreign_producers.aborted_among_good_ones),
+    "M45": MutantRun(invariant=DRAIN, run=topics.missing_for_a_while, setting=own_kafka),
+    "M46": MutantRun(invariant="inversions", run=topics.missing_for_a_while, setting=own_kafka),
+    "M19": MutantRun(invariant="accused", run=reconciliation_mutant_runs.all_in_flight),
+    "M20": MutantRun(invariant="missed", run=reconciliation_mutant_runs.a_changed_payload),
+    "M21": MutantRun(invariant="repaired_again", run=reconciliation_mutant_runs.repaired_and_done),
+    "M22": MutantRun(invariant="ghost", run=reconciliation_mutant_runs.repaired_and_done),
+    "M23": MutantRun(invariant="ghost", run=half_message_mutant_runs.parked, setting=own_ledger),
+    "M24": MutantRun(
         invariant="lost", run=half_message_mutant_runs.checked_in_flight, setting=own_ledger
     ),
     # What is immune is harmed by nobody: its local transaction fails where a check came before it.
-    "M25": Hunt(invariant="fail", run=half_message_mutant_runs.immune, setting=own_ledger),
-    "M36": Hunt(invariant="ghost", run=half_message_mutant_runs.believed, setting=own_ledger),
-    "M38": Hunt(invariant="neither", run=consumer_mutant_runs.failing_to_decode),
-    "M39": Hunt(invariant=DRAIN, run=consumer_mutant_runs.beside_unhandled_rows),
-    "M40": Hunt(invariant=GIVEN_BACK, run=rollback.purged_beside_rollbacks),
-    "M41": Hunt(invariant="neither", run=consumer_mutant_runs.renamed),
-    "M48": Hunt(invariant="neither", run=consumer_mutant_runs.committing_halfway),
-    "M52": Hunt(invariant=NO_ROWS_IN_REASONS, run=consumer_mutant_runs.quoted_by_the_database),
-    "M42": Hunt(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
-    "M43": Hunt(invariant=NO_CONFLICTS, run=connections.side_by_side),
-    "M54": Hunt(
+    "M25": MutantRun(invariant="fail", run=half_message_mutant_runs.immune, setting=own_ledger),
+    "M36": MutantRun(invariant="ghost", run=half_message_mutant_runs.believed, setting=own_ledger),
+    "M38": MutantRun(invariant="neither", run=consumer_mutant_runs.failing_to_decode),
+    "M39": MutantRun(invariant=DRAIN, run=consumer_mutant_runs.beside_unhandled_rows),
+    "M40": MutantRun(invariant=GIVEN_BACK, run=rollback.purged_beside_rollbacks),
+    "M41": MutantRun(invariant="neither", run=consumer_mutant_runs.renamed),
+    "M48": MutantRun(invariant="neither", run=consumer_mutant_runs.committing_halfway),
+    "M52": MutantRun(invariant=NO_ROWS_IN_REASONS, run=consumer_mutant_runs.quoted_by_the_database),
+    "M42": MutantRun(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
+    "M43": MutantRun(invariant=NO_CONFLICTS, run=connections.side_by_side),
+    "M54": MutantRun(
         invariant=NOT_PREPARED, run=connections.pooled, setting=connections.behind_a_pooler
     ),
-    "M47": Hunt(invariant="lost", run=client_mutant_runs.late_in_two_phases),
-    "M49": Hunt(
+    "M47": MutantRun(invariant="lost", run=client_mutant_runs.late_in_two_phases),
+    "M49": MutantRun(
         invariant=CLAIMED_BYTES, run=size_mutant_runs.claimed, setting=size_mutant_runs.bounded
     ),
-    "M50": Hunt(
+    "M50": MutantRun(
         invariant=POLLED_BYTES, run=size_mutant_runs.received, setting=size_mutant_runs.bounded
     ),
-    "M51": Hunt(
+    "M51": MutantRun(
         invariant=INSERTED_BYTES, run=size_mutant_runs.received, setting=size_mutant_runs.bounded
     ),
-    "M53": Hunt(invariant="inversions", run=check_mutant_runs.sequences_unchecked),
+    "M53": MutantRun(invariant="inversions", run=check_mutant_runs.sequences_unchecked),
 }

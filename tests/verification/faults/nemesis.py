@@ -24,7 +24,7 @@ from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.matrix import Fault, Row
 from tests.verification.faults.proxy import TO_CLIENT, TO_SERVER, FaultProxy
 from tests.verification.faults.report import line_of, table_of
-from tests.verification.faults.worker_pool import Crew
+from tests.verification.faults.worker_pool import WorkerPool
 from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import World, own_kafka, own_postgres
 
@@ -46,7 +46,7 @@ class Nemesis:
     """A random schedule of faults over two banks, until the time is over."""
 
     banks: Banks
-    crew: Crew
+    crew: WorkerPool
     to_database: FaultProxy
     seconds: float
     console: Console
@@ -215,7 +215,7 @@ class Everything:
             }
             for side in banks.sides
         }
-        self._crew = Crew(banks=banks, environment=through)
+        self._crew = WorkerPool(banks=banks, environment=through)
         Nemesis(
             banks=banks,
             crew=self._crew,
@@ -228,7 +228,7 @@ class Everything:
         expect_no_growth(banks, self._crew)
 
 
-def expect_no_growth(banks: Banks, crew: Crew) -> None:
+def expect_no_growth(banks: Banks, crew: WorkerPool) -> None:
     """Expect that nobody died of itself, and that nobody grew."""
     crew.measure()
     largest = crew.footprint

@@ -8,7 +8,7 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.faults import damage
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.damage import Keepsake
-from tests.verification.faults.reconciliation_runs import Nights, done_by
+from tests.verification.faults.reconciliation_runs import ReconciliationRuns, done_by
 from tests.verification.faults.scenarios.reconciliation import (
     await_auditors,
     await_quiet,
@@ -27,13 +27,13 @@ def all_in_flight(banks: Banks) -> None:
     banks.drain()
     stop(banks.upstream, "relay")
     banks.write(4)
-    Nights(banks=banks, margin_s=_WIDE.total_seconds()).judge(set())
+    ReconciliationRuns(banks=banks, margin_s=_WIDE.total_seconds()).judge(set())
     banks.upstream.relay()
 
 
 def a_changed_payload(banks: Banks) -> None:
     """Of one event alone both sides have their row, and not the same payload."""
-    nights = Nights(banks=banks)
+    nights = ReconciliationRuns(banks=banks)
     banks.open()
     banks.write(20, refused=0.0)
     banks.drain()
@@ -46,7 +46,7 @@ def a_changed_payload(banks: Banks) -> None:
 
 def repaired_and_done(banks: Banks) -> None:
     """What a group or the broker has lost comes back, to those who lack it, and once."""
-    nights = Nights(banks=banks, with_auditors=True, with_topics=True)
+    nights = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
     groups = nights.receiving
     *others, last = banks.accounts
     open_all(banks)

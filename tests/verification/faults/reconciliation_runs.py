@@ -52,7 +52,7 @@ max_attempts = {attempts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Night:
+class ReconciliationRun:
     """A run that has ended."""
 
     name: str
@@ -68,7 +68,7 @@ class Night:
 
 
 @dataclass(kw_only=True)
-class Nights:
+class ReconciliationRuns:
     """All runs and repairs of one pair of banks."""
 
     banks: Banks
@@ -93,30 +93,30 @@ class Nights:
         margin = str(self.margin_s)
         return name, self._launch("--margin", margin, "--out", folder, "--json", *words)
 
-    def end(self, name: str, run: Worker) -> Night:
+    def end(self, name: str, run: Worker) -> ReconciliationRun:
         """Wait for the end of a run; return what it has found."""
         assert run.join(WITHIN_S), f"{name} takes longer than {WITHIN_S:.0f} s\n{run.tail()}"
         assert run.exit_status != RunOutcome.ERROR, f"{name} broke off\n{run.tail()}"
         self._expect_no_secrets(name)
         rows = listed_rows(OutputFolder(path=self.banks.folder / name).rows, MISMATCHES)
-        return Night(
+        return ReconciliationRun(
             name=name,
             status=run.exit_status,
             found=_printed(run),
             mismatches={Mismatch(row.verdict, row.group, row.event_id) for row in rows},
         )
 
-    def run(self, *words: str) -> Night:
+    def run(self, *words: str) -> ReconciliationRun:
         """Run from beginning to end."""
         return self.end(*self.begin(*words))
 
-    def judge(self, planted: AbstractSet[Mismatch], *words: str) -> Night:
+    def judge(self, planted: AbstractSet[Mismatch], *words: str) -> ReconciliationRun:
         """Run, and expect exactly what was planted."""
         night = self.run(*words)
         self.expect_exact(night, planted)
         return night
 
-    def expect_exact(self, night: Night, planted: AbstractSet[Mismatch]) -> None:
+    def expect_exact(self, night: ReconciliationRun, planted: AbstractSet[Mismatch]) -> None:
         """Count a run's mismatches against what was planted."""
         expect = self.banks.expect
         self.banks.reconciled.note(planted, night.mismatches)
@@ -215,7 +215,7 @@ def done_by(*repairs: dict[str, Any]) -> dict[str, int]:
     return {action: rows for action, rows in done.items() if rows}
 
 
-def _few(planted: AbstractSet[Mismatch], night: Night) -> str:
+def _few(planted: AbstractSet[Mismatch], night: ReconciliationRun) -> str:
     missed = sorted(planted - night.mismatches)
     return f"{len(missed)}: {missed[:3]}, with {night.totals}"
 

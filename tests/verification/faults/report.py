@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.verification.faults.matrix import Row
-from tests.verification.faults.mutant_runs import Trophy
+from tests.verification.faults.mutant_runs import MutantRunResult
 
 COLUMNS = {
     "attempted": "tried",
@@ -67,7 +67,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
-def line_of_trophy(trophy: Trophy) -> Text:
+def line_of_trophy(trophy: MutantRunResult) -> Text:
     """Say whether a mutant was brought down, and by what."""
     verdict = Text("caught", style="green") if trophy.caught else Text("ALIVE", style="bold red")
     tries = f", try {trophy.tries}" if trophy.tries > 1 else ""

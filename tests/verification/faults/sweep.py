@@ -9,7 +9,7 @@ from tests.verification.faults.bank import by_hand
 from tests.verification.faults.bank.half_message_clients import SOUND_ENDS
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.failpoints import STANDSTILLS, STEPS, Failpoint
-from tests.verification.faults.half_message_clients import Counter, Teller
+from tests.verification.faults.half_message_clients import HalfMessageClient, HalfMessageClients
 from tests.verification.faults.matrix import Fault, the_runs_servers
 from tests.verification.faults.side import Side
 from tests.verification.faults.workers import Worker
@@ -117,7 +117,7 @@ def _in_the_purge(banks: Banks, point: Failpoint) -> None:
 
 
 def in_the_tellers(banks: Banks, point: Failpoint) -> None:
-    counter = Counter(banks)
+    counter = HalfMessageClients(banks)
     banks.open()
     broken = _tellers(counter, "broken", dies_at=point)
     banks.struck(banks.upstream)
@@ -131,7 +131,7 @@ def in_a_check(banks: Banks, point: Failpoint) -> None:
     up = banks.upstream
     banks.open(but="upstream relay")
     wordless = Failpoint(step="word", when="before", action="raise", nth=0)
-    _tellers(Counter(banks), "wordless", dies_at=wordless).end()
+    _tellers(HalfMessageClients(banks), "wordless", dies_at=wordless).end()
     up.mark.unlink()
     zombie = up.launch("relay", **up.broken_at(point))
     banks.struck(up)
@@ -139,7 +139,7 @@ def in_a_check(banks: Banks, point: Failpoint) -> None:
     _outlive(banks, up, point, zombie)
 
 
-def _tellers(counter: Counter, name: str, **how: Failpoint) -> Teller:
+def _tellers(counter: HalfMessageClients, name: str, **how: Failpoint) -> HalfMessageClient:
     return counter.begin(name, transfers=AT_THE_COUNTER, tellers=2, ends=SOUND_ENDS, **how)
 
 

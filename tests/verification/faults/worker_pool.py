@@ -52,7 +52,7 @@ class Footprint:
 
 
 @dataclass(kw_only=True)
-class Crew:
+class WorkerPool:
     """Relays and consumers of both banks."""
 
     banks: Banks

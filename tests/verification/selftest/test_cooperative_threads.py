@@ -1,4 +1,4 @@
-"""Strands run one at a time, whoever is quicker."""
+"""Cooperative threads run one at a time, whoever is quicker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from tests.verification.simulation.cooperative_threads import Strands
+from tests.verification.simulation.cooperative_threads import CooperativeThreads
 
 
 def test_a_strand_runs_only_while_it_is_waited_for() -> None:
-    strands, said = Strands(), []
+    strands, said = CooperativeThreads(), []
 
     def count() -> None:
         for number in range(3):
@@ -31,7 +31,7 @@ def test_a_strand_runs_only_while_it_is_waited_for() -> None:
 
 
 def test_what_comes_out_of_a_strand_is_raised_where_it_is_waited_for() -> None:
-    strands = Strands()
+    strands = CooperativeThreads()
     with pytest.raises(ZeroDivisionError):
         strands.start(lambda: 1 / 0)
     strands.close()
@@ -39,7 +39,7 @@ def test_what_comes_out_of_a_strand_is_raised_where_it_is_waited_for() -> None:
 
 def test_threads_are_used_again_and_end_whatever_is_quicker() -> None:
     for _ in range(300):
-        strands, done = Strands(), []
+        strands, done = CooperativeThreads(), []
         for number in range(4):
             strands.start(partial(done.append, number))
         assert done == [0, 1, 2, 3]

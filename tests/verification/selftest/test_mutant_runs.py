@@ -9,14 +9,14 @@ import pytest
 
 from tests.verification.faults import matrix, mutant_runs
 from tests.verification.faults.matrix import Fault, Row
-from tests.verification.faults.mutant_runs import EXACT, HUNTS, TRIES, Trophy
+from tests.verification.faults.mutant_runs import EXACT, HUNTS, TRIES, MutantRunResult
 from tests.verification.faults.mutants import MUTANTS
 from tests.verification.faults.reconciliation_outcomes import Reconciled
 from tests.verification.faults.world import World
 
 
 @pytest.fixture
-def exact() -> Trophy:
+def exact() -> MutantRunResult:
     """Of a reconciliation that reported and repaired what it should."""
     row = Row(
         fault=Fault(id="M0", name="none", run=lambda _banks: None),
@@ -26,7 +26,7 @@ def exact() -> Trophy:
         counts=None,
         reconciled=Reconciled(runs=1, planted=2, reported=2, right=2, repaired=2),
     )
-    return Trophy(mutant=MUTANTS["M19"], invariant="accused", row=row)
+    return MutantRunResult(mutant=MUTANTS["M19"], invariant="accused", row=row)
 
 
 def test_each_mutant_is_hunted() -> None:
@@ -34,7 +34,7 @@ def test_each_mutant_is_hunted() -> None:
 
 
 @pytest.mark.parametrize("invariant", sorted(EXACT))
-def test_an_exact_reconciliation_brings_nobody_down(exact: Trophy, invariant: str) -> None:
+def test_an_exact_reconciliation_brings_nobody_down(exact: MutantRunResult, invariant: str) -> None:
     assert not replace(exact, invariant=invariant).caught
 
 
@@ -47,7 +47,7 @@ def test_an_exact_reconciliation_brings_nobody_down(exact: Trophy, invariant: st
     ],
 )
 def test_each_error_of_a_reconciliation_brings_down_who_makes_it(
-    exact: Trophy, invariant: str, counted: Reconciled
+    exact: MutantRunResult, invariant: str, counted: Reconciled
 ) -> None:
     made = replace(exact, invariant=invariant, row=replace(exact.row, reconciled=counted))
     assert [replace(made, invariant=name).caught for name in sorted(EXACT)] == [
@@ -55,13 +55,13 @@ def test_each_error_of_a_reconciliation_brings_down_who_makes_it(
     ]
 
 
-def test_without_a_reconciliation_nobody_is_brought_down_by_it(exact: Trophy) -> None:
+def test_without_a_reconciliation_nobody_is_brought_down_by_it(exact: MutantRunResult) -> None:
     assert not replace(exact, row=replace(exact.row, reconciled=None)).caught
 
 
 @pytest.mark.parametrize(("caught_at", "tries"), [(1, 1), (2, 2), (TRIES + 1, TRIES)])
 def test_a_mutant_is_hunted_until_it_is_caught_or_has_had_its_tries(
-    exact: Trophy, monkeypatch: pytest.MonkeyPatch, caught_at: int, tries: int
+    exact: MutantRunResult, monkeypatch: pytest.MonkeyPatch, caught_at: int, tries: int
 ) -> None:
     seeds: list[int] = []
 

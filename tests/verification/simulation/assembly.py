@@ -29,7 +29,7 @@ from tests.verification.simulation.processes import (
     Process,
 )
 from tests.verification.simulation.retention import MemoryPurgeStore
-from tests.verification.simulation.world_config import Shape
+from tests.verification.simulation.world_config import WorldConfig
 
 if TYPE_CHECKING:
     from tests.verification.simulation.world import World
@@ -136,7 +136,7 @@ def housekeeper(world: World, service: str) -> Process[RetentionService]:
     return Process(world, f"housekeeper {service}", build, **_clocks(world, number))
 
 
-def _groups(shape: Shape) -> dict[str, ConsumerGroup]:
+def _groups(shape: WorldConfig) -> dict[str, ConsumerGroup]:
     return groups(shape.attempts, fraud=shape.has_fraud_group, sharing=shape.sharing)
 
 

@@ -1,4 +1,4 @@
-"""Strands: threads of which one runs at a time, and only while whoever let it run waits."""
+"""Cooperative threads: one runs at a time, and only while the thread that started it waits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from threading import Lock, Thread
 from typing import Any
 
 
-class Strand:
+class CooperativeThread:
     """What one thread is doing; between its start and its end it may pause any number of times."""
 
-    def __init__(self, strands: Strands) -> None:
+    def __init__(self, strands: CooperativeThreads) -> None:
         self._strands = strands
         self._may_run = _closed()
         self._has_stopped = _closed()
@@ -57,16 +57,16 @@ class Strand:
                 return
 
 
-class Strands:
+class CooperativeThreads:
     """The strands of one world; their threads are used again."""
 
     def __init__(self) -> None:
-        self.running: Strand | None = None
-        self.idle: list[Strand] = []
+        self.running: CooperativeThread | None = None
+        self.idle: list[CooperativeThread] = []
 
-    def start(self, call: Callable[[], Any]) -> Strand:
+    def start(self, call: Callable[[], Any]) -> CooperativeThread:
         """Run `call` in a strand until it pauses or ends."""
-        strand = self.idle.pop() if self.idle else Strand(self)
+        strand = self.idle.pop() if self.idle else CooperativeThread(self)
         strand.begin(call)
         return strand
 

@@ -174,7 +174,7 @@ class Sqlite:
         return f"{EPOCH + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S.%f}"
 
 
-class Twins:
+class BothStores:
     """Does everything twice, and compares what came of it."""
 
     def __init__(self, sqlite: Sqlite) -> None:

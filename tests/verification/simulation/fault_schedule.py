@@ -25,7 +25,7 @@ class Fault(Enum):
     """The process is suspended, and wakes up when others have had their turns."""
 
 
-class Fates(Protocol):
+class FaultSchedule(Protocol):
     """Decides all that is left to chance."""
 
     def fault(self) -> Fault:
@@ -45,7 +45,7 @@ class Fates(Protocol):
         ...
 
 
-class SeededFates:
+class SeededFaultSchedule:
     """Draws everything from one seed.
 
     A schedule has some kinds of faults and not others, each at a rate of its own: a mixture of all

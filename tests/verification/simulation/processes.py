@@ -14,7 +14,7 @@ from shieldtx.ports.inbox import Attempt
 from shieldtx.ports.relay import ShardLeases
 from tests.verification.simulation.broker import Member, MemorySubscriber, Trouble
 from tests.verification.simulation.database import DatabaseError, Transaction
-from tests.verification.simulation.fault_schedule import Fates, Fault
+from tests.verification.simulation.fault_schedule import Fault, FaultSchedule
 
 if TYPE_CHECKING:
     from tests.verification.simulation.world import World
@@ -185,7 +185,7 @@ class Interrupted:
 class Beside:
     """What a process does beside something else is done before it or after it, in its order."""
 
-    def __init__(self, fates: Fates) -> None:
+    def __init__(self, fates: FaultSchedule) -> None:
         self._fates = fates
         self._promises: deque[Promise] = deque()
 

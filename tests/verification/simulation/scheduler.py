@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tests.verification.simulation.checker import Violation, violations
-from tests.verification.simulation.fault_schedule import SeededFates
+from tests.verification.simulation.fault_schedule import SeededFaultSchedule
 from tests.verification.simulation.world import World
-from tests.verification.simulation.world_config import shape_of, with_halves
+from tests.verification.simulation.world_config import config_of, with_half_messages
 
 _APART = 9_973
 """Keeps the numbers that draw the shape apart from those that draw the faults."""
@@ -19,8 +19,8 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     """Run the schedule of a seed to its end, and return what it violated."""
     draw = random.Random(seed * _APART + 1)
     # Drawn apart, so that the other worlds are what they would be without them.
-    shape = with_halves(shape_of(draw), random.Random(seed * _APART + 2))
-    fates = SeededFates(seed, sleepy=shape.has_strands)
+    shape = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
+    fates = SeededFaultSchedule(seed, sleepy=shape.has_strands)
     world = World(shape, fates, trace=trace)
     steps = _steps(world, draw)
     count = len(steps)

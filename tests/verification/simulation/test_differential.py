@@ -17,7 +17,7 @@ from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.store import retention
 from tests.verification.simulation.database import EPOCH
-from tests.verification.simulation.differential import Sqlite, Twins
+from tests.verification.simulation.differential import BothStores, Sqlite
 from tests.verification.simulation.mutants import MUTANTS, applied
 
 CALLS = 70
@@ -52,13 +52,13 @@ def test_a_store_in_memory_with_a_defect_does_something_else(sqlite: Sqlite, nam
 
 def _make_all(sqlite: Sqlite, sequences: int) -> None:
     for seed in range(sequences):
-        Calls(Twins(sqlite), random.Random(seed)).make(CALLS)
+        Calls(BothStores(sqlite), random.Random(seed)).make(CALLS)
 
 
 class Calls:
     """Calls of every port, drawn from a seed."""
 
-    def __init__(self, twins: Twins, draw: random.Random) -> None:
+    def __init__(self, twins: BothStores, draw: random.Random) -> None:
         self.twins = twins
         self.draw = draw
         self.events: list[Envelope] = []

@@ -13,7 +13,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half_messages import CheckResult, DueCheck, NewHalfMessage
 from tests.verification.simulation.database import EPOCH
-from tests.verification.simulation.differential import Sqlite, Twins
+from tests.verification.simulation.differential import BothStores, Sqlite
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
 from tests.verification.simulation.mutants import MUTANTS, applied
 
@@ -42,13 +42,13 @@ def test_half_messages_in_memory_with_a_defect_do_something_else(sqlite: Sqlite,
 
 def _make_all(sqlite: Sqlite) -> None:
     for seed in range(SEQUENCES):
-        Calls(Twins(sqlite), random.Random(seed)).make(CALLS)
+        Calls(BothStores(sqlite), random.Random(seed)).make(CALLS)
 
 
 class Calls:
     """Calls of the store and of the barrier, drawn from a seed."""
 
-    def __init__(self, twins: Twins, draw: random.Random) -> None:
+    def __init__(self, twins: BothStores, draw: random.Random) -> None:
         self.twins = twins
         self.draw = draw
         self.ids: list[UUID] = []

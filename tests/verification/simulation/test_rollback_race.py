@@ -23,7 +23,7 @@ from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt, IncomingEvent
-from tests.verification.simulation.cooperative_threads import Strand, Strands
+from tests.verification.simulation.cooperative_threads import CooperativeThread, CooperativeThreads
 from tests.verification.simulation.database import (
     EPOCH,
     Clock,
@@ -91,7 +91,7 @@ class Race:
         if source == "B":
             row = OutboxRow(envelope=self.event, seq=1, shard=0, due_at=0.0)
             self.database.outbox[self.event.id] = row
-        self.strands = Strands()
+        self.strands = CooperativeThreads()
         self._arrivals = [(self.event, lease), (self.rollback, None)]
 
     def run(self, choices: Sequence[int]) -> None:
@@ -169,7 +169,7 @@ def _envelope(number: int, source: str, kind: TxKind, **cause: Any) -> Envelope:
     )
 
 
-def _resume(worker: Strand) -> None:
+def _resume(worker: CooperativeThread) -> None:
     if not worker.is_done:
         worker.resume()
 

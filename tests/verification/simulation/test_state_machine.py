@@ -24,7 +24,7 @@ from tests.verification.simulation.fault_schedule import TROUBLES, Fault
 from tests.verification.simulation.mutants import applied
 from tests.verification.simulation.scheduler import finish
 from tests.verification.simulation.world import World
-from tests.verification.simulation.world_config import Shape
+from tests.verification.simulation.world_config import WorldConfig
 
 SECONDS = st.sampled_from([0.5, 2.0, 11.0])
 ANY = st.integers(0, 11)
@@ -48,7 +48,7 @@ TRANSFERS = st.lists(
 ).map(lambda ts: tuple(replace(t, number=n, amount=2**n) for n, t in enumerate(ts)))
 
 SHAPES = st.builds(
-    Shape,
+    WorldConfig,
     transfers=TRANSFERS,
     relays=st.just(2),
     consumers=st.just(2),
@@ -102,7 +102,7 @@ class Banks(RuleBasedStateMachine):
     """What may happen, as rules; after the last of them everything heals, drains and is checked."""
 
     @initialize(shape=SHAPES)
-    def begin(self, shape: Shape) -> None:
+    def begin(self, shape: WorldConfig) -> None:
         self.fates = ArmedFates()
         self.world = World(shape, self.fates)
         self.meanwhile: deque[tuple[str, int]] = deque()

@@ -14,7 +14,7 @@ from tests.verification.simulation import assembly, half_messages
 from tests.verification.simulation.assembly import RELAY_LEASE, RETENTION
 from tests.verification.simulation.banks import TOPIC, Bank, Transfer, envelope_of
 from tests.verification.simulation.broker import Broker, Member, Trouble
-from tests.verification.simulation.cooperative_threads import Strand, Strands
+from tests.verification.simulation.cooperative_threads import CooperativeThread, CooperativeThreads
 from tests.verification.simulation.database import (
     START,
     Clock,
@@ -24,10 +24,10 @@ from tests.verification.simulation.database import (
     OutboxRow,
     Shard,
 )
-from tests.verification.simulation.fault_schedule import Fates, Fault
+from tests.verification.simulation.fault_schedule import Fault, FaultSchedule
 from tests.verification.simulation.processes import Killed, Process
 from tests.verification.simulation.retention import is_needed
-from tests.verification.simulation.world_config import Shape
+from tests.verification.simulation.world_config import WorldConfig
 
 MOST_PASSES = 100
 """After so many passes in a row, a worker that still finds work will never find its end."""
@@ -39,7 +39,9 @@ DEEPEST = 3
 class World:
     """Everything that exists in one schedule; its methods are what may happen next."""
 
-    def __init__(self, shape: Shape, fates: Fates, *, trace: list[str] | None = None) -> None:
+    def __init__(
+        self, shape: WorldConfig, fates: FaultSchedule, *, trace: list[str] | None = None
+    ) -> None:
         self.shape = shape
         self.fates = fates
         self.trace = trace
@@ -73,8 +75,8 @@ class World:
             *self.housekeepers,
             *self.checking,
         ]
-        self.strands = Strands() if shape.has_strands else None
-        self.sleeping: list[Strand] = []
+        self.strands = CooperativeThreads() if shape.has_strands else None
+        self.sleeping: list[CooperativeThread] = []
         self.next_step: Callable[[], None] = lambda: None
         """What happens while a process is suspended."""
 

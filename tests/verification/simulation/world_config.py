@@ -12,7 +12,7 @@ HALVES = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class WorldConfig:
     """The size of a world."""
 
     transfers: tuple[Transfer, ...]
@@ -37,7 +37,7 @@ class Shape:
     """How many seconds their wall clocks are wrong, in turn."""
 
 
-def with_halves(shape: Shape, draw: random.Random) -> Shape:
+def with_half_messages(shape: WorldConfig, draw: random.Random) -> WorldConfig:
     """Let, in some worlds, transfers be announced by half messages."""
     if draw.random() >= HALVES:
         return shape
@@ -46,7 +46,7 @@ def with_halves(shape: Shape, draw: random.Random) -> Shape:
     )
 
 
-def shape_of(draw: random.Random) -> Shape:
+def config_of(draw: random.Random) -> WorldConfig:
     """Draw the size of a world."""
     r = draw.random
     keys = ("k", "l", None) if r() < 0.2 else ("k", "l") if r() < 0.5 else ("k",)
@@ -68,7 +68,7 @@ def shape_of(draw: random.Random) -> Shape:
         for n in range(draw.randint(2, 6))
     )
     clocks_are_wrong = r() < 0.3
-    return Shape(
+    return WorldConfig(
         transfers=transfers,
         relays=2 if r() < 0.8 else 3,
         consumers=2,

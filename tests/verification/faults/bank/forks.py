@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.verification.faults.bank import half_message_clients
-from tests.verification.faults.bank.half_message_clients import Shift
+from tests.verification.faults.bank.half_message_clients import ClientRun
 
 SESSION = "session-{server_process}-{process}"
 """The name of the file in which a process notes its session with the server."""
 
 
-def work(shift: Shift, processes: int) -> None:
+def work(shift: ClientRun, processes: int) -> None:
     """Use the application, and let forked processes make the transfers at the same time."""
     from tests.verification.faults.bank.upstream import ledger, shield
 

@@ -65,7 +65,7 @@ class ClosedForToday(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shift:
+class ClientRun:
     """What a process of tellers is to do."""
 
     name: str
@@ -95,7 +95,7 @@ class Shift:
         return Path(self.folder) / f"{self.name}.go"
 
 
-def work(shift: Shift) -> None:
+def work(shift: ClientRun) -> None:
     """Make all transfers, each teller its share of them, one after the other."""
     # Made by the environment of its process, as every application's is.
     from tests.verification.faults.bank.upstream import ledger, shield
@@ -108,7 +108,7 @@ def work(shift: Shift) -> None:
     shield.close()
 
 
-def _teller(shift: Shift, number: int) -> None:
+def _teller(shift: ClientRun, number: int) -> None:
     journal = Journal(Path(shift.journal))
     for n, account in enumerate(shift.accounts()):
         if n % shift.tellers == number:
@@ -116,7 +116,7 @@ def _teller(shift: Shift, number: int) -> None:
     journal.close()
 
 
-def _transfer(shift: Shift, journal: Journal, account: str, end: End) -> None:
+def _transfer(shift: ClientRun, journal: Journal, account: str, end: End) -> None:
     """Make one transfer; what is raised after its local transaction has an end changes nothing."""
     from tests.verification.faults.bank.upstream import shield
 
@@ -138,7 +138,9 @@ def _transfer(shift: Shift, journal: Journal, account: str, end: End) -> None:
         journal.end(never_run, answer="fail")
 
 
-def _run(shift: Shift, journal: Journal, half: HalfMessageBlock, told: Transfer, end: End) -> None:
+def _run(
+    shift: ClientRun, journal: Journal, half: HalfMessageBlock, told: Transfer, end: End
+) -> None:
     """Run the local transaction, and note how it ended."""
     from tests.verification.faults.bank.upstream import ledger, shield
 
@@ -166,7 +168,7 @@ def _run(shift: Shift, journal: Journal, half: HalfMessageBlock, told: Transfer,
         journal.end(half.id, answer=answer)
 
 
-def _stand(shift: Shift, stand: Stand) -> None:
+def _stand(shift: ClientRun, stand: Stand) -> None:
     """Stand still where it should; not for ever, should the scenario be gone."""
     if shift.stand is not stand:
         return

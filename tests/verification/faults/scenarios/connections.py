@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from shieldtx.scheduling.exit_status import EXIT_FAILING, EXIT_STOPPED
 from tests.support.pgbouncer import MISSING, installed, pooler_of, through
 from tests.verification.faults.bank import forks
-from tests.verification.faults.bank.half_message_clients import Shift
+from tests.verification.faults.bank.half_message_clients import ClientRun
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.side import Side
@@ -166,7 +166,7 @@ def forked(banks: Banks) -> None:
     """An application is used, then its process forks: all write half messages at the same time."""
     sessions_of_forks(banks)
     banks.open()
-    shift = Shift(
+    shift = ClientRun(
         name="forked", folder=str(banks.folder), journal=str(banks.journal), transfers=15, tellers=2
     )
     banks.upstream.call("forks", forks.work, shift, 4).finish()

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.failpoints import Failpoint
-from tests.verification.faults.foreign_client import Echo, Intruder
+from tests.verification.faults.foreign_client import Echo, ForeignClient
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios.members import (
     await_deaths,
@@ -179,7 +179,7 @@ def delivered_to_two(banks: Banks) -> None:
     banks.open(but="downstream consume")
     slow = {"BANK_HANDLER_TAKES": "0.25", "BANK_HANDLER_LEASE": "0.2"}
     consumers = [banks.downstream.consume(**slow) for _ in range(3)]
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     topic = banks.topics[0]
     banks.until(
         lambda: [len(m) for m in intruder.members(banks.downstream.group)] == [1] * len(consumers),
@@ -205,7 +205,7 @@ def read_once_more(banks: Banks) -> None:
     banks.open()
     banks.write(100, refused=0.3)
     banks.drain()
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     groups = list(zip(reversed(banks.sides), banks.topics, strict=True))
     attempts = [_attempts(side) for side, _ in groups]
     for side, topic in groups:

@@ -6,7 +6,7 @@ from itertools import cycle
 
 from shieldtx.domain.events import new_event_id
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.foreign_client import Intruder, Raw
+from tests.verification.faults.foreign_client import ForeignClient, RawRecord
 from tests.verification.faults.matrix import Fault
 
 ROUNDS = 3
@@ -17,7 +17,7 @@ def aborted_among_good_ones(banks: Banks) -> None:
     banks.open()
     banks.write(30, refused=0.3)
     banks.drain()
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     for number in range(ROUNDS):
         withdrawn = [*_transfers(banks, intruder), *_rollbacks(banks, intruder)]
         with intruder.aborted(*withdrawn) as put:
@@ -34,7 +34,7 @@ def aborted_among_good_ones(banks: Banks) -> None:
     banks.write(30, refused=0.3)
 
 
-def _transfers(banks: Banks, intruder: Intruder) -> list[Raw]:
+def _transfers(banks: Banks, intruder: ForeignClient) -> list[RawRecord]:
     """Make transfers of accounts that exist, under ids of their own."""
     partitions = cycle(range(intruder.partitions(banks.topics[0])))
     return [
@@ -43,7 +43,7 @@ def _transfers(banks: Banks, intruder: Intruder) -> list[Raw]:
     ]
 
 
-def _rollbacks(banks: Banks, intruder: Intruder) -> list[Raw]:
+def _rollbacks(banks: Banks, intruder: ForeignClient) -> list[RawRecord]:
     """Make rollbacks of transfers that were credited."""
     credited = [row.id for row in banks.downstream.rows("SELECT id FROM credit ORDER BY n")]
     genuine = intruder.read(banks.topics[1])

@@ -16,7 +16,7 @@ from shieldtx.brokers import decoding, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.ports.broker import ReceivedRecord
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.foreign_client import Intruder, Raw
+from tests.verification.faults.foreign_client import ForeignClient, RawRecord
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios.members import await_rollbacks
 from tests.verification.faults.world import World
@@ -32,12 +32,12 @@ NOT_AUTHORISED = "is not authorised to send a ROLLBACK"
 class Forgery:
     """A rollback that must not be believed."""
 
-    record: Raw
+    record: RawRecord
     reason: str
     """Part of why it is parked."""
 
 
-def forgeries(genuine: Raw, credited: UUID, prefix: str) -> Iterator[Forgery]:
+def forgeries(genuine: RawRecord, credited: UUID, prefix: str) -> Iterator[Forgery]:
     """Yield what a forger makes of a genuine rollback to have a credited transfer taken back."""
     other = {"ce_causationid": str(credited).encode()}
     new_id = {"ce_id": str(new_event_id()).encode()}
@@ -65,7 +65,7 @@ def forged_among_genuine(banks: Banks) -> None:
     banks.open(but="upstream consume")
     banks.write(60, refused=0.3)
     await_rollbacks(banks)
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     genuine = intruder.read(banks.topics[1])
     credited = [row.id for row in banks.downstream.rows("SELECT id FROM credit ORDER BY n")]
     planned = [
@@ -90,7 +90,7 @@ def forged_among_genuine(banks: Banks) -> None:
     banks.expect(refunded == due, "what was refused is given back, and nothing else")
 
 
-def _expect_none_believed(banks: Banks, planned: list[Forgery], put: list[Raw]) -> None:
+def _expect_none_believed(banks: Banks, planned: list[Forgery], put: list[RawRecord]) -> None:
     parked = {
         (row.topic, row.record_partition, row.record_offset): row.reason
         for row in banks.upstream.rows("SELECT * FROM shield_parked")
@@ -102,7 +102,7 @@ def _expect_none_believed(banks: Banks, planned: list[Forgery], put: list[Raw]) 
     banks.expect(planned, "nothing was forged")
 
 
-def _envelope(raw: Raw, prefix: str) -> Envelope:
+def _envelope(raw: RawRecord, prefix: str) -> Envelope:
     received = ReceivedRecord(
         topic=raw.topic,
         partition=raw.partition,
@@ -114,9 +114,9 @@ def _envelope(raw: Raw, prefix: str) -> Envelope:
     return decoding.decode(received, prefix)
 
 
-def _signed(envelope: Envelope, prefix: str, key: str) -> Raw:
+def _signed(envelope: Envelope, prefix: str, key: str) -> RawRecord:
     record = signing.encode(envelope, prefix, [SecretStr(key)])
-    return Raw(
+    return RawRecord(
         topic=record.topic, partition=0, key=record.key, value=record.value, headers=record.headers
     )
 

@@ -11,7 +11,11 @@ from tests.verification.faults.bank import TRANSFERRED
 from tests.verification.faults.bank.half_message_clients import SOUND_ENDS, End, Stand
 from tests.verification.faults.bank.ledger_database import LEDGER
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.half_message_clients import DIES_UNHEARD, Counter, Teller
+from tests.verification.faults.half_message_clients import (
+    DIES_UNHEARD,
+    HalfMessageClient,
+    HalfMessageClients,
+)
 from tests.verification.faults.journal import Operations
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.proxy import FaultProxy, postgres
@@ -42,7 +46,7 @@ HOUR_S = 3600.0
 
 def open_local_transactions(banks: Banks) -> None:
     """Checks meet local transactions that are in flight, and end later: well, badly, or killed."""
-    counter, up = Counter(banks), banks.upstream
+    counter, up = HalfMessageClients(banks), banks.upstream
     banks.open(but="upstream relay")
     relay = up.relay()
     others = banks.begin_writing(40)
@@ -54,7 +58,7 @@ def open_local_transactions(banks: Banks) -> None:
     others.finish()
 
 
-def _asked_again(counter: Counter) -> None:
+def _asked_again(counter: HalfMessageClients) -> None:
     """The check gives up before the local transaction ends, and a later one learns its end."""
     commits = counter.begin("later-committed", stand=Stand.OPEN, dies_at=DIES_UNHEARD)
     raises = counter.begin("later-raised", stand=Stand.OPEN, ends=(End.RAISED,))
@@ -79,7 +83,7 @@ def _asked_again(counter: Counter) -> None:
     )
 
 
-def _waited_for(counter: Counter) -> None:
+def _waited_for(counter: HalfMessageClients) -> None:
     """The check waits at the barrier, and learns how the local transaction ends."""
     for name, end, status in (
         ("waited-committed", End.COMMITTED, "PROCESSED"),
@@ -99,7 +103,7 @@ def _waited_for(counter: Counter) -> None:
         counter.banks.expect(checks == 1, f"{checks} checks learn the end of {name}")
 
 
-def _late(counter: Counter) -> None:
+def _late(counter: HalfMessageClients) -> None:
     """A local transaction that comes after its check fails; one that is immune is left alone."""
     immune = immune_while_another_is_checked(counter)
     late = counter.begin("late", stand=Stand.PREPARED, immunity=0)
@@ -114,7 +118,7 @@ def _late(counter: Counter) -> None:
 
 def rolled_back_silently(banks: Banks) -> None:
     """A local transaction rolls back silently, and its teller believes that it has committed."""
-    counter = Counter(banks)
+    counter = HalfMessageClients(banks)
     banks.open()
     others = banks.begin_writing(40)
     teller = counter.begin("aborted", ends=(End.ABORTED,))
@@ -124,7 +128,7 @@ def rolled_back_silently(banks: Banks) -> None:
     others.finish()
 
 
-def immune_while_another_is_checked(counter: Counter) -> Teller:
+def immune_while_another_is_checked(counter: HalfMessageClients) -> HalfMessageClient:
     """Let a message that is immune outlive a check of one that is not, of a teller that is dead."""
     immune = counter.begin("immune", stand=Stand.PREPARED, immunity=HOUR_S)
     counter.until_they_stand(immune)
@@ -140,7 +144,7 @@ def unreachable(banks: Banks) -> None:
 
     So is the ledger, while it is asked about.
     """
-    counter, up = Counter(banks), banks.upstream
+    counter, up = HalfMessageClients(banks), banks.upstream
     with (
         FaultProxy(banks.postgres.port, postgres) as tellers,
         FaultProxy(banks.postgres.port, postgres) as relays,
@@ -161,7 +165,9 @@ def unreachable(banks: Banks) -> None:
     up.relay()
 
 
-def _while_prepared(counter: Counter, proxy: FaultProxy, by_proxy: dict[str, str]) -> None:
+def _while_prepared(
+    counter: HalfMessageClients, proxy: FaultProxy, by_proxy: dict[str, str]
+) -> None:
     """Without a stored message the local transaction is not run, nor with one that may be."""
     banks = counter.banks
     for name, lose, stored in (
@@ -192,7 +198,7 @@ def _failed(banks: Banks) -> int:
     return Operations.read(banks.journal).counts()["fail"]
 
 
-def _while_told(counter: Counter, proxy: FaultProxy, by_proxy: dict[str, str]) -> None:
+def _while_told(counter: HalfMessageClients, proxy: FaultProxy, by_proxy: dict[str, str]) -> None:
     """A word is lost, or the answer to it; checks find the same end."""
     for way, lose in (
         ("cut", proxy.cut),
@@ -212,7 +218,9 @@ def _while_told(counter: Counter, proxy: FaultProxy, by_proxy: dict[str, str]) -
             counter.expect_ends({name: status})
 
 
-def _while_asked(counter: Counter, store: FaultProxy, ledger: FaultProxy, relay: Worker) -> None:
+def _while_asked(
+    counter: HalfMessageClients, store: FaultProxy, ledger: FaultProxy, relay: Worker
+) -> None:
     """The ledger cannot be asked for a while, and then the answer cannot be written down."""
     banks = counter.banks
     ends = {"mute-committed": "PROCESSED", "mute-raised": "DISCARDED"}
@@ -251,7 +259,7 @@ def _failed_passes(relay: Worker) -> int:
 
 def known_to_nobody(banks: Banks) -> None:
     """Fifteen checks cannot tell: the message is parked, with an alarm, until a person decides."""
-    counter, up = Counter(banks), banks.upstream
+    counter, up = HalfMessageClients(banks), banks.upstream
     banks.open(but="upstream relay")
     relay = up.relay(**HURRIED)
     others = banks.begin_writing(40, pause=0.1)
@@ -275,7 +283,7 @@ def known_to_nobody(banks: Banks) -> None:
     counter.expect_ends({"unknown-committed": "PROCESSED", "unknown-raised": "DISCARDED"})
 
 
-def _decided(counter: Counter, decisions: Mapping[str, str]) -> None:
+def _decided(counter: HalfMessageClients, decisions: Mapping[str, str]) -> None:
     """A person looks into the ledger, and decides on the command line."""
     up = counter.side
     for account, word in decisions.items():

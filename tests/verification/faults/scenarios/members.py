@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.failpoints import Failpoint
-from tests.verification.faults.foreign_client import Intruder
+from tests.verification.faults.foreign_client import ForeignClient
 from tests.verification.faults.side import Side
 from tests.verification.faults.workers import Worker
 
@@ -35,7 +35,7 @@ def await_deaths(banks: Banks, dying: Sequence[Worker]) -> None:
 
 def await_members(banks: Banks, side: Side, workers: Sequence[Worker]) -> None:
     """Wait until consumers are the members of their group, or one has died before."""
-    members = Intruder(banks.kafka.bootstrap).members
+    members = ForeignClient(banks.kafka.bootstrap).members
     banks.until(
         lambda: (
             len(members(side.group)) == len(workers)

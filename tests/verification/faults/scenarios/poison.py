@@ -16,7 +16,7 @@ from shieldtx.domain.events import new_event_id
 from shieldtx.embedded import EmbeddedKafka
 from tests.verification.faults.bank import by_hand
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.foreign_client import LARGEST, Intruder, Raw
+from tests.verification.faults.foreign_client import LARGEST, ForeignClient, RawRecord
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.world import World
 
@@ -33,12 +33,12 @@ STRANGER = "stranger"
 class Poison:
     """A record that can be no event."""
 
-    record: Raw
+    record: RawRecord
     reason: str
     """Part of why it is parked."""
 
 
-def poisons(good: Raw) -> Iterator[Poison]:
+def poisons(good: RawRecord) -> Iterator[Poison]:
     """Yield what a good record becomes with one thing wrong in it."""
     for value, reason in (
         (None, "a tombstone"),
@@ -75,7 +75,7 @@ def poison_among_good_ones(banks: Banks) -> None:
     banks.open(but="downstream consume")
     banks.write(30)
     banks.until(lambda: set(banks.upstream.outbox()) == {"PROCESSED"}, "all are on the topic")
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     # An id of its own: what is parked with the id of a transfer would stand for that transfer.
     good = intruder.read(banks.topics[0])[0].headed(ce_id=str(new_event_id()).encode())
     partitions = cycle(range(intruder.partitions(good.topic)))
@@ -96,7 +96,7 @@ def poison_among_good_ones(banks: Banks) -> None:
     _expect_refused(banks)
 
 
-def _await_all(banks: Banks, intruder: Intruder) -> None:
+def _await_all(banks: Banks, intruder: ForeignClient) -> None:
     side, topic = banks.downstream, banks.topics[0]
     ends = intruder.ends(topic)
     banks.until(
@@ -115,7 +115,7 @@ def _await_all(banks: Banks, intruder: Intruder) -> None:
     )
 
 
-def _expect_parked(banks: Banks, planned: list[Poison], put: list[Raw]) -> None:
+def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) -> None:
     """Every poison is kept, byte for byte, with what is wrong with it."""
     parked = {
         (row.topic, row.record_partition, row.record_offset): row
@@ -153,7 +153,7 @@ def large_among_small_ones(banks: Banks) -> None:
     banks.open(but="downstream consume")
     banks.write(30)
     banks.until(lambda: set(up.outbox()) == {"PROCESSED"}, "all are on the topic", 60)
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     model = intruder.read(topic)[0]
     value = json.dumps("x" * (SIXTEEN_MB - 2)).encode()
     # From somebody else: none of the banks' own, and no transfer.

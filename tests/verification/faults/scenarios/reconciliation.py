@@ -17,7 +17,7 @@ from tests.verification.faults.damage import Found, Keepsake
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.reconciliation_outcomes import Mismatch
-from tests.verification.faults.reconciliation_runs import MISMATCHES, Nights, done_by
+from tests.verification.faults.reconciliation_runs import MISMATCHES, ReconciliationRuns, done_by
 from tests.verification.faults.scenarios.members import await_deaths
 from tests.verification.faults.side import Side
 from tests.verification.faults.world import ACCOUNTS, World
@@ -35,7 +35,7 @@ def more_accounts(world: World, open_: ExitStack) -> Mapping[str, Any]:
 
 def discrepancies_found(banks: Banks) -> None:
     """Every kind of damage is told from the others and from what is in flight, and mended once."""
-    nights = Nights(banks=banks, with_auditors=True, with_topics=True)
+    nights = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
     planted, keepsake = _plant(banks)
     forgotten = set(MISMATCHES) - {found.verdict for found in planted.all}
     banks.expect(not forgotten, f"there is no damage for {sorted(forgotten)}")
@@ -147,7 +147,7 @@ def _write_in_flight(banks: Banks) -> None:
     )
 
 
-def _repair(banks: Banks, nights: Nights, planted: _Planted) -> None:
+def _repair(banks: Banks, nights: ReconciliationRuns, planted: _Planted) -> None:
     """Repair what can be, what is parked when it is named, and each of it once."""
     first = nights.repair()
     wanted = {"publish again": 5, "release event": 2, "release attempt": 1, "raise rollback": 2}
@@ -161,7 +161,7 @@ def _repair(banks: Banks, nights: Nights, planted: _Planted) -> None:
     banks.reconciled.repaired += sum(done_by(first, named).values())
 
 
-def _repair_in_vain(banks: Banks, nights: Nights) -> None:
+def _repair_in_vain(banks: Banks, nights: ReconciliationRuns) -> None:
     """Repair the same run once more, when all has been mended and dealt with."""
     before = contents(banks)
     done = done_by(nights.repair(), nights.repair("--verdict", "PARKED"))
@@ -177,7 +177,7 @@ def contents(banks: Banks) -> list[str]:
     return [side.one(digest.format(table)) for side in banks.sides for table in tables]
 
 
-def await_quiet(nights: Nights) -> None:
+def await_quiet(nights: ReconciliationRuns) -> None:
     """Wait until all that was planted is older than the margin."""
     side = nights.banks.upstream
     since = side.one("SELECT clock_timestamp()")

@@ -22,7 +22,11 @@ from tests.verification.faults.banks import Banks
 from tests.verification.faults.damage import Found
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.reconciliation_outcomes import Mismatch
-from tests.verification.faults.reconciliation_runs import Night, Nights, done_by
+from tests.verification.faults.reconciliation_runs import (
+    ReconciliationRun,
+    ReconciliationRuns,
+    done_by,
+)
 from tests.verification.faults.scenarios.reconciliation import (
     await_quiet,
     contents,
@@ -41,7 +45,7 @@ BULK_WITHIN_S = 120.0
 
 def killed_and_twice_at_once(banks: Banks) -> None:
     """Runs and repairs are killed and overlap; what comes late is judged by the next run."""
-    nights = Nights(banks=banks)
+    nights = ReconciliationRuns(banks=banks)
     planted = _plant(banks)
     await_quiet(nights)
     night = _runs_one_at_a_time(banks, nights)
@@ -73,7 +77,7 @@ def _plant(banks: Banks) -> Found:
     )
 
 
-def _runs_one_at_a_time(banks: Banks, nights: Nights) -> Night:
+def _runs_one_at_a_time(banks: Banks, nights: ReconciliationRuns) -> ReconciliationRun:
     """A run keeps others away, and is no obstacle for ever when it is killed."""
     name, killed = nights.begin()
     log = nights.log_of(name)
@@ -100,7 +104,7 @@ def _runs_one_at_a_time(banks: Banks, nights: Nights) -> Night:
     return night
 
 
-def _expect_refused(banks: Banks, nights: Nights) -> None:
+def _expect_refused(banks: Banks, nights: ReconciliationRuns) -> None:
     """Begin another run, which says who is in its way and leaves."""
     _, run = nights.begin()
     banks.expect(run.join(60), "a run that has to wait does not")
@@ -109,7 +113,7 @@ def _expect_refused(banks: Banks, nights: Nights) -> None:
     banks.expect(run.has_logged(f"is at work: {who} began it at "), f"it said: {run.tail()}")
 
 
-def _repairs_that_die(banks: Banks, nights: Nights) -> None:
+def _repairs_that_die(banks: Banks, nights: ReconciliationRuns) -> None:
     """Kill repairs at each place of a batch: it is done whole, or not at all."""
     for place in PLACES:
         before = contents(banks)
@@ -120,7 +124,7 @@ def _repairs_that_die(banks: Banks, nights: Nights) -> None:
         banks.expect(changed == is_done, f"killed {place}, a repair left a batch half done")
 
 
-def _repairs_at_once(banks: Banks, nights: Nights, planted: Found) -> None:
+def _repairs_at_once(banks: Banks, nights: ReconciliationRuns, planted: Found) -> None:
     """Let two repairs mend the rest; each row is mended once, in all of them together."""
     before = _audited(banks)
     banks.expect(0 < len(before) < len(planted), f"{len(before)} rows are mended so far")
@@ -140,7 +144,7 @@ def _repairs_at_once(banks: Banks, nights: Nights, planted: Found) -> None:
     banks.reconciled.repaired_again += sum(again.values())
 
 
-def _late(banks: Banks, nights: Nights) -> None:
+def _late(banks: Banks, nights: ReconciliationRuns) -> None:
     """What commits after a run that could not see it is judged by the next one, however old."""
     up, down = banks.sides
     stop(up, "relay")
@@ -210,7 +214,7 @@ def _is_alive(pid: int) -> bool:
 
 def a_million_rows(banks: Banks) -> None:
     """Among a million rows in order, a run finds the few that are not, in bounded time."""
-    nights = Nights(banks=banks, topics=[TRANSFERRED, bulk.TOPIC])
+    nights = ReconciliationRuns(banks=banks, topics=[TRANSFERRED, bulk.TOPIC])
     banks.open()
     banks.write(60, refused=0.1)
     banks.drain()

@@ -9,7 +9,7 @@ from uuid import UUID
 from tests.verification.faults.bank import auditors_of, by_hand
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.failpoints import Failpoint
-from tests.verification.faults.foreign_client import Echo, Intruder
+from tests.verification.faults.foreign_client import Echo, ForeignClient
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios.members import (
     await_deaths,
@@ -104,7 +104,7 @@ def _open_auditors(banks: Banks) -> Worker:
 
 def _await_auditors(banks: Banks) -> None:
     """Wait until the auditors have dealt with all that is on the topics."""
-    intruder, group = Intruder(banks.kafka.bootstrap), auditors_of(banks.downstream.group)
+    intruder, group = ForeignClient(banks.kafka.bootstrap), auditors_of(banks.downstream.group)
     for topic in banks.topics:
         read = partial(intruder.has_read, group, topic, intruder.ends(topic))
         banks.until(read, "the auditors have read everything", 60)
@@ -115,7 +115,7 @@ def _let_rollbacks_overtake(banks: Banks) -> None:
     """The auditors get the rollbacks of some transfers, and only then the transfers."""
     side, commits = banks.downstream, banks.topics[0]
     group = auditors_of(side.group)
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     before, fenced, refused = intruder.ends(commits), side.one(_FENCED), side.one(_ROLLED_BACK)
     banks.write(40, refused=0.5)
     banks.drain()
@@ -146,7 +146,7 @@ def _let_rollbacks_come_late(banks: Banks) -> None:
     _purge(banks)
     banks.expect(not up.outbox() and not up.inbox(), "the upstream bank has forgotten everything")
     refunds = up.one("SELECT count(*) FROM refund")
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     late = {record.id: record for record in intruder.read(banks.topics[1])}
     intruder.put(*late.values())
     dead = "SELECT count(*) FROM shield_inbox WHERE status = 'DEAD' AND last_error LIKE '%purged%'"
@@ -190,7 +190,7 @@ def compensation_that_fails_for_ever(banks: Banks) -> None:
     _replay(banks, people=2)
     refunded = "SELECT count(*) FROM refund"
     banks.until(lambda: up.one(refunded) == len(dead), "all is given back")
-    intruder = Intruder(banks.kafka.bootstrap)
+    intruder = ForeignClient(banks.kafka.bootstrap)
     intruder.put(*intruder.read(banks.topics[1]))
     ends = intruder.ends(banks.topics[1])
     banks.until(lambda: intruder.has_read(up.group, banks.topics[1], ends), "copies are read")

@@ -9,7 +9,7 @@ from confluent_kafka.admin import NewPartitions
 
 from shieldtx.domain.states import TxKind
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.foreign_client import Intruder
+from tests.verification.faults.foreign_client import ForeignClient
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.replicas import (
     administer,
@@ -126,7 +126,7 @@ def parked_before_and_after(banks: Banks) -> None:
     banks.open()
     banks.write(30)
     banks.drain()
-    topic, intruder = banks.topics[0], Intruder(banks.kafka.bootstrap)
+    topic, intruder = banks.topics[0], ForeignClient(banks.kafka.bootstrap)
     model = intruder.read(topic)[0]
     contents: list[bytes] = []
 
