@@ -34,8 +34,8 @@ RELAY_PARTS: Final[Parts] = (
     ("records of events: headers, texts to bytes", ("(shieldtx/brokers/cloudevents.py",)),
     ("handing over, partitions, answers", ("(shieldtx/brokers/", "(kafka/", "(confluent_kafka/")),
     ("events of rows", ("(shieldtx/store/statements/envelope_columns.py",)),
-    ("settling", ("SqlOutboxStore.settle ",)),
-    ("claiming: statement, answer, rows", ("SqlOutboxStore.claim ",)),
+    ("settling", ("SqlRelayStore.settle ",)),
+    ("claiming: statement, answer, rows", ("SqlRelayStore.claim ",)),
 )
 CONSUMER_PARTS: Final[Parts] = (
     ("decoding", ("(shieldtx/brokers/cloudevents.py",)),

@@ -35,8 +35,8 @@ from shieldtx.ports.broker import Broker
 from shieldtx.relay.relay import Relay
 from shieldtx.retention import RetentionService
 from shieldtx.settings.settings import Settings
-from shieldtx.store.delayed_events import SqlDelayedStore
-from shieldtx.store.outbox_store import SqlOutboxWriter
+from shieldtx.store.delayed_events import SqlDelayedEventStore
+from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import Tables
 from shieldtx.tracing.recorder import TraceRecorder
@@ -78,7 +78,7 @@ class ShieldTx:
             after_commit=connections.hint,
         )
         """Where a service writes events: `outbox.add(session, Event(...))`."""
-        self.delayed = DelayedEvents(outbox=self.outbox, store=SqlDelayedStore(self.tables))
+        self.delayed = DelayedEvents(outbox=self.outbox, store=SqlDelayedEventStore(self.tables))
         """Where a service cancels and reschedules its delayed events."""
         self.half_messages = HalfMessageWiring(
             settings,

@@ -22,8 +22,8 @@ from shieldtx.ports.inbox import InboxStore
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
 from shieldtx.retention import Retention, RetentionService
 from shieldtx.settings.settings import Settings
-from shieldtx.store.outbox_store import SqlOutboxStore
-from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
 
@@ -40,7 +40,7 @@ def build_relay(
     """Build a relay of this `name`, which no other relay or restart may have."""
     s = settings
     return Relay(
-        store=SqlOutboxStore(
+        store=SqlRelayStore(
             connections.engine,
             connections.tables,
             source=s.source,
@@ -103,7 +103,7 @@ def build_retention(
 ) -> RetentionService:
     """Build the purge of a service's tables, and of its barriers in other databases."""
     s = settings
-    store = SqlPurgeStore(connections.engine, connections.tables)
+    store = SqlRetentionStore(connections.engine, connections.tables)
     elsewhere = half_messages.other_barriers()
     return RetentionService(
         store=store,
@@ -116,7 +116,10 @@ def build_retention(
             trace=s.retention_trace,
             trace_rows=s.trace_rows,
         ),
-        barriers=[store, *(SqlPurgeStore(engine, tables(schema)) for engine, schema in elsewhere)],
+        barriers=[
+            store,
+            *(SqlRetentionStore(engine, tables(schema)) for engine, schema in elsewhere),
+        ],
     )
 
 

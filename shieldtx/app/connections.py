@@ -10,7 +10,7 @@ from functools import cached_property
 from sqlalchemy import Engine
 
 from shieldtx.settings.settings import Settings
-from shieldtx.store.connections import MOST_CONNECTIONS, Pooler, open_engine, patient_engine
+from shieldtx.store.connections import MAX_CONNECTIONS, Pooler, open_engine, read_committed_view
 from shieldtx.store.notify import Listener, Notifier
 from shieldtx.store.tables import Tables, tables
 
@@ -44,7 +44,7 @@ class Connections:
     def engine(self) -> Engine:
         """The connections of relay and consumers; services write through sessions of their own."""
         if self._given is not None:
-            return patient_engine(self._given)
+            return read_committed_view(self._given)
         return self._open_engine()
 
     @cached_property
@@ -56,7 +56,7 @@ class Connections:
         """
         if self._given is not None or not self._has_server:
             return self.engine
-        return self._open_engine(most=MOST_CONNECTIONS + self._settings.half_check_threads)
+        return self._open_engine(most=MAX_CONNECTIONS + self._settings.half_check_threads)
 
     def hint(self) -> None:
         """Wake the relays, after a commit that wrote an event."""
@@ -86,7 +86,7 @@ class Connections:
             if name in opened:
                 opened[name].dispose()
 
-    def _open_engine(self, *, most: int = MOST_CONNECTIONS) -> Engine:
+    def _open_engine(self, *, most: int = MAX_CONNECTIONS) -> Engine:
         s = self._settings
         idle = max(self._longest_lease(), s.relay_lease)
         return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)

@@ -28,7 +28,7 @@ from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier
 from shieldtx.store.connections import renew_after_fork
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.tables import tables
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -215,16 +215,16 @@ class HalfMessageWiring:
         return sorted(found, key=str)
 
     @cached_property
-    def _store(self) -> SqlHalfStore:
+    def _store(self) -> SqlHalfMessageStore:
         return self._open_store(self._engine())
 
     @cached_property
-    def _check_store(self) -> SqlHalfStore:
+    def _check_store(self) -> SqlHalfMessageStore:
         return self._open_store(self._checks_engine())
 
-    def _open_store(self, engine: Engine) -> SqlHalfStore:
+    def _open_store(self, engine: Engine) -> SqlHalfMessageStore:
         s = self._settings
-        return SqlHalfStore(
+        return SqlHalfMessageStore(
             engine,
             tables(s.database_schema),
             shards=s.shards,

@@ -15,17 +15,17 @@ from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import is_good, mode_of, selection_since, watermarks_of
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult, run
-from shieldtx.store.reconciliation_runs import SqlReconcileRuns
+from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
 from shieldtx.store.tables import tables
 
 
 @contextmanager
-def stored_runs(configuration: Configuration) -> Iterator[SqlReconcileRuns]:
+def stored_runs(configuration: Configuration) -> Iterator[SqlReconciliationRuns]:
     """Open the stored runs of a configuration: they are in the database of its first service."""
     home = configuration.services[0]
     engine = create_engine(home.url, hide_parameters=True)
     try:
-        yield SqlReconcileRuns(engine, tables(home.schema), scope=configuration.scope)
+        yield SqlReconciliationRuns(engine, tables(home.schema), scope=configuration.scope)
     finally:
         engine.dispose()
 

@@ -7,11 +7,10 @@ from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.settings.settings import Settings
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
-from shieldtx.store.half_message_admin import SqlHalfDesk
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.limits import SqlLimits
 from shieldtx.store.schema import Schema
-from shieldtx.store.status import SqlOverview
+from shieldtx.store.status import SqlLimitStatus, SqlStatus
 from shieldtx.store.trace import SqlTraceStore
 
 
@@ -30,13 +29,13 @@ class Stores:
         s = self._settings
         return Schema(self._connections.engine, schema=s.database_schema, shards=s.shards)
 
-    def status(self) -> SqlOverview:
+    def status(self) -> SqlStatus:
         """Build the reader of a service's counts: what waits, what failed, how old it is."""
-        return SqlOverview(self._connections.engine, self._connections.tables)
+        return SqlStatus(self._connections.engine, self._connections.tables)
 
-    def limits(self) -> SqlLimits:
+    def limits(self) -> SqlLimitStatus:
         """Build the reader of topics and partitions that are at their limits."""
-        return SqlLimits(self._connections.engine, self._connections.tables)
+        return SqlLimitStatus(self._connections.engine, self._connections.tables)
 
     def inbox(self) -> SqlInboxStore:
         """Build the consumer's side of the inbox table."""
@@ -58,9 +57,9 @@ class Stores:
         """Build what discards rows that will never be handled."""
         return SqlDiscards(self._connections.engine, self._connections.tables)
 
-    def half_messages(self) -> SqlHalfDesk:
+    def half_messages(self) -> SqlHalfMessageAdmin:
         """Build what shows half messages to an operator, and ends them in the operator's name."""
-        return SqlHalfDesk(
+        return SqlHalfMessageAdmin(
             self._connections.engine,
             self._connections.tables,
             barrier_of=self._half_messages.barrier_to_ask,

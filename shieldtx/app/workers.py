@@ -13,7 +13,7 @@ from shieldtx.half_messages.check_back import CheckBack
 from shieldtx.relay.relay import RENEWALS_PER_LEASE
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
-from shieldtx.store.limits import one_schema_two_sources
+from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def relay_process(app: ShieldTx) -> Worker:
 
 def _warn_of_other_sources(app: ShieldTx) -> None:
     for source, count in app.stores.limits().other_sources(app.settings.source).items():
-        log.warning("%s", one_schema_two_sources(count, source, app.settings.source))
+        log.warning("%s", warning_of_shared_schema(count, source, app.settings.source))
 
 
 def _half_message_jobs(

@@ -14,7 +14,7 @@ from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.half_message_admin import HalfMessage, SqlHalfDesk
+from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin
 
 commands = typer.Typer(
     help="List and show half messages, and decide about those whose end nobody could tell.",
@@ -161,7 +161,7 @@ def _decide(
         print_line(f"{message} {_IS[outcome]}")
 
 
-def _found(desk: SqlHalfDesk, ref: str) -> HalfMessage:
+def _found(desk: SqlHalfMessageAdmin, ref: str) -> HalfMessage:
     try:
         event_id = UUID(ref)
     except ValueError:

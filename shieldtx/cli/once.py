@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections import Counter
-from types import FrameType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.relay.result import RelayResult
+from shieldtx.scheduling.exit_status import leave
 from shieldtx.scheduling.gc_tuning import few_collections
+from shieldtx.scheduling.signals import graceful_signals
 
 
 @few_collections()
 def relay_once(app: ShieldTx) -> RelayResult:
     """Check half messages, publish what is due of the shards that nobody else holds, free them."""
-    stop = _stop_on_signals()
+    with _stopped_by_signals() as stop:
+        return _relay(app, stop)
+
+
+def _relay(app: ShieldTx, stop: threading.Event) -> RelayResult:
     _check_once(app, stop)
     relay = app.build_relay()
     done = RelayResult()
@@ -37,7 +42,11 @@ def relay_once(app: ShieldTx) -> RelayResult:
 @few_collections()
 def consume_once(app: ShieldTx, group: str) -> dict[str, int]:
     """Handle what is on the topics and what is due in the inbox; return what was counted."""
-    stop = _stop_on_signals()
+    with _stopped_by_signals() as stop:
+        return _consume(app, group, stop)
+
+
+def _consume(app: ShieldTx, group: str, stop: threading.Event) -> dict[str, int]:
     consumer = app.build_consumer(group, stopping=stop.is_set)
     done: Counter[str] = Counter(dict.fromkeys(("records", "fresh", "duplicates", "parked"), 0))
     try:
@@ -67,16 +76,16 @@ def _check_once(app: ShieldTx, stop: threading.Event) -> None:
         pass
 
 
-def _stop_on_signals() -> threading.Event:
-    """Finish the pass that runs, then leave; a second signal ends the process on the spot."""
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield what a signal sets, to end after this pass; a second one ends the process at once."""
     stop = threading.Event()
 
-    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal's signature
+    def end(number: int) -> None:
         if stop.is_set():
             # Not by the signal's default, which is none for the first process of a container.
-            os._exit(128 + number)
+            leave(128 + number)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, ask)
-    return stop
+    with graceful_signals(end):
+        yield stop

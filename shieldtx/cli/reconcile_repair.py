@@ -37,8 +37,8 @@ from shieldtx.reconcile.repair import (
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.connections import open_engine
-from shieldtx.store.reconciliation_runs import ABANDONED, SqlReconcileRuns, StoredRun
-from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.reconciliation_runs import ABANDONED, SqlReconciliationRuns, StoredRun
+from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
 
 _PATIENCE: Final = timedelta(minutes=1)
@@ -131,7 +131,7 @@ class _Opened:
     scope: str
     services: Sequence[ServiceDatabase]
     stores: Mapping[str, RepairStore]
-    runs: SqlReconcileRuns
+    runs: SqlReconciliationRuns
 
 
 @contextmanager
@@ -144,7 +144,9 @@ def _opened(context: typer.Context, config: Path | None) -> Iterator[_Opened]:
         for service in services:
             engine = _engine(service)
             stack.callback(engine.dispose)
-            stores[service.name] = SqlRepairs(engine, tables(service.schema), source=service.name)
+            stores[service.name] = SqlRepairStore(
+                engine, tables(service.schema), source=service.name
+            )
         runs = stack.enter_context(stored_runs(configuration))
         yield _Opened(scope=configuration.scope, services=services, stores=stores, runs=runs)
 

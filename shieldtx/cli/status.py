@@ -20,8 +20,14 @@ from shieldtx.cli.output import (
 )
 from shieldtx.domain.event_types import OnBacklog
 from shieldtx.domain.events import physical_topic
-from shieldtx.store.limits import one_schema_two_sources
-from shieldtx.store.status import DEFAULT_LIMIT, Backlog, Count, Overview, Precision
+from shieldtx.store.status import (
+    DEFAULT_LIMIT,
+    Backlog,
+    Count,
+    Precision,
+    ServiceStatus,
+    warning_of_shared_schema,
+)
 
 _OUTBOX_COLUMNS = ("INIT", "PROCESSING", "HALF", "PROCESSED", "DISCARDED", "UNRESOLVED", "FAILED")
 _ALWAYS = frozenset({"INIT", "PROCESSING", "PROCESSED", "FAILED", "DEAD"})
@@ -63,7 +69,7 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     else:
         _show(app, overview)
         for source, count in others.items():
-            print_line(one_schema_two_sources(count, source, app.settings.source))
+            print_line(warning_of_shared_schema(count, source, app.settings.source))
         for topic in at_limit["topics"]:
             print_line(
                 f"topic {topic['topic']} is at its limit: {topic['limit']:,} events or more wait "
@@ -82,7 +88,7 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
             )
 
 
-def _show(app: ShieldTx, overview: Overview) -> None:
+def _show(app: ShieldTx, overview: ServiceStatus) -> None:
     print_fields(
         [
             ("service", app.settings.source),
@@ -108,7 +114,7 @@ def _show(app: ShieldTx, overview: Overview) -> None:
         print_line("no relay lives")
 
 
-def _half_messages(overview: Overview) -> list[tuple[str, str]]:
+def _half_messages(overview: ServiceStatus) -> list[tuple[str, str]]:
     """Name the oldest ones, where there are any."""
     oldest = {
         "oldest half message": overview.oldest_half,
@@ -117,7 +123,7 @@ def _half_messages(overview: Overview) -> list[tuple[str, str]]:
     return [(name, age(duration)) for name, duration in oldest.items() if duration is not None]
 
 
-def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any]]]:
+def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str, Any]]]:
     """Say what the write side objects to, and what consumers do not poll."""
     # Of several types of a topic, the one with the lowest limit is the first to be met.
     by_limit = sorted(app.event_types, key=lambda declared: -(declared.backlog_limit or 0))
@@ -156,7 +162,7 @@ def _at_limit(app: ShieldTx, overview: Overview) -> dict[str, list[dict[str, Any
     }
 
 
-def _unhandled(app: ShieldTx, overview: Overview) -> list[dict[str, Any]]:
+def _unhandled(app: ShieldTx, overview: ServiceStatus) -> list[dict[str, Any]]:
     """Count by type what waits in the inbox and has no handler in this application."""
     store = app.stores.inbox()
     found = []
@@ -212,7 +218,7 @@ def _number(count: Count) -> str:
             return f"{count.rows:,}+"
 
 
-def _data(app: ShieldTx, overview: Overview) -> dict[str, Any]:
+def _data(app: ShieldTx, overview: ServiceStatus) -> dict[str, Any]:
     return {
         "source": app.settings.source,
         "at": moment(overview.at),

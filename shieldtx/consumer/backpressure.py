@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Final
 
+from shieldtx.domain.sampler import Sampler
 from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -18,9 +19,6 @@ LOW: Final = 1 / 2
 
 SAMPLE_EVERY: Final = 1.0
 """Seconds between two samples, when none is needed sooner."""
-
-SHARE: Final = 20
-"""Samples that are not needed take at most one part in `SHARE` of the consumer's time."""
 
 _PARTITION_OF: Final = itemgetter(0, 1)
 """The topic and the partition of a record."""
@@ -58,9 +56,9 @@ class PartitionBackpressure:
         self._limit = limit
         self._count = count
         self._clock = clock
+        self._sampler = Sampler(every=SAMPLE_EVERY, clock=clock)
         self._bound: Counter[TopicPartition] = Counter()
         self._is_needed = True
-        self._next_sample = clock()
         self._paused: frozenset[TopicPartition] = frozenset()
 
     @property
@@ -76,17 +74,16 @@ class PartitionBackpressure:
 
     def sample(self) -> None:
         """Count the unfinished events if that is needed, or due."""
-        now = self._clock()
-        if now < self._next_sample and not self._is_needed:
+        if not (self._is_needed or self._sampler.is_due()):
             return
+        began = self._clock()
         pending = self._count()
-        took = self._clock() - now
+        self._sampler.record(took=self._clock() - began)
         self._bound = Counter(pending)
         before = self._paused
         self._paused = paused_after(before, pending, limit=self._limit)
         # A paused partition does not grow.
         self._is_needed = False
-        self._next_sample = now + max(SAMPLE_EVERY, SHARE * took)
         for topic, partition in sorted(self._paused - before):
             log.warning(
                 "%s[%d] is paused: %d of its events are unfinished in the inbox, the limit is %d",

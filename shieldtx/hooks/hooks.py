@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from shieldtx.domain.callables import check_callable, run
+from shieldtx.domain.log_throttle import LOG_EVERY, LogThrottle
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.hooks.contexts import ConsumeContext, SendContext, consume_context_of, send_context_of
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
@@ -16,9 +16,6 @@ from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.ports.relay import ClaimedEvent
 
 log = logging.getLogger(__name__)
-
-LOGGED_EVERY = 60.0
-"""Seconds for which a hook that raises the same kind of error again is not logged again."""
 
 
 SendHook: TypeAlias = Callable[[SendContext], None]
@@ -53,9 +50,7 @@ class Hooks:
         self._before_consume: list[ConsumeHook] = []
         self._after_consume: list[ConsumeHook] = []
         self._on_consume_error: list[ConsumeHook] = []
-        self._clock = clock
-        self._logged: dict[tuple[int, type[Exception]], float] = {}
-        self._logging = threading.Lock()
+        self._lines = LogThrottle(clock=clock)
 
     # --- what an application registers ------------------------------------------------------------
 
@@ -177,24 +172,16 @@ class Hooks:
             try:
                 run(hook, context)
             except Exception as error:
-                if self._is_to_be_logged(hook, error):
+                if self._lines.admits((id(hook), type(error))):
                     log.exception(
                         "the hook %s failed on event %s; it harms nobody else, and is not logged "
                         "again for this kind of error within %.0f s",
                         getattr(hook, "__qualname__", hook),
                         context.event_id,
-                        LOGGED_EVERY,
+                        LOG_EVERY,
                         exc_info=loggable(error),
                         extra=WITH_TRACEBACK,
                     )
-
-    def _is_to_be_logged(self, hook: object, error: Exception) -> bool:
-        kind, now = (id(hook), type(error)), self._clock()
-        with self._logging:
-            if now < self._logged.get(kind, now):
-                return False
-            self._logged[kind] = now + LOGGED_EVERY
-            return True
 
 
 def _plain(hook: H) -> H:

@@ -6,39 +6,37 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from sqlalchemy import Connection
 
 from shieldtx.domain.event_types import EventType, OnBacklog
+from shieldtx.domain.log_throttle import LogThrottle
+from shieldtx.domain.sampler import Sampler
 from shieldtx.errors import BacklogExceeded
 from shieldtx.ports.outbox import BacklogCounter
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at the outbox for a topic, at least."""
+SAMPLE_EVERY: Final = 1.0
+"""Seconds between two samples of a topic's backlog, at least."""
 
-SHARE: Final = 20
-"""Looks take one part in so many of the process's time, at most."""
-
-LOG_EVERY: Final = 60.0
-"""Seconds between two lines about the same topic."""
+_TopicLimit: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Look:
+class _Sample:
     count: int
-    until: float
-    """When to look again, by the process's clock."""
+    sampler: Sampler
+    """When the next one is due."""
 
 
 class BacklogLimiter:
-    """Refuses events of a topic with too large a backlog, or warns, by looks some seconds old.
+    """Refuses events of a topic with too large a backlog, or warns, by samples some seconds old.
 
-    A look is made on the connection of whoever adds an event, in the open transaction. An
-    asynchronous session has none at hand: it goes by the last look, and without one of the last
-    second its event is let through, and the INSERT looks for those that follow.
+    A sample is taken on the connection that adds an event, in the open transaction. An asynchronous
+    session has no connection at hand: the last sample counts, and where none is of the last second,
+    its event is admitted and the INSERT takes the sample for later events.
     """
 
     def __init__(
@@ -46,47 +44,47 @@ class BacklogLimiter:
     ) -> None:
         self._counter = counter
         self._clock = clock
-        self._looks: dict[tuple[str, int], _Look] = {}
-        self._wanted: set[tuple[str, int]] = set()
-        self._next_line: dict[str, float] = {}
+        self._samples: dict[_TopicLimit, _Sample] = {}
+        self._wanted: set[_TopicLimit] = set()
+        self._lines = LogThrottle(clock=clock)
 
     def admit(self, declared: EventType, connection: Connection | None) -> None:
         """Let an event of this type in; raises BacklogExceeded where that is to be refused."""
         limit = declared.backlog_limit
         if limit is None or declared.on_backlog is OnBacklog.IGNORE:
             return
-        place = (declared.topic, limit)
-        look = self._looks.get(place)
-        if look is None or self._clock() >= look.until:
+        topic_limit = (declared.topic, limit)
+        sample = self._samples.get(topic_limit)
+        if sample is None or sample.sampler.is_due():
             if connection is None:
-                self._wanted.add(place)
+                self._wanted.add(topic_limit)
                 return
-            look = self._look(connection, place)
-        if look.count >= limit:
-            self._object(declared, look.count, limit)
+            sample = self._sample(connection, topic_limit)
+        if sample.count >= limit:
+            self._object(declared, sample.count, limit)
 
-    def look_for_others(self, connection: Connection) -> None:
-        """Make the looks that somebody without a connection was in need of."""
+    def sample_for_others(self, connection: Connection) -> None:
+        """Take the samples that sessions without a connection needed."""
         while self._wanted:
-            self._look(connection, self._wanted.pop())
+            self._sample(connection, self._wanted.pop())
 
-    def _look(self, connection: Connection, place: tuple[str, int]) -> _Look:
-        topic, limit = place
+    def _sample(self, connection: Connection, topic_limit: _TopicLimit) -> _Sample:
+        topic, limit = topic_limit
+        sample = self._samples.get(topic_limit)
+        if sample is not None:
+            # Other threads go by the sample before meanwhile.
+            sample.sampler.postpone()
         began = self._clock()
-        if place in self._looks:
-            # Meanwhile other threads go by the one before.
-            self._looks[place] = _Look(count=self._looks[place].count, until=began + LOOK_EVERY)
         count = self._counter.backlog(connection, topic, upto=limit)
-        now = self._clock()
-        pause = max(LOOK_EVERY, SHARE * (now - began))
-        look = self._looks[place] = _Look(count=count, until=now + pause)
-        return look
+        took = self._clock() - began
+        sampler = Sampler(every=SAMPLE_EVERY, clock=self._clock)
+        sampler.record(took=took)
+        self._samples[topic_limit] = sample = _Sample(count=count, sampler=sampler)
+        return sample
 
     def _object(self, declared: EventType, backlog: int, limit: int) -> None:
         is_refused = declared.on_backlog is OnBacklog.REFUSE
-        now = self._clock()
-        if now >= self._next_line.get(declared.topic, now):
-            self._next_line[declared.topic] = now + LOG_EVERY
+        if self._lines.admits(declared.topic):
             log.warning(
                 "topic %s: %d events or more wait to be sent, the limit is %d; further ones are %s",
                 declared.topic,

@@ -233,7 +233,7 @@ class Outbox:
         buffers = buffers_of(session)
         if self not in buffers:
             buffers[self] = SessionBuffer(
-                session, self._writer, self._after_commit, self._gate.look_for_others
+                session, self._writer, self._after_commit, self._gate.sample_for_others
             )
         buffers[self].admit(asynchronous=isinstance(caller, AsyncSession), lazily=lazily)
         return buffers[self]

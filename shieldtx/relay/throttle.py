@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import Backpressure
 from shieldtx.relay.outcome import BatchOutcome
@@ -15,9 +16,6 @@ log = logging.getLogger(__name__)
 
 STEPS: Final = 20
 """The batches without pressure that lead from the smallest size to the largest."""
-
-LOG_EVERY: Final = 60.0
-"""Seconds between two lines about a relay that is slowed."""
 
 
 class CircuitBreaker:
@@ -76,7 +74,7 @@ class AdaptiveBatchSize:
         self._paused_until = 0.0
         self._is_throttled = False
         self._pauses = 0
-        self._next_line = 0.0
+        self._lines = LogThrottle(clock=clock)
 
     @property
     def size(self) -> int:
@@ -109,13 +107,11 @@ class AdaptiveBatchSize:
             log.info("the relay is at its full speed again, after %d pauses", self._pauses)
             self._is_throttled = False
             self._pauses = 0
-            self._next_line = 0.0
+            self._lines.reset()
 
     def _log(self, pressure: Backpressure) -> None:
-        now = self._clock()
-        if now < self._next_line:
+        if not self._lines.admits():
             return
-        self._next_line = now + LOG_EVERY
         log.warning(
             "the relay is slowed: %s; it sends up to %d of %d events at a time",
             f"the broker throttles it, for {pressure.pause:.3g} s now"

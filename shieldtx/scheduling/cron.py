@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import signal
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from types import FrameType
 from typing import NoReturn
 
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -16,6 +14,7 @@ from apscheduler.triggers.cron import CronTrigger
 
 from shieldtx.domain.reasons import loggable
 from shieldtx.errors import ConfigurationError
+from shieldtx.scheduling.signals import graceful_signals, signals_deferred
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +26,11 @@ class _Ended(BaseException):
 
 
 def run_by_crontab(line: str, run: Callable[[], None]) -> int:
-    """Call `run` at each time of a crontab line, in the machine's time zone, until SIGTERM.
+    """Call `run` at each time of a crontab line, in the machine's time zone, until a signal.
 
-    In this thread, so that a signal breaks off a call in the middle, `finally` blocks included. An
-    error is logged, and the next time comes all the same. A time that comes while a call still runs
-    is left out. Raises ConfigurationError for what is no crontab line.
+    In this thread, so that SIGTERM, SIGINT or SIGHUP breaks off a call in the middle, `finally`
+    blocks included. An error is logged, and the next time comes all the same. A time that comes
+    while a call still runs is left out. Raises ConfigurationError for what is no crontab line.
     """
     try:
         trigger = CronTrigger.from_crontab(line)
@@ -49,42 +48,32 @@ def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
     scheduler = BackgroundScheduler(job_defaults={"misfire_grace_time": None, "coalesce": True})
     scheduler.add_job(lambda: due.put(None), trigger)
 
-    def on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  signal's signature
+    def end(_: int) -> NoReturn:
         raise _Ended
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        for number in before:
-            signal.signal(number, on_signal)
-        with _signals_wait(set(before)):
-            # A scheduler that was interrupted between its start and its thread's cannot be stopped.
-            scheduler.start()
-        while True:
-            due.get()
-            try:
-                run()
-            except Exception as error:
-                told = loggable(error)
-                log.exception("it failed, and is tried again at the next time", exc_info=told)
-            with suppress(Empty):
-                # Times that came meanwhile.
-                while True:
-                    due.get_nowait()
+        with graceful_signals(end):
+            with signals_deferred():
+                # A scheduler that is interrupted between its start and its thread's cannot be
+                # stopped.
+                scheduler.start()
+            while True:
+                due.get()
+                _run_logged(run)
+                with suppress(Empty):
+                    # Times that came meanwhile.
+                    while True:
+                        due.get_nowait()
     except _Ended:
         return EXIT_STOPPED
     finally:
-        for number, handler in before.items():
-            if handler is not None:  # else it is not Python's
-                signal.signal(number, handler)
         if scheduler.running:
             scheduler.shutdown(wait=False)
 
 
-@contextmanager
-def _signals_wait(numbers: Collection[int]) -> Iterator[None]:
-    """Have signals that come inside the block handled at its end."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+def _run_logged(run: Callable[[], None]) -> None:
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        run()
+    except Exception as error:
+        told = loggable(error)
+        log.exception("it failed, and is tried again at the next time", exc_info=told)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
-from types import FrameType
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -27,6 +24,8 @@ from shieldtx.scheduling.exit_status import (
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
+from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
+from shieldtx.scheduling.signals import graceful_signals
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ class Worker:
         """
         if threading.current_thread() is not threading.main_thread():
             return self._live(ready)
-        with self._heeding_signals(), few_collections():
+        with graceful_signals(self._on_signal), few_collections():
             return self._live(ready)
 
     def _live(self, ready: Callable[[], None]) -> int:
@@ -123,19 +122,6 @@ class Worker:
             raise
         self._await_end()
         return self._end()
-
-    @contextmanager
-    def _heeding_signals(self) -> Iterator[None]:
-        heeded = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-            heeded.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self._on_signal) for number in heeded}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                if handler is not None:  # else it is not Python's
-                    signal.signal(number, handler)
 
     def _start(self) -> None:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
@@ -160,13 +146,13 @@ class Worker:
         a host's thread the end of the main thread is the end too: the interpreter waits for both.
         """
         in_host = threading.current_thread() is not threading.main_thread()
-        lead = _wall_clock_lead()
+        lead = wall_clock_lead()
         while True:
             try:
                 return self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
             except Empty:
-                before, lead = lead, _wall_clock_lead()
-            if in_host and _main_thread_has_returned():
+                before, lead = lead, wall_clock_lead()
+            if in_host and main_thread_has_returned():
                 log.info("%s: the main thread has returned, the worker ends with it", self._name)
                 return None
             if lead < before - _CLOCK_STEP_S:
@@ -301,21 +287,7 @@ class Worker:
         else:
             log.info("%s has stopped", self._name)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  signal's signature
+    def _on_signal(self, number: int) -> None:
         if self.stopping:
             leave(128 + number)
         self.stop()
-
-
-def _main_thread_has_returned() -> bool:
-    """Return whether the interpreter waits for the threads that are left.
-
-    It waits first for those of pools, where the passes run, while the main thread is still alive.
-    Only a private flag tells so; without it, a pass that never ends by itself would not be ended.
-    """
-    return not threading.main_thread().is_alive() or getattr(threading, "_SHUTTING_DOWN", False)
-
-
-def _wall_clock_lead() -> float:
-    """Return by how many seconds the wall clock is ahead of the one that nobody can set."""
-    return datetime.now(UTC).timestamp() - time.monotonic()

@@ -29,7 +29,7 @@ from shieldtx.settings.fields import (
     SigningKeys,
 )
 from shieldtx.store.connections import Pooler
-from shieldtx.store.schema import DEFAULT_SHARDS, MOST_SHARDS
+from shieldtx.store.schema import DEFAULT_SHARDS, MAX_SHARDS
 
 
 class Settings(BaseSettings):
@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     shards: int | None = Field(
         default=None,
         ge=1,
-        le=MOST_SHARDS,
+        le=MAX_SHARDS,
         description=f"number of shards of new tables (unset: {DEFAULT_SHARDS}); "
         "existing tables have their own number, and another one here is an error",
     )

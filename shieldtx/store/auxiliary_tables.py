@@ -1,4 +1,4 @@
-"""The tables beside outbox and inbox: leases, parked records, audit, runs, barriers, trace."""
+"""The other tables: leases, parked records, audit, runs, barriers, trace."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def reconcile_run(metadata: MetaData, schema: str | None) -> Table:
         Column("mode", Text, nullable=False),
         Column("who", Text, nullable=False),
         Column("started_at", Timestamp, nullable=False),
-        # Of a run at work: when it counts as dead unless it is heard of again.
+        # When a running run counts as dead, unless its process extends the lease.
         Column("lease_until", Timestamp, nullable=False),
         Column("finished_at", Timestamp),
-        # None while it is at work.
+        # None while it runs.
         Column("outcome", Text),
         # The next run may begin where this one ended.
         Column("good", Boolean, nullable=False, server_default=false()),

@@ -1,4 +1,4 @@
-"""The barrier over SQLAlchemy: the side of the local transaction and the side of its check."""
+"""The barrier of half messages: the local transaction enters it, a check asks it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import LateTransaction
 from shieldtx.store.admission import admit
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.single import for_single_statements
+from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.statements import barrier as sql
 from shieldtx.store.tables import Tables
 
@@ -25,8 +24,8 @@ class SqlBarrier:
     def __init__(self, engine: Engine, tables: Tables, *, patience: timedelta) -> None:
         """Wait for a local transaction in flight for `patience` at most."""
         self._dialect = dialect_of(engine.dialect)
-        self._engine = engine.execution_options(isolation_level=self._dialect.patient_isolation)
-        self._single = for_single_statements(engine)
+        self._engine = engine.execution_options(isolation_level=self._dialect.engine_isolation)
+        self._autocommit = autocommit_engine(engine)
         self._tables = tables
         self._patience = patience
 
@@ -65,7 +64,7 @@ class SqlBarrier:
                 return ended
             with (
                 self._engine.begin() as connection,
-                d.waiting_at_most(connection, self._patience),
+                d.lock_timeout(connection, self._patience),
             ):
                 if connection.scalar(sql.close(t, d, event_id)) is not None:
                     return LocalOutcome.ROLLBACK
@@ -77,7 +76,7 @@ class SqlBarrier:
 
     def look(self, event_id: UUID) -> LocalOutcome:
         """Return how the local transaction ended, as far as can be seen; it changes nothing."""
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return _end_in(connection.scalar(sql.found(self._tables, event_id)))
 
 

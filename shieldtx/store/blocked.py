@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from shieldtx.domain.reasons import loggable
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.fence import Fence
 from shieldtx.store.low_water_mark import SETTLING_S
 from shieldtx.store.statements import blocked as sql
@@ -23,12 +23,12 @@ from shieldtx.store.statements.blocked import Key, Position
 from shieldtx.store.statements.fence import bounds, window
 from shieldtx.store.tables import Tables
 
-LOOK_EVERY_S = 1.0
-"""Between two looks at the line, when the last one has found little."""
+SCAN_INTERVAL_S = 1.0
+"""Between two scans of the line, when the last one has found little."""
 SHARE = 20
-"""Looks that find little take one part in so many of the relay's time, at most."""
+"""Scans that find little take at most one part in so many of the relay's time."""
 BUDGET_S = 0.2
-"""How long one look may take; fresh events of other keys wait meanwhile."""
+"""How long one scan may take; fresh events of other keys wait meanwhile."""
 LONGEST_S = 5.0
 """The same until there is a fence, where the claim before took half as long."""
 WINDOW = 2_000
@@ -42,7 +42,7 @@ _LAST = 2**63 - 1
 """The largest number of a sequence."""
 _PART_OF_UNBLOCKING = 1 / 8
 _WORTH_IT = 1 / 10
-"""The part of its rows that a look has to block, or unblock, for the next to follow at once."""
+"""The part of its rows that a scan has to block, or unblock, for the next to follow at once."""
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 class BlockedRows:
     """Blocks and unblocks rows of one relay's shards, in bounded steps between its claims.
 
-    What a settled row held is known at once. A periodic look finds what became free in any other
+    The keys of settled rows are known at once. A periodic scan finds what became free in any other
     way: another relay settled it, this one's process ended in between, or a step failed.
     """
 
@@ -58,7 +58,7 @@ class BlockedRows:
         self,
         engine: Engine,
         tables: Tables,
-        dialect: StoreDialect,
+        dialect: Dialect,
         clock: Callable[[], float],
         *,
         source: str | None = None,
@@ -70,78 +70,78 @@ class BlockedRows:
         self._dialect = dialect
         self._clock = clock
         self._leased = sql.leased(tables, dialect)
-        self._held_shards = sql.held_shards(tables, dialect)
+        self._blocked_shards = sql.shards_with_blocked_keys(tables, dialect)
         self._bounds = bounds(tables, dialect)
         self._block_part = sql.block(tables, dialect)
         self._holders = sql.holders(tables)
         self._holders_of_key = sql.holders_of_key(tables)
         self._freed: set[Key] = set()
         """Keys of which a row was settled that had held them."""
-        self._next_look = clock()
+        self._next_scan = clock()
         self._after = 0
-        """How far the line was looked at."""
+        """How far the line was scanned."""
         self._windows = 1
         """How many are blocked together."""
-        self._to_look_at: deque[Position] = deque()
-        """Where each shard's blocked rows are still to be looked at."""
+        self._to_scan: deque[Position] = deque()
+        """From where each shard's blocked rows are still to be scanned."""
         self._known: set[int] = set()
-        """Shards whose blocked rows were looked at, or are about to be."""
+        """Shards whose blocked rows were scanned, or are about to be."""
         self._found = 0
         self._seen = 0
         self._is_fencing = False
-        """The last look has ended before the fence was set up."""
+        """The last scan ended before the fence was set up."""
 
-    def freed(self, keys: Iterable[Key]) -> None:
+    def note_free_keys(self, keys: Iterable[Key]) -> None:
         """Note keys of which a row was settled that had held them."""
         self._freed.update(keys)
 
-    def tend(self, relay: str, *, claim_took: float = 0.0) -> bool:
+    def run_if_due(self, relay: str, *, claim_took: float = 0.0) -> bool:
         """Make some steps if they are due; return whether rows may be back in the line.
 
-        The claim that follows needs none of them, and finds out itself whether the database is
-        there: an error is logged, and the next look comes later.
+        The claim that follows needs none of them, and detects itself whether the database is
+        reachable: an error is logged, and the next scan comes later.
         """
         began = self._clock()
-        is_look = began >= self._next_look
-        if not is_look and not self._freed:
+        is_scan = began >= self._next_scan
+        if not is_scan and not self._freed:
             return False
         self._found = self._seen = 0
         self._is_fencing = False
         try:
-            unblocked = self._make_steps(relay, claim_took, is_look=is_look)
+            unblocked = self._make_steps(relay, claim_took, is_scan=is_scan)
         except SQLAlchemyError as error:
             self._freed.clear()
             # Its step may have been committed.
-            self.fence.forget()
-            pause = max(LOOK_EVERY_S, SHARE * (self._clock() - began))
-            self._next_look = began + pause
+            self.fence.reset()
+            pause = max(SCAN_INTERVAL_S, SHARE * (self._clock() - began))
+            self._next_scan = began + pause
             log.warning(
                 "rows behind held keys were not moved, which slows claims; next try in %.0f s",
                 pause,
                 exc_info=loggable(error),
             )
             return True
-        if is_look:
+        if is_scan:
             took = self._clock() - began
-            pause = max(LOOK_EVERY_S, SHARE * took)
+            pause = max(SCAN_INTERVAL_S, SHARE * took)
             if self._is_worth_it:
                 pause = 0.0
             elif self.fence.is_missing:
                 pause = SETTLING_S
-            self._next_look = began + pause
+            self._next_scan = began + pause
         return unblocked > 0
 
-    def _make_steps(self, relay: str, claim_took: float, *, is_look: bool) -> int:
+    def _make_steps(self, relay: str, claim_took: float, *, is_scan: bool) -> int:
         ends = self._clock() + BUDGET_S
         with self._engine.begin() as connection:
-            shards = connection.scalars(self._held_shards, sql.of_relay(relay)).all()
+            shards = connection.scalars(self._blocked_shards, sql.of_relay(relay)).all()
         if not shards:
             self._freed.clear()
             self._known.clear()
-            self.fence.forget()
+            self.fence.reset()
             return 0
         unblocked = self._unblock_freed(relay, ends)
-        if is_look:
+        if is_scan:
             # Its own part: it walks over all blocked rows, and finds hardly ever any.
             until = min(self._clock() + BUDGET_S * _PART_OF_UNBLOCKING, ends)
             unblocked += self._unblock(relay, shards, until)
@@ -173,7 +173,7 @@ class BlockedRows:
         return is_found or self._is_fencing
 
     def _block(self, relay: str, ends: float) -> None:
-        """Take rows behind held keys out of the line, from where the last look ended."""
+        """Take rows behind held keys out of the line, from where the last scan ended."""
         while True:
             began, size = self._clock(), WINDOW * self._windows
             with self._step(relay) as (connection, _):
@@ -192,7 +192,7 @@ class BlockedRows:
     def _unblock_freed(self, relay: str, ends: float) -> int:
         """Bring the rows of freed keys back into the line, as many as there is time for."""
         count = 0
-        # From their first rows on in each look: they may have been blocked again since.
+        # From their first rows on in each scan: they may have been blocked again since.
         to_do = deque(Position(shard, key) for shard, key in sorted(self._freed))
         while to_do:
             with self._step(relay) as (connection, shards):
@@ -226,13 +226,13 @@ class BlockedRows:
         """Bring back what became free unnoticed; of shards that are new here, all of it first."""
         self._known.intersection_update(shards)
         new = [shard for shard in shards if shard not in self._known]
-        self._to_look_at.extendleft(map(Position, new))
+        self._to_scan.extendleft(map(Position, new))
         self._known.update(new)
-        if not self._to_look_at:
-            self._to_look_at.extend(map(Position, shards))
+        if not self._to_scan:
+            self._to_scan.extend(map(Position, shards))
         count = 0
-        while self._to_look_at:
-            position = self._to_look_at.popleft()
+        while self._to_scan:
+            position = self._to_scan.popleft()
             with self._step(relay) as (connection, mine):
                 if position.shard in mine:
                     asked = sql.after(position, WINDOW)
@@ -240,7 +240,7 @@ class BlockedRows:
                     free, position = sql.free_among(rows, position)
                     count += self._bring_back(connection, free)
                     if len(rows) == WINDOW:
-                        self._to_look_at.appendleft(position)
+                        self._to_scan.appendleft(position)
             if self._clock() >= ends:
                 break
         return count

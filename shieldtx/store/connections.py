@@ -15,20 +15,19 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.single import SINGLE_ISOLATION
+from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
 
-LONGEST_LIFE: Final = timedelta(minutes=5)
+MAX_LIFETIME: Final = timedelta(minutes=5)
 """A connection of this age is replaced: the server's name may lead elsewhere by then."""
 
-MOST_CONNECTIONS: Final = 15
+MAX_CONNECTIONS: Final = 15
 _KEPT: Final = 5
 """Connections that stay open in a pool, as SQLAlchemy has it."""
 
-_RESTED_S: Final = 0.5
+_IDLE_S: Final = 0.5
 """A connection that was unused for longer is tried first: the server may have closed it."""
 
-_RESTING_SINCE: Final = "shieldtx.resting_since"
+_IDLE_SINCE: Final = "shieldtx.idle_since"
 _OPENED_BY: Final = "shieldtx.opened_by"
 
 
@@ -42,7 +41,7 @@ class Pooler(StrEnum):
 
 
 def open_engine(
-    url: URL, *, idle: timedelta, pooler: Pooler = Pooler.NONE, most: int = MOST_CONNECTIONS
+    url: URL, *, idle: timedelta, pooler: Pooler = Pooler.NONE, most: int = MAX_CONNECTIONS
 ) -> Engine:
     """Return an engine for shieldtx's own statements; it connects when it is used.
 
@@ -58,31 +57,31 @@ def open_engine(
         **pool,
         # Errors of handlers' statements go into logs and tables, their parameters do not.
         hide_parameters=True,
-        pool_recycle=int(LONGEST_LIFE.total_seconds()),
+        pool_recycle=int(MAX_LIFETIME.total_seconds()),
         **dialect.engine_arguments(url, idle=idle, pooled=pooled),
     )
     if not dialect.has_server:
         return engine
-    event.listen(engine, "handle_error", _drop_the_useless)
-    event.listen(engine, "connect", _note_who_opened)
-    event.listen(engine, "checkin", _note_rest)
-    event.listen(engine, "checkout", partial(_try_the_rested, weakref.ref(engine)))
+    event.listen(engine, "handle_error", _invalidate_pool)
+    event.listen(engine, "connect", _record_opener)
+    event.listen(engine, "checkin", _record_checkin)
+    event.listen(engine, "checkout", partial(_ping_idle_connection, weakref.ref(engine)))
     renew_after_fork(engine)
     if pooled:
         event.listen(engine, "begin", partial(_limit_idleness, idle))
     else:
         # Its sessions are READ COMMITTED by themselves.
-        engine.update_execution_options(**{SINGLE_ISOLATION: "AUTOCOMMIT"})
+        engine.update_execution_options(**{AUTOCOMMIT_ISOLATION: "AUTOCOMMIT"})
     return engine
 
 
-def patient_engine(engine: Engine) -> Engine:
+def read_committed_view(engine: Engine) -> Engine:
     """Return a view of an application's engine at the isolation level that shieldtx needs."""
     dialect = dialect_of(engine.dialect)
     if not dialect.has_server:
         return engine
     renew_after_fork(engine)
-    return engine.execution_options(isolation_level=dialect.patient_isolation)
+    return engine.execution_options(isolation_level=dialect.engine_isolation)
 
 
 def renew_after_fork(engine: Engine) -> None:
@@ -97,20 +96,20 @@ def _forget_pool(engine: weakref.ref[Engine]) -> None:
         known.dispose(close=False)
 
 
-def _drop_the_useless(context: ExceptionContext) -> None:
-    if dialect_of(context.dialect).is_useless(context.original_exception):
+def _invalidate_pool(context: ExceptionContext) -> None:
+    if dialect_of(context.dialect).needs_another_connection(context.original_exception):
         context.is_disconnect = True
 
 
-def _note_who_opened(connection: Any, entry: ConnectionPoolEntry) -> None:  # noqa: ARG001  SQLAlchemy's signature
+def _record_opener(connection: Any, entry: ConnectionPoolEntry) -> None:  # noqa: ARG001  SQLAlchemy's signature
     entry.info[_OPENED_BY] = os.getpid()
 
 
-def _note_rest(connection: Any, entry: ConnectionPoolEntry) -> None:  # noqa: ARG001  SQLAlchemy's signature
-    entry.info[_RESTING_SINCE] = time.monotonic()
+def _record_checkin(connection: Any, entry: ConnectionPoolEntry) -> None:  # noqa: ARG001  SQLAlchemy's signature
+    entry.info[_IDLE_SINCE] = time.monotonic()
 
 
-def _try_the_rested(
+def _ping_idle_connection(
     engine: weakref.ref[Engine],
     connection: Any,
     entry: ConnectionPoolEntry,
@@ -124,8 +123,8 @@ def _try_the_rested(
         # A server that forks without Python's knowledge (uWSGI). Closing it would end it there.
         entry.dbapi_connection = proxy.dbapi_connection = None  # type: ignore[misc]
         raise DisconnectionError("the connection belongs to another process")
-    since, owner = entry.info.pop(_RESTING_SINCE, None), engine()
-    if since is None or owner is None or time.monotonic() - since < _RESTED_S:
+    since, owner = entry.info.pop(_IDLE_SINCE, None), engine()
+    if since is None or owner is None or time.monotonic() - since < _IDLE_S:
         return
     try:
         owner.dialect.do_ping(connection)

@@ -1,4 +1,4 @@
-"""What waits for a person: FAILED events, DEAD compensations, parked records; and their replay."""
+"""Dead letters: FAILED events, DEAD compensations and parked records, and their replay."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.errors import IllegalTransition
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
@@ -29,7 +30,7 @@ REPLAY: dict[Status, Status] = {
     OutboxStatus.FAILED: OutboxStatus.INIT,
     InboxStatus.DEAD: InboxStatus.PROCESSING,
 }
-"""From which state a person may replay, and where to."""
+"""From which state an operator may replay, and where to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,7 @@ class DeadLetter:
     reason: str
     """The last error."""
     unconfirmed: bool
-    """Of an own event: an attempt that nobody confirmed may have delivered it."""
+    """Of an own event: an attempt that was never confirmed may have delivered it."""
 
     def __str__(self) -> str:
         """Name the row."""
@@ -54,7 +55,7 @@ class DeadLetter:
 
     @property
     def can_be_replayed(self) -> bool:
-        """Whether a person may replay it."""
+        """Whether an operator may replay it."""
         return self.status in REPLAY
 
 
@@ -83,7 +84,7 @@ class ParkedRecord:
 
 
 class SqlDeadLetters:
-    """Finds what waits for a person, and replays it in the person's name."""
+    """Lists dead letters and replays them, with an audit entry each."""
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine
@@ -190,7 +191,7 @@ class SqlDeadLetters:
             "reason": letter.reason,
         }
         connection.execute(
-            sql.audit(
+            audit.record(
                 self._tables,
                 self._dialect,
                 who=who,

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Row, Update
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.delayed_events import Change, ChangeResult, DelayedEvent, EventRef
-from shieldtx.store.dialects import StoreDialect, dialect_of
+from shieldtx.store.dialects import Dialect, dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import delayed_events as sql
-from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.tables import Tables
 
 _TOO_LATE = {
@@ -27,7 +27,7 @@ _TOO_LATE = {
 }
 
 
-class SqlDelayedStore:
+class SqlDelayedEventStore:
     """Lists, cancels and reschedules delayed events, and notes in whose name."""
 
     def __init__(self, tables: Tables) -> None:
@@ -65,7 +65,7 @@ class SqlDelayedStore:
         self,
         connection: Connection,
         event: EventRef,
-        statement: Callable[[StoreDialect, UUID], Update],
+        statement: Callable[[Dialect, UUID], Update],
         *,
         to: OutboxStatus,
         action: str,
@@ -88,7 +88,7 @@ class SqlDelayedStore:
             # Where there are no row locks, a relay was faster. It has it now, so that this ends.
             return self._change(connection, event, statement, to=to, action=action, who=who)
         connection.execute(
-            audit(
+            audit.record(
                 self._tables,
                 dialect,
                 who=who,

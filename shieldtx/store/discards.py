@@ -1,6 +1,6 @@
-"""What will never be handled: FAILED events, DEAD compensations and parked records, discarded.
+"""Discards: FAILED events, DEAD compensations and parked records that are not to be handled.
 
-A discard is final. It says that nothing more is to happen, and it undoes nothing.
+A discard is final: nothing more happens, and nothing is undone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shieldtx.domain.events import storable
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, Status
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as letters_sql
 from shieldtx.store.statements import discards as sql
 from shieldtx.store.statements.discards import PARKED
@@ -76,7 +77,7 @@ class SqlDiscards:
             "discard_reason": storable(why),
             "consequence": consequence_of(row),
         }
-        note = letters_sql.audit(
+        note = audit.record(
             self._tables,
             self._dialect,
             who=who,

@@ -1,4 +1,4 @@
-"""The fence: where a relay's claims start while keys are held, whatever waits behind those.
+"""The fence: where a relay's claims start while keys are blocked, however many rows wait for them.
 
 Rows behind held keys leave the line one by one, which takes minutes for a million of them. Until
 then each claim would walk over all of them. One blocked row holds all later rows of its key, so it
@@ -9,7 +9,8 @@ fence is the number of the sequence up to which every row of the line is
 - being published by this relay.
 
 Only the owner of a shard unblocks rows of it. So no row above the fence overtakes a row below it,
-whoever settles the row that holds the key. The fence retreats when a row below it may be free:
+whichever relay settles the row that holds the key. The fence retreats when a row below it may be
+free:
 
 - before a row is unblocked, and when rows of a claim are released;
 - when the shards or their epochs differ, which the claim itself compares;
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.low_water_mark import SETTLING_S
 from shieldtx.store.statements import blocked, claim
 from shieldtx.store.statements import fence as sql
@@ -48,10 +49,10 @@ class _Target:
 
 
 class Fence:
-    """Keeps the fence of one relay; on a database without sight of transactions it stays at 0."""
+    """Keeps the fence of one relay; on a database without snapshots it stays at 0."""
 
     def __init__(
-        self, tables: Tables, dialect: StoreDialect, clock: Callable[[], float], source: str | None
+        self, tables: Tables, dialect: Dialect, clock: Callable[[], float], source: str | None
     ) -> None:
         """Look at the rows of a `source`; None: at all of them."""
         self._tables = tables
@@ -62,10 +63,10 @@ class Fence:
         self._digest = sql.digest(tables, dialect)
         self._bounds = sql.bounds(tables, dialect)
         self._unfenced = sql.unfenced(tables, dialect, only_source=source is not None)
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin anew, at the beginning."""
+    def reset(self) -> None:
+        """Start at the beginning."""
         self.seq = 0
         """Claims start after this number of the sequence."""
         self.shards = 0
@@ -93,18 +94,18 @@ class Fence:
         fence while a transaction of that time runs.
         """
         seen, last = connection.execute(self._ahead, blocked.of_relay(relay)).one()
-        sight = claim.sight_of(seen) if seen else None
-        if sight is None:
+        snapshot = claim.snapshot_of(seen)
+        if snapshot is None:
             # Without shards, a sweep sees nothing either.
-            self.forget()
+            self.reset()
             return False
         now = self._clock()
-        if sight.shards != self.shards:
-            self.forget()
-            self.shards = sight.shards
+        if snapshot.shards != self.shards:
+            self.reset()
+            self.shards = snapshot.shards
         target = self._target
         is_settled = target is None or (
-            sight.oldest_running >= target.next_to_run and now - target.since >= SETTLING_S
+            snapshot.oldest_running >= target.next_to_run and now - target.since >= SETTLING_S
         )
         # Up to the fence no transaction is waited for: a long one would hide replayed rows.
         upto = target.seq if target is not None and is_settled else self.seq
@@ -113,12 +114,12 @@ class Fence:
             self._took += self._clock() - now
             if connection.scalar(self._digest, blocked.of_relay(relay)) != self.shards:
                 # A lease has run out meanwhile, and this step did not look at all rows.
-                self.forget()
+                self.reset()
                 return False
             if goes_on:
                 return True
         if is_settled:
-            self._target = _Target(seq=last, next_to_run=sight.next_to_run, since=now)
+            self._target = _Target(seq=last, next_to_run=snapshot.next_to_run, since=now)
         if now - self._began >= max(RESWEEP_S, SHARE * self._took):
             self._swept, self._began, self._took = 0, now, 0.0
         return False

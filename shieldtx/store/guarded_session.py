@@ -1,4 +1,4 @@
-"""A session lent to a user's function, whose transaction only shieldtx may end."""
+"""A Session for user code in a transaction that shieldtx alone may end."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
-from shieldtx.store.dialects import SINCE, TRANSACTION, dialect_of
+from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, dialect_of
 
-_LOAN = "shieldtx.loan"
+_GUARD = "shieldtx.guard"
+"""The key of a session's info with its guard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Loan:
-    """What is lent, and to whom."""
+class _Guard:
+    """The transaction of a guarded session as it began, and whose code runs in it."""
 
-    borrower: str
+    owner: str
     connection: Connection
     begun: SessionTransaction
     root: RootTransaction | None
 
     @property
-    def ended(self) -> HandlerError:
+    def violation(self) -> HandlerError:
         return HandlerError(
-            f"the {self.borrower} ended the transaction that it was called with: leave commit, "
+            f"the {self.owner} ended the transaction that it was called with: leave commit, "
             "rollback and close to shieldtx"
         )
 
 
 @contextmanager
-def lend(engine: Engine, borrower: str) -> Iterator[tuple[Session, Connection]]:
-    """Open a session in a transaction that ends with the block; messages name the `borrower`."""
+def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Connection]]:
+    """Open a session in a transaction that ends with the block; errors name the `owner`."""
     with Session(engine) as session, session.begin() as begun:
         connection = session.connection()
-        session.info[_LOAN] = _Loan(
-            borrower=borrower,
+        session.info[_GUARD] = _Guard(
+            owner=owner,
             connection=connection,
             begun=begun,
             root=connection.get_transaction(),
@@ -51,89 +52,90 @@ def lend(engine: Engine, borrower: str) -> Iterator[tuple[Session, Connection]]:
 
 @contextmanager
 def commits_refused(session: Session) -> Iterator[None]:
-    """Answer every COMMIT of the lent session inside the block with a HandlerError.
+    """Reject every COMMIT of the guarded session inside the block with a HandlerError.
 
-    What shieldtx has written in the transaction, to be committed with the end of it all, would be
-    committed without. A statement that ends the transaction is refused as well: SQLAlchemy would
-    not know that it has ended.
+    Otherwise the owner would commit what shieldtx has written, without what is written later. A
+    statement that ends the transaction is rejected as well: SQLAlchemy would not notice its end.
     """
-    loan: _Loan = session.info[_LOAN]
+    guard: _Guard = session.info[_GUARD]
 
-    def refuse(connection: Connection) -> None:
+    def reject_commit(connection: Connection) -> None:
         # After an error in this event, SQLAlchemy may return the connection with its transaction
         # open.
         connection.connection.rollback()
-        raise loan.ended
+        raise guard.violation
 
-    def refuse_in_words(_connection: Any, _cursor: Any, statement: str, *_how: Any) -> None:
+    def reject_statement(_connection: Any, _cursor: Any, statement: str, *_how: Any) -> None:
         if ends_transaction(statement):
-            raise loan.ended
+            raise guard.violation
 
-    listeners = (("commit", refuse), ("before_cursor_execute", refuse_in_words))
+    listeners = (("commit", reject_commit), ("before_cursor_execute", reject_statement))
     for name, listener in listeners:
-        event.listen(loan.connection, name, listener)
+        event.listen(guard.connection, name, listener)
     try:
         yield
     finally:
         for name, listener in listeners:
-            event.remove(loan.connection, name, listener)
+            event.remove(guard.connection, name, listener)
 
 
-class Held(NamedTuple):
-    """The rows that a lent transaction settles at its end, locked before it is lent."""
+class LockedRows(NamedTuple):
+    """The rows that a guarded transaction settles at its end, locked before user code runs."""
 
-    rows: int
-    since: datetime | None
-    """The database's time of the lock."""
+    number: int
+    locked_at: datetime | None
+    """By the database's clock."""
     transaction: str | None
     """The id of the transaction, where the database has one."""
 
 
-def hold(connection: Connection, statement: Executable, parameters: Mapping[str, Any]) -> Held:
-    """Lock the rows that are to be settled, by a statement of the dialect's `held`."""
+def lock_rows(
+    connection: Connection, statement: Executable, parameters: Mapping[str, Any]
+) -> LockedRows:
+    """Lock the rows that are to be settled, by a statement of `Dialect.lock_rows`."""
     found = connection.execute(statement, parameters).all()
     if not found:
-        return Held(0, None, None)
-    dialect_of(connection.dialect).begin_loan(connection)
-    return Held(sum(row[0] for row in found), *found[0][1:])
+        return LockedRows(0, None, None)
+    dialect_of(connection.dialect).mark_transaction(connection)
+    return LockedRows(sum(row[0] for row in found), *found[0][1:])
 
 
 def settle(
-    session: Session, held: Held, statement: Executable, parameters: Mapping[str, Any]
+    session: Session, rows: LockedRows, statement: Executable, parameters: Mapping[str, Any]
 ) -> None:
-    """Settle the held rows; raises HandlerError where the transaction is not that of the lock.
+    """Settle the locked rows; raises HandlerError where the transaction is not that of the lock.
 
-    A COMMIT by way of the driver, with further statements after it, is not noticed before. The
-    borrower's writes until then are committed; the rows stay as they are.
+    Only this detects a COMMIT by way of the driver that further statements followed. The owner's
+    writes until then are committed; the rows stay as they are.
     """
     check_intact(session)
-    loan: _Loan = session.info[_LOAN]
-    if not dialect_of(loan.connection.dialect).end_loan(loan.connection):
-        raise loan.ended
-    given = {SINCE: held.since, TRANSACTION: held.transaction, **parameters}
-    settled: CursorResult[Any] = loan.connection.execute(statement, given)
-    if settled.rowcount != held.rows:
-        raise loan.ended
+    guard: _Guard = session.info[_GUARD]
+    if not dialect_of(guard.connection.dialect).is_marked_transaction(guard.connection):
+        raise guard.violation
+    given = {LOCKED_AT: rows.locked_at, TRANSACTION: rows.transaction, **parameters}
+    settled: CursorResult[Any] = guard.connection.execute(statement, given)
+    if settled.rowcount != rows.number:
+        raise guard.violation
 
 
 def check_intact(session: Session) -> None:
-    """Raise HandlerError when the borrower has ended the lent session's transaction or spoilt it.
+    """Raise HandlerError when the owner has ended or broken the guarded session's transaction.
 
-    A COMMIT would then write nothing, or not what shieldtx wrote, and say nothing of it.
+    A COMMIT would then succeed without the writes of shieldtx.
     """
-    loan: _Loan = session.info[_LOAN]
-    begun, connection = loan.begun, loan.connection
+    guard: _Guard = session.info[_GUARD]
+    begun, connection = guard.begun, guard.connection
     if session.get_transaction() is not begun or not begun.is_active:
-        raise loan.ended
+        raise guard.violation
     root = connection.get_transaction()
-    if root is not loan.root or root is None or not root.is_active:
-        raise loan.ended
+    if root is not guard.root or root is None or not root.is_active:
+        raise guard.violation
     dialect = dialect_of(connection.dialect)
     if dialect.has_ended(connection):
         # By way of the driver, past SQLAlchemy.
-        raise loan.ended
+        raise guard.violation
     if dialect.is_aborted(connection):
         raise HandlerError(
-            f"the {loan.borrower} went on after an error of the database, which had ended its "
+            f"the {guard.owner} went on after an error of the database, which had ended its "
             "transaction: let the error out, or try the statement in session.begin_nested()"
         )

@@ -1,4 +1,4 @@
-"""Half messages in front of a person: shown, and ended in the person's name."""
+"""Operator access to half messages: list, show, commit, roll back; audited."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition
 from shieldtx.ports.half_messages import Barrier
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.half_ends import HalfEnds
+from shieldtx.store.half_messages import HalfMessageOutcomes
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import half_messages as sql
-from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
 log = logging.getLogger(__name__)
 
 OPEN = (OutboxStatus.UNRESOLVED, OutboxStatus.HALF)
-"""The states in which a person may decide."""
+"""The states in which an operator may commit or roll back."""
 
 _IN_FLIGHT = "its local transaction is in flight, by the barrier: try again when it has ended"
 _COMMITTED_NONE = (
@@ -43,28 +43,28 @@ _LEADS_TO = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfMessage:
-    """A half message, or what has become of it."""
+    """A half message, in whatever state it is now."""
 
     envelope: Envelope
     status: OutboxStatus
     checks: int
     check_at: datetime | None
-    """When it is asked about next."""
+    """When the next check is due."""
     delay: timedelta | None
-    """Chosen, from the commit on."""
+    """The chosen delay, from the commit on."""
     at: datetime | None
-    """Chosen, for when it is due."""
+    """The chosen due time."""
     settled_at: datetime | None
     reason: str
-    """What the last check said, or why there is no further one."""
+    """The reason that the last check gave, or why there is no further check."""
 
     def __str__(self) -> str:
         """Name the row."""
         return f"half message {self.envelope.id}"
 
 
-class SqlHalfDesk:
-    """Finds half messages and lets a person decide, with an entry in the audit."""
+class SqlHalfMessageAdmin:
+    """Lists half messages, commits them and rolls them back, with an audit entry each."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SqlHalfDesk:
         self._engine = engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        self._ends = HalfEnds(tables, self._dialect)
+        self._outcomes = HalfMessageOutcomes(tables, self._dialect)
 
     def latest(self, *, limit: int, topic: str | None = None) -> Sequence[HalfMessage]:
         """Return the UNRESOLVED messages, the latest first, then the HALF ones, the oldest first.
@@ -110,7 +110,7 @@ class SqlHalfDesk:
             self._refuse_contradiction(message, outcome)
         ids = [message.envelope.id for message in messages]
         with self._engine.begin() as connection:
-            now = self._ends.locked(connection, ids)
+            now = self._outcomes.lock(connection, ids)
             for message in messages:
                 status = now.get(message.envelope.id)
                 if status is not message.status or status not in OPEN:
@@ -118,7 +118,7 @@ class SqlHalfDesk:
                         f"{message} is {status or 'gone'}: a person decides about UNRESOLVED and "
                         "HALF ones, see `shieldtx half list`"
                     )
-                self._ends.end(connection, [message.envelope.id], status, outcome)
+                self._outcomes.write(connection, [message.envelope.id], status, outcome)
                 self._note(connection, message, outcome, who)
 
     def _refuse_contradiction(self, message: HalfMessage, outcome: LocalOutcome) -> None:
@@ -164,7 +164,7 @@ class SqlHalfDesk:
             "reason": message.reason,
         }
         connection.execute(
-            audit(
+            audit.record(
                 self._tables,
                 self._dialect,
                 who=who,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache, partial
 from operator import itemgetter
 from uuid import UUID, uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
@@ -18,11 +19,9 @@ from shieldtx.ports.half_messages import (
     DueCheck,
     NewHalfMessage,
 )
-from shieldtx.store.dialects import dialect_of
-from shieldtx.store.half_ends import HalfEnds
-from shieldtx.store.refusals import refusal_of
+from shieldtx.store.dialects import Dialect, autocommit_engine, dialect_of
+from shieldtx.store.outbox_writer import refusal_of
 from shieldtx.store.shard_count import ShardCount
-from shieldtx.store.single import for_single_statements
 from shieldtx.store.statements import half_message_checks
 from shieldtx.store.statements import half_messages as sql
 from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of
@@ -31,7 +30,7 @@ from shieldtx.store.tables import Tables
 _CHECKS, _REASON = ENVELOPE_WIDTH, ENVELOPE_WIDTH + 1
 
 
-class SqlHalfStore:
+class SqlHalfMessageStore:
     """Prepares, checks and ends half messages, each in a transaction of its own."""
 
     def __init__(
@@ -39,12 +38,12 @@ class SqlHalfStore:
     ) -> None:
         """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._engine = engine
-        self._single = for_single_statements(engine)
+        self._autocommit = autocommit_engine(engine)
         self._tables = tables
         self._dialect = d = dialect_of(engine.dialect)
         self._shards = ShardCount(tables, setting=shards)
         self._plan = plan
-        self._ends = HalfEnds(tables, d)
+        self._outcomes = HalfMessageOutcomes(tables, d)
         # A statement costs more to build than to run.
         self._insert = sql.insert(tables, d, plan)
         self._end_alone = {
@@ -54,16 +53,16 @@ class SqlHalfStore:
         self._types_due = half_message_checks.types_due(tables, d, plan)
         self._due = half_message_checks.due(tables, d, plan)
         self._begin = half_message_checks.begin(tables, d, plan)
-        self._held = half_message_checks.held(tables, d)
+        self._lock_checks = half_message_checks.lock_checks(tables, d)
         self._note = half_message_checks.note(tables)
-        self._give_back = half_message_checks.give_back(tables, d)
+        self._release = half_message_checks.release(tables, d)
         self._park = sql.park(tables, d)
 
     def prepare(self, messages: Sequence[NewHalfMessage]) -> None:
         """Store half messages; raises EventRefused for a business key used before."""
         d, plan = self._dialect, self._plan
         # Several are stored together or not at all; one is so by itself.
-        engine = self._single if len(messages) == 1 else self._engine
+        engine = self._autocommit if len(messages) == 1 else self._engine
         try:
             with engine.begin() as connection:
                 shards = self._shards.of(connection)
@@ -81,15 +80,15 @@ class SqlHalfStore:
         if len(event_ids) == 1 and self._is_ended_alone(event_ids[0], outcome):
             return {event_ids[0]: OutboxStatus.HALF}
         with self._engine.begin() as connection:
-            before = self._ends.locked(connection, event_ids)
+            before = self._outcomes.lock(connection, event_ids)
             half = [i for i in dict.fromkeys(event_ids) if before.get(i) is OutboxStatus.HALF]
-            self._ends.end(connection, half, OutboxStatus.HALF, outcome)
+            self._outcomes.write(connection, half, OutboxStatus.HALF, outcome)
         return before
 
     def _is_ended_alone(self, event_id: UUID, outcome: LocalOutcome) -> bool:
         parameters = sql.end_parameters(self._dialect, event_id)
         # Of an engine that sends its BEGIN by hand, even this is a transaction to be committed.
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return connection.execute(self._end_alone[outcome], parameters).rowcount == 1
 
     def types_due(self, event_types: Sequence[str]) -> Collection[str]:
@@ -97,13 +96,13 @@ class SqlHalfStore:
         if not event_types:
             return []
         asked = half_message_checks.types_due_parameters(event_types)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return connection.scalars(self._types_due, asked).all()
 
     def half_types(self, event_ids: Sequence[UUID]) -> dict[UUID, str]:
         """Return the event types of those messages that are HALF."""
         statement = sql.half_types(self._tables, self._dialect, event_ids)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return {row[0]: row[1] for row in connection.execute(statement)}
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
@@ -112,7 +111,7 @@ class SqlHalfStore:
         with self._engine.begin() as connection:
             asked = half_message_checks.due_parameters(event_type, limit)
             due = [(row[0], row[1]) for row in connection.execute(self._due, asked)]
-            ids = _asked_together(due)
+            ids = _checked_together(due)
             rows = (
                 connection.execute(self._begin, half_message_checks.parameters(token, ids)).all()
                 if ids
@@ -132,18 +131,18 @@ class SqlHalfStore:
         with self._engine.begin() as connection:
             ids = half_message_checks.parameters(token, list(said))
             # In the order of their ids, which is that of their preparation.
-            held = connection.scalars(self._held, ids).all()
+            locked = connection.scalars(self._lock_checks, ids).all()
             for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
-                ended = [event_id for event_id in held if said[event_id].outcome is outcome]
-                self._ends.end(connection, ended, OutboxStatus.HALF, outcome)
+                ended = [event_id for event_id in locked if said[event_id].outcome is outcome]
+                self._outcomes.write(connection, ended, OutboxStatus.HALF, outcome)
             unknown = [
                 half_message_checks.note_parameters(token, event_id, reason=said[event_id].reason)
-                for event_id in held
+                for event_id in locked
                 if said[event_id].outcome is LocalOutcome.UNKNOWN
             ]
             if unknown:
                 connection.execute(self._note, unknown)
-        return set(held)
+        return set(locked)
 
     def give_back(self, token: UUID, unmade: Sequence[DueCheck]) -> None:
         """Let checks that were not made be due at once."""
@@ -151,8 +150,8 @@ class SqlHalfStore:
             return
         parameters = half_message_checks.parameters(token, [check.envelope.id for check in unmade])
         with self._engine.begin() as connection:
-            connection.execute(self._held, parameters).all()
-            connection.execute(self._give_back, parameters)
+            connection.execute(self._lock_checks, parameters).all()
+            connection.execute(self._release, parameters)
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
         """Settle messages as UNRESOLVED whose checks or time are used up."""
@@ -168,11 +167,41 @@ class SqlHalfStore:
         return [envelope_of(row) for row in rows]
 
 
-def _asked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
-    """Choose which of the messages that are due are asked about together.
+class HalfMessageOutcomes:
+    """Locks half messages and writes their outcomes, in a transaction of the caller."""
 
-    One whose last check was never answered is asked about alone, so that, if whoever asks dies of
-    it, no other one's check is lost with it.
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        self._tables = tables
+        self._dialect = dialect
+        # One a source: a statement costs more to build than to run.
+        self._commit = cache(partial(sql.commit, tables, dialect))
+        self._discard = cache(partial(sql.discard, tables, dialect))
+
+    def lock(self, connection: Connection, event_ids: Sequence[UUID]) -> dict[UUID, OutboxStatus]:
+        """Lock messages and return their statuses; unknown ones are left out."""
+        statement = sql.locked(self._tables, self._dialect, event_ids)
+        return {row[0]: OutboxStatus(row[1]) for row in connection.execute(statement)}
+
+    def write(
+        self,
+        connection: Connection,
+        event_ids: Sequence[UUID],
+        source: OutboxStatus,
+        outcome: LocalOutcome,
+    ) -> None:
+        """Move locked messages from the status `source` to their outcome, in this order."""
+        if not event_ids:
+            return
+        build = self._commit if outcome is LocalOutcome.COMMIT else self._discard
+        each = [sql.end_parameters(self._dialect, event_id) for event_id in event_ids]
+        connection.execute(build(source), each)
+
+
+def _checked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
+    """Choose which of the messages that are due are checked together.
+
+    A message whose last check was never answered is checked alone: if the checker dies of it again,
+    no other message's check is lost.
     """
     if due and due[0][1]:
         return [due[0][0]]

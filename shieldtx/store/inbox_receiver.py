@@ -1,4 +1,4 @@
-"""How records become rows: of the inbox, or parked."""
+"""The consumer's intake: records become rows of the inbox, or parked records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import receive as sql
 from shieldtx.store.statements.envelope_columns import columns_of
 from shieldtx.store.statements.inbox import batch_parameters
@@ -30,10 +30,10 @@ Key = tuple[str, str | None]
 """A topic and an event's key: what keeps its order."""
 
 
-class Reception:
+class InboxReceiver:
     """Stores what is new of a batch of records, and starts those whose turn it is."""
 
-    def __init__(self, tables: Tables, dialect: StoreDialect) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
         self._dialect = dialect
         self._open_keys = sql.open_keys(tables, dialect)
@@ -61,11 +61,12 @@ class Reception:
                 old.append(arrival)
         started = {identity: a for identity, a in fresh.items() if identity in leases}
         if old:
-            # The INSERT waited for whoever stored them, perhaps with other rows of their keys.
+            # The INSERT waited for the transaction that stored them, perhaps with other rows of
+            # their keys.
             for identity in self._released(connection, group, started, token):
                 del started[identity]
-        strangers = self._strangers(connection, group, old)
-        self._park(connection, group, [*parked, *strangers])
+        conflicts = self._business_key_conflicts(connection, group, old)
+        self._park(connection, group, [*parked, *conflicts])
         return Receipt(
             fresh=[arrival.envelope for arrival in fresh.values()],
             started=[
@@ -78,8 +79,8 @@ class Reception:
                 )
                 for arrival in started.values()
             ],
-            duplicates=len(old) - len(strangers),
-            parked=len(parked) + len(strangers),
+            duplicates=len(old) - len(conflicts),
+            parked=len(parked) + len(conflicts),
         )
 
     def _leases(
@@ -144,7 +145,7 @@ class Reception:
             "record_offset": [arrival.record.offset for arrival in arrivals],
             sql.LEASE: list(leases),
         }
-        given = self._dialect.many(columns, **{sql.GROUP: group, sql.TOKEN: token})
+        given = self._dialect.rows_parameters(columns, **{sql.GROUP: group, sql.TOKEN: token})
         return _identities(connection.execute(self._receive, given))
 
     def _released(
@@ -160,11 +161,11 @@ class Reception:
         given = batch_parameters(group, ids, token)
         return _identities(connection.execute(self._release_held_back, given))
 
-    def _strangers(
+    def _business_key_conflicts(
         self, connection: Connection, group: str, old: Sequence[IncomingEvent]
     ) -> list[Parked]:
-        """Find those that are no redelivery: another event with their business key came before."""
-        ids = [a.envelope.id for a in old if _may_be_stranger(a.envelope)]
+        """Find different events that reuse a business key: they are not redeliveries."""
+        ids = [a.envelope.id for a in old if _may_conflict(a.envelope)]
         if not ids:
             return []
         statement = sql.known(self._tables, self._dialect, group, ids)
@@ -176,7 +177,7 @@ class Reception:
                 f"{arrival.envelope.type!r} was received before, in another event",
             )
             for arrival in old
-            if _may_be_stranger(arrival.envelope) and _identity(arrival.envelope) not in known
+            if _may_conflict(arrival.envelope) and _identity(arrival.envelope) not in known
         ]
 
     def _park(self, connection: Connection, group: str, parked: Sequence[Parked]) -> None:
@@ -237,5 +238,5 @@ def _identities(result: Result[*tuple[Any, ...]]) -> set[Identity]:
     return {(row[0].int, row[1]) for row in result.all()}
 
 
-def _may_be_stranger(envelope: Envelope) -> bool:
+def _may_conflict(envelope: Envelope) -> bool:
     return envelope.biz_key is not None and envelope.kind is TxKind.COMMIT

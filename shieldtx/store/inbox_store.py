@@ -1,4 +1,4 @@
-"""The inbox port over SQLAlchemy."""
+"""The consumer's rows: received, attempted, settled."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Original, Parked, Receipt
-from shieldtx.store.dialects import SINCE, dialect_of
-from shieldtx.store.guarded_session import check_intact, commits_refused, hold, lend, settle
+from shieldtx.store.compensation import CompensationRows
+from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
+from shieldtx.store.guarded_session import (
+    check_intact,
+    commits_refused,
+    guarded_session,
+    lock_rows,
+    settle,
+)
 from shieldtx.store.halving import receive_in_halves
-from shieldtx.store.inbox_receiver import Reception
-from shieldtx.store.single import for_single_statements
-from shieldtx.store.statements import compensation
+from shieldtx.store.inbox_receiver import InboxReceiver
 from shieldtx.store.statements import inbox as sql
-from shieldtx.store.statements.envelope_columns import ENVELOPE_WIDTH, envelope_of, values_of
+from shieldtx.store.statements import inbox_unfinished
+from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
 _COMPENSATED: Final = "shieldtx.compensated"
@@ -39,15 +45,16 @@ class SqlInboxStore:
         self._batch_bytes = batch_bytes
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
-        self._single = for_single_statements(engine)
-        self._reception = Reception(tables, self._dialect)
+        self._autocommit = autocommit_engine(engine)
+        self._receiver = InboxReceiver(tables, self._dialect)
+        self._compensation = CompensationRows(tables, self._dialect)
         # Run for each event or batch, and therefore built once.
-        self._due = sql.due(tables, self._dialect)
-        self._pending = sql.pending(tables, self._dialect)
-        self._unhandled = sql.unhandled(tables, self._dialect)
+        self._due = inbox_unfinished.due(tables, self._dialect)
+        self._pending = inbox_unfinished.pending(tables, self._dialect)
+        self._unhandled = inbox_unfinished.unhandled(tables, self._dialect)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
-        self._held = sql.held(tables, self._dialect)
-        self._all_held = sql.all_held(tables, self._dialect)
+        self._lock_row = sql.lock_row(tables, self._dialect)
+        self._lock_batch = sql.lock_batch(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
         self._compensated = sql.compensated(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
@@ -63,21 +70,21 @@ class SqlInboxStore:
 
         def at_once(arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]) -> Receipt:
             with self._engine.begin() as connection:
-                return self._reception.receive(connection, group, arrivals, parked)
+                return self._receiver.receive(connection, group, arrivals, parked)
 
         return receive_in_halves(at_once, arrivals, parked)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is, of the types that the worker handles."""
-        parameters = sql.group_parameters(group, handled, limit, self._batch_bytes)
-        with self._single.begin() as connection:
+        parameters = inbox_unfinished.group_parameters(group, handled, limit, self._batch_bytes)
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._due, parameters)
             return [envelope_of(row) for row in rows]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
         """Count the unfinished rows of these types by where they came from."""
-        parameters = sql.group_parameters(group, handled)
-        with self._single.begin() as connection:
+        parameters = inbox_unfinished.group_parameters(group, handled)
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._pending, parameters).all()
         return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
 
@@ -85,8 +92,8 @@ class SqlInboxStore:
         self, group: str, *, handled: Handled, limit: int
     ) -> Mapping[tuple[str, TxKind], int]:
         """Count the unfinished rows of all other types."""
-        parameters = sql.group_parameters(group, handled, limit)
-        with self._single.begin() as connection:
+        parameters = inbox_unfinished.group_parameters(group, handled, limit)
+        with self._autocommit.begin() as connection:
             rows = connection.execute(self._unhandled, parameters).all()
         return {(event_type, TxKind(kind)): rows for event_type, kind, rows in rows}
 
@@ -96,7 +103,7 @@ class SqlInboxStore:
         """Count an attempt and commit, before the handler runs."""
         token = uuid4()
         parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             started = connection.execute(self._start_attempt, parameters).one_or_none()
         if started is None:
             return None
@@ -116,10 +123,10 @@ class SqlInboxStore:
         parameters = sql.attempt_parameters(
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
-        with lend(self._engine, "handler") as (session, connection):
+        with guarded_session(self._engine, "handler") as (session, connection):
             # First of all: who takes the row over has to wait for the end of this.
-            held = hold(connection, self._held, parameters)
-            if held.rows != 1:
+            locked = lock_rows(connection, self._lock_row, parameters)
+            if locked.number != 1:
                 raise LeaseLost(
                     f"event {attempt.envelope.id} of group {attempt.group!r} was taken over before "
                     f"attempt {attempt.number} began; raise the handler's lease if this is frequent"
@@ -127,25 +134,25 @@ class SqlInboxStore:
             with commits_refused(session):
                 yield session
             if (compensated := session.info.get(_COMPENSATED)) is None:
-                settle(session, held, self._processed, parameters)
+                settle(session, locked, self._processed, parameters)
             else:
-                settle(session, held, self._compensated, parameters | compensated)
+                settle(session, locked, self._compensated, parameters | compensated)
 
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Session]:
         """Open the transaction that holds PROCESSED of a batch and its handlers' writes."""
         parameters = self._of_batch(attempts)
-        with lend(self._engine, "handler") as (session, connection):
-            held = hold(connection, self._all_held, parameters)
-            if held.rows != len(attempts):
+        with guarded_session(self._engine, "handler") as (session, connection):
+            locked = lock_rows(connection, self._lock_batch, parameters)
+            if locked.number != len(attempts):
                 raise LeaseLost(
-                    f"{len(attempts) - held.rows} of {len(attempts)} events of group "
+                    f"{len(attempts) - locked.number} of {len(attempts)} events of group "
                     f"{attempts[0].group!r} were taken over before their attempt began; raise the "
                     "handlers' leases if this is frequent"
                 )
             with commits_refused(session):
                 yield session
-            settle(session, held, self._all_processed, parameters)
+            settle(session, locked, self._all_processed, parameters)
 
     def clear(self, session: Session) -> None:
         """Make the session of an effect as new for the next handler; nothing in it is undone."""
@@ -156,7 +163,7 @@ class SqlInboxStore:
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that own their row."""
         if attempts:
-            with self._single.begin() as connection:
+            with self._autocommit.begin() as connection:
                 connection.execute(self._release, self._of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
@@ -170,13 +177,13 @@ class SqlInboxStore:
             delay=delay,
             reason=reason,
         )
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             return connection.execute(statement).rowcount == 1
 
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
         """Write down why the process of these attempts ends."""
         statement = sql.note(self._tables, self._dialect, reason=reason)
-        with self._single.begin() as connection:
+        with self._autocommit.begin() as connection:
             connection.execute(statement, self._of_batch(attempts))
 
     def give_up(
@@ -202,75 +209,22 @@ class SqlInboxStore:
             return True
 
     def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
-        """Find and lock what a rollback takes back."""
-        t, rollback = self._tables, attempt.envelope
-        if rollback.causation_id is None:
-            return None
-        connection = session.connection()
-        if own:
-            # The lock on the row is a shared one.
-            self._dialect.compensate_alone(connection, attempt.group, rollback.causation_id)
-        statement = (
-            compensation.own_original(t, rollback.causation_id, rollback.causation_source)
-            if own
-            else compensation.received_original(
-                t, attempt.group, rollback.causation_id, rollback.causation_source or ""
-            )
-        )
-        row = connection.execute(statement).one_or_none()
-        if row is None:
-            return None
-        compensated = connection.scalars(
-            compensation.is_compensated(t, attempt.group, rollback.causation_id)
-        ).one()
-        return Original(
-            envelope=envelope_of(row),
-            status=None if own else InboxStatus(row[ENVELOPE_WIDTH]),
-            compensated=bool(compensated),
-        )
+        """Find and lock the event that a rollback takes back."""
+        return self._compensation.original(session.connection(), attempt, own=own)
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
         """Have the rollback's row name its original and this moment when it is settled."""
         if (original := attempt.envelope.causation_id) is not None:
             since = session.connection().scalar(select(self._dialect.now()))
-            session.info[_COMPENSATED] = {sql.COMPENSATED: original, SINCE: since}
+            session.info[_COMPENSATED] = {sql.COMPENSATED: original, LOCKED_AT: since}
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
         """Leave the tombstone of an event whose rollback came first."""
-        rollback = attempt.envelope
-        if rollback.causation_id is None or rollback.causation_source is None:
-            return False
-        tombstone = rollback.evolve(
-            id=rollback.causation_id,
-            source=rollback.causation_source,
-            kind=TxKind.COMMIT,
-            biz_key=None,
-            payload="null",
-            causation_id=rollback.id,
-            causation_source=rollback.source,
-        )
-        row = (
-            values_of(tombstone)
-            | self._dialect.next_in_sequence()
-            | {"consumer_group": attempt.group, "event_time": rollback.time}
-        )
-        statement = compensation.fence(self._tables, self._dialect)
-        return session.connection().execute(statement, row).one_or_none() is not None
+        return self._compensation.fence(session.connection(), attempt)
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
         """Return the received event, or rollback, whose handler wrote `envelope`."""
-        if envelope.causation_id is None or envelope.causation_source is None:
-            return None
-        row = (
-            session.connection()
-            .execute(
-                compensation.received_by_anybody(
-                    self._tables, envelope.causation_id, envelope.causation_source
-                )
-            )
-            .one_or_none()
-        )
-        return None if row is None else envelope_of(row)
+        return self._compensation.cause(session.connection(), envelope)
 
     def _of_batch(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
         first, ids = attempts[0], [attempt.envelope.id for attempt in attempts]

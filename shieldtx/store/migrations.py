@@ -78,7 +78,7 @@ class Migrations:
 
     def is_alone(self) -> bool:
         """Hold back other migrations of the same tables until the commit, unless one is running."""
-        return self._dialect.migrates_alone(self._connection, self._schema)
+        return self._dialect.try_migration_lock(self._connection, self._schema)
 
     def blocked(self, waited_s: float) -> UpgradeBlocked:
         """Return the error of a migration that has waited for another one for too long."""
@@ -168,7 +168,7 @@ class Migrations:
         return [c for c in changes if not c.is_done(self._connection, self._schema)]
 
     def finish(self, changes: Iterable[OnlineChange], *, online: bool) -> None:
-        """Make the changes: beside writers in autocommit, or in the connection's transaction."""
+        """Make the changes: with writers in autocommit, or in the connection's transaction."""
         for change in changes:
             change.make(Operations(self._context()), self._schema, online=online)
 

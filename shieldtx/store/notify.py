@@ -20,7 +20,7 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Engine
 
-from shieldtx.store.connections import LONGEST_LIFE
+from shieldtx.store.connections import MAX_LIFETIME
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +37,14 @@ def channel_of(schema: str | None) -> str:
 
 
 class Notifier:
-    """Tells the relays of a database that something was committed."""
+    """Notifies the relays of a database of commits."""
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
         self._statement = sql.SQL("NOTIFY {}").format(sql.Identifier(channel_of(schema)))
-        self.begin_anew()
+        self.reset_after_fork()
         # Neither a thread nor what another one holds survives a fork.
-        os.register_at_fork(after_in_child=partial(_begin_anew, weakref.ref(self)))
+        os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
 
     def hint(self) -> None:
         """Ask for a hint; returns at once, and raises nothing."""
@@ -53,13 +53,13 @@ class Notifier:
         self._wanted.set()
 
     def close(self) -> None:
-        """Stop sending and let go of the connection; later hints go nowhere."""
+        """Stop sending and close the connection; later hints are dropped."""
         self._closed.set()
         self._wanted.set()
         if self._thread is not None:
             self._thread.join(timeout=3)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget thread and locks, which belong to another process."""
         self._starting = threading.Lock()
         self._wanted = threading.Event()
@@ -137,15 +137,15 @@ class Listener:
                 log.info("no wake-up hints for %s s, polling instead: %s", pause, error)
 
 
-def _begin_anew(notifier: weakref.ref[Notifier]) -> None:
+def _reset_after_fork(notifier: weakref.ref[Notifier]) -> None:
     known = notifier()
     if known is not None:
-        known.begin_anew()
+        known.reset_after_fork()
 
 
 def _replaced_at() -> float:
     """Return until when a connection that is opened now is used."""
-    return time.monotonic() + LONGEST_LIFE.total_seconds()
+    return time.monotonic() + MAX_LIFETIME.total_seconds()
 
 
 def _connection_of_its_own(engine: Engine) -> Any:

@@ -1,4 +1,4 @@
-"""Changes of large tables beside their writers: what a revision lists in `ONLINE`.
+"""Changes of large tables while others write to them: what a revision lists in `ONLINE`.
 
 A revision's `upgrade` runs in a transaction of its own and takes its locks briefly. What has to
 read a large table comes afterwards, outside of any transaction, and blocks no writer. An
@@ -39,7 +39,7 @@ class OnlineChange(Protocol):
         ...
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:
-        """Make the change: beside writers in autocommit, or in the caller's transaction."""
+        """Make the change: with writers in autocommit, or in the caller's transaction."""
         ...
 
 

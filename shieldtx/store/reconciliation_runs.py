@@ -23,7 +23,7 @@ from shieldtx.store.tables import Tables
 log = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(minutes=2)
-"""After which a run that nobody hears of is dead, and another one may begin."""
+"""After which a run without an extension is dead, and another one may begin."""
 EXTENSIONS_PER_LEASE: Final = 6
 KEPT: Final = timedelta(days=90)
 """For how long ended runs are listed."""
@@ -49,9 +49,9 @@ class StoredRun:
     started_at: datetime
     finished_at: datetime | None
     outcome: str | None
-    """None while it is at work."""
+    """None while it runs."""
     dead: bool
-    """It counts as being at work, and has not been heard of for a whole lease."""
+    """It has not ended, and its lease has run out."""
     good: bool
     """The next run may start from its watermarks."""
     watermarks: Mapping[str, datetime]
@@ -63,7 +63,7 @@ class StoredRun:
     """Now."""
 
 
-class SqlReconcileRuns:
+class SqlReconciliationRuns:
     """Keeps the runs of one configuration, in the database of its first service."""
 
     def __init__(self, engine: Engine, tables: Tables, *, scope: str) -> None:
@@ -75,7 +75,7 @@ class SqlReconcileRuns:
     def begin(
         self, run_id: str, *, mode: str, who: str, folder: str = "", lease: timedelta = LEASE
     ) -> StoredRun:
-        """Note that a run begins; raises AlreadyRunning while another one is at work.
+        """Note that a run begins; raises AlreadyRunning while another one runs.
 
         One that has died is given up, and runs of long ago are forgotten.
         """
@@ -112,7 +112,7 @@ class SqlReconcileRuns:
         )
 
     def extend(self, run_id: str, *, lease: timedelta = LEASE) -> None:
-        """Say that a run is at work; raises LeaseLost where it has been given up."""
+        """Extend the lease of a run; raises LeaseLost where another run has begun."""
         with self._engine.begin() as connection:
             statement = sql.extend(self._tables, self._dialect, run_id=run_id, lease=lease)
             if connection.execute(statement).rowcount != 1:

@@ -1,7 +1,7 @@
 """The repair over SQLAlchemy: a batch is one transaction, and its audit entry is part of it.
 
 The rows are read and locked first, and what has moved since the run saw it is left alone. Locks are
-never waited for: whoever holds one is moving the row, a relay, a consumer or another repair.
+never waited for: a relay, a consumer or another repair is moving the row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from shieldtx.domain.states import OUTBOX, InboxStatus, OutboxStatus
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import audit
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import repair as sql
-from shieldtx.store.statements.dead_letters import audit
 from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.statements.repair import InboxKey
 from shieldtx.store.tables import Tables
@@ -61,7 +61,7 @@ class _Batch:
         self.ready = wanted
 
 
-class SqlRepairs:
+class SqlRepairStore:
     """Repairs rows of one service, whose name is `source` (the port RepairStore)."""
 
     def __init__(self, engine: Engine, tables: Tables, *, source: str) -> None:
@@ -95,22 +95,22 @@ class SqlRepairs:
             return Repaired()
         if dry_run:
             with self._engine.connect() as connection:
-                batch = self._look(connection, action, rows, lock=False)
+                batch = self._classify(connection, action, rows, lock=False)
             return _counted(batch)
         with self._engine.begin() as connection:
-            batch = self._look(connection, action, rows, lock=True)
+            batch = self._classify(connection, action, rows, lock=True)
             if batch.ready:
                 self._writers[action](connection, batch)
             if batch.ready:
                 self._note(connection, action, batch, note)
         return _counted(batch)
 
-    def _look(
+    def _classify(
         self, connection: Connection, action: RepairAction, rows: Sequence[RowSeen], *, lock: bool
     ) -> _Batch:
-        """Sort a batch by how its rows stand."""
-        look = self._outbox_rows if action in _ON_THE_OUTBOX else self._inbox_rows
-        batch = _sort(action, rows, look(connection, rows, lock=lock))
+        """Sort a batch by the present status of its rows."""
+        read = self._outbox_rows if action in _ON_THE_OUTBOX else self._inbox_rows
+        batch = _sort(action, rows, read(connection, rows, lock=lock))
         if action is RepairAction.RAISE_ROLLBACK and batch.ready:
             self._leave_out_taken_back(connection, batch)
         return batch
@@ -192,7 +192,7 @@ class SqlRepairs:
             events[seen.group or _OUTBOX].append(str(seen.event_id))
         detail = {"verdict": note.verdict, "action": action, "events": events}
         connection.execute(
-            audit(
+            audit.record(
                 self._tables,
                 self._dialect,
                 who=note.who,

@@ -14,7 +14,7 @@ from shieldtx.domain.events import first_id_of
 from shieldtx.domain.states import INBOX, OUTBOX
 from shieldtx.ports.retention import Purged
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.statements import barrier, discards, trace
+from shieldtx.store.statements import audit, barrier, discards, trace
 from shieldtx.store.statements import retention as sql
 from shieldtx.store.tables import Tables
 
@@ -24,7 +24,7 @@ CLOCK_SKEW: Final = timedelta(days=1)
 """How far a writer's clock may be ahead, for its ids to count as made when they say."""
 
 
-class SqlPurgeStore:
+class SqlRetentionStore:
     """Walks along the primary key, whose ids grow with time (the port RetentionStore).
 
     It leaves out the ids that are too young. Those of the future are no UUIDv7, or of a wrong
@@ -70,9 +70,7 @@ class SqlPurgeStore:
 
     def purge_audit(self, *, older_than: timedelta, limit: int) -> Purged:
         """Look at the `limit` oldest entries."""
-        statement = discards.purge_audit(
-            self._tables, self._dialect, older_than=older_than, limit=limit
-        )
+        statement = audit.purge(self._tables, self._dialect, older_than=older_than, limit=limit)
         return self._remove(statement, limit)
 
     def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:

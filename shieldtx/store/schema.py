@@ -18,7 +18,7 @@ from shieldtx.store.tables import tables
 from shieldtx.store.upgrades import PATIENCE, Notice, OnlineUpgrade
 
 DEFAULT_SHARDS = 64
-MOST_SHARDS = 32_768
+MAX_SHARDS = 32_768
 """What the column `shard`, a smallint, can number."""
 
 
@@ -127,7 +127,7 @@ class Schema:
         """
         d = dialect_of(self._engine.dialect)
         with self._engine.connect() as connection:
-            connection.execution_options(isolation_level=d.patient_isolation)
+            connection.execution_options(isolation_level=d.engine_isolation)
             check_sequences(connection, tables(self._schema))
 
     def _is_in_use(self) -> bool:
@@ -144,7 +144,7 @@ class Schema:
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
-        isolation = dialect_of(self._engine.dialect).patient_isolation
+        isolation = dialect_of(self._engine.dialect).engine_isolation
         with self._engine.connect() as connection:
             connection.execution_options(isolation_level=isolation)
             with connection.begin():
@@ -169,8 +169,8 @@ def upgrade_with(
 
     Raises as `Schema.upgrade` does, and TransactionRefused for a connection in autocommit.
     """
-    if shards is not None and not 1 <= shards <= MOST_SHARDS:
-        raise ConfigurationError(f"shards: {shards} is out of range; use 1 to {MOST_SHARDS}")
+    if shards is not None and not 1 <= shards <= MAX_SHARDS:
+        raise ConfigurationError(f"shards: {shards} is out of range; use 1 to {MAX_SHARDS}")
     migrations = Migrations(connection, schema)
     migrations.begin()
     migrations.make_schema()

@@ -35,7 +35,7 @@ def check_sequences(connection: Connection, tables: Tables) -> None:
 
 def _problems(connection: Connection, of: tuple[Table, ...]) -> Iterator[tuple[str, str]]:
     for table in of:
-        # In this order: whoever writes meanwhile has drawn a number before.
+        # In this order: a concurrent writer has drawn its number before.
         highest = connection.scalar(sql.highest(table)) or 0
         sequence = connection.scalar(sql.sequence_of(table))
         following = connection.scalar(sql.next_value(sequence)) if sequence else None

@@ -60,7 +60,7 @@ class ShardCount:
 
     def _ask(self, connection: Connection) -> int:
         t, name = self._tables, self._tables.outbox.fullname
-        made_for = connection.scalar(shard_leases.made_for(t, dialect_of(connection.dialect)))
+        made_for = connection.scalar(shard_leases.shard_count(t, dialect_of(connection.dialect)))
         if not made_for:
             raise SchemaMismatch(
                 f"{name} does not exist, or its number of shards is unknown: run `shieldtx db "

@@ -49,10 +49,10 @@ class SqlLeaseStore:
     def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
         """Free these shards for the other relays."""
         with self._engine.begin() as connection:
-            connection.execute(sql.give_back(self._tables, relay=relay, shards=shards))
+            connection.execute(sql.release(self._tables, relay=relay, shards=shards))
 
     def leave(self, *, relay: str) -> None:
         """Free every shard of the relay and forget it."""
         with self._engine.begin() as connection:
-            connection.execute(sql.give_back(self._tables, relay=relay, shards=None))
+            connection.execute(sql.release(self._tables, relay=relay, shards=None))
             connection.execute(sql.forget(self._tables, relay=relay))

@@ -1,4 +1,4 @@
-"""How a service stands: what waits and since when, what needs a person, which relays live."""
+"""The status of a service: its backlog, what needs an operator, running relays, reached limits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, Table
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.ports.inbox import Handled
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.statements import backlog, inbox_unfinished
 from shieldtx.store.statements import status as sql
-from shieldtx.store.status_counts import Backlog, Count, Precision, Tally
+from shieldtx.store.status_counts import Backlog, Count, Precision, StatusCounter
 from shieldtx.store.tables import Tables
 
 __all__ = [
     "Backlog",
     "Count",
     "GroupBacklog",
-    "LivingRelay",
-    "Overview",
+    "RunningRelay",
+    "ServiceStatus",
     "Precision",
-    "SqlOverview",
+    "SqlStatus",
     "TopicBacklog",
 ]
 
@@ -59,7 +61,7 @@ class GroupBacklog:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LivingRelay:
+class RunningRelay:
     """A relay process that renews its leases."""
 
     name: str
@@ -68,25 +70,25 @@ class LivingRelay:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overview:
-    """All of it, at one time by the database's clock."""
+class ServiceStatus:
+    """The whole status, at one time by the database's clock."""
 
     at: datetime
     outbox: Backlog
     oldest_half: timedelta | None
-    """How long ago the oldest half message was prepared whose end is not known yet; None: none."""
+    """How long ago the oldest HALF message was prepared; None: there is none."""
     oldest_unresolved: timedelta | None
-    """Likewise of those whose end nobody could tell."""
+    """Likewise of UNRESOLVED ones."""
     topics: Sequence[TopicBacklog]
     inbox: Backlog
     groups: Sequence[GroupBacklog]
-    relays: Sequence[LivingRelay]
+    relays: Sequence[RunningRelay]
     shards: int
     shards_held: int
 
 
-class SqlOverview:
-    """Reads the overview: it counts up to `limit` rows of a kind, and says where there are more."""
+class SqlStatus:
+    """Reads the status: it counts up to `limit` rows of a kind, and marks where there are more."""
 
     def __init__(self, engine: Engine, tables: Tables, *, limit: int = DEFAULT_LIMIT) -> None:
         self._engine = engine
@@ -94,7 +96,7 @@ class SqlOverview:
         self._limit = limit
         self._dialect = dialect_of(engine.dialect)
 
-    def read(self) -> Overview:
+    def read(self) -> ServiceStatus:
         """Look at all tables."""
         t, d = self._tables, self._dialect
         with self._engine.connect() as connection:
@@ -108,7 +110,7 @@ class SqlOverview:
             )
             relays = connection.execute(sql.living_relays(t, d)).all()
             shards = connection.execute(sql.shards(t, d)).one()
-        return Overview(
+        return ServiceStatus(
             at=now,
             outbox=outbox,
             oldest_half=_age(half, now),
@@ -117,7 +119,7 @@ class SqlOverview:
             inbox=inbox,
             groups=groups,
             relays=[
-                LivingRelay(name=r.relay, started_at=r.started_at, shards=r.shards) for r in relays
+                RunningRelay(name=r.relay, started_at=r.started_at, shards=r.shards) for r in relays
             ],
             shards=shards[0],
             shards_held=shards[1],
@@ -127,56 +129,136 @@ class SqlOverview:
         self, connection: Connection, now: datetime
     ) -> tuple[Backlog, Sequence[TopicBacklog]]:
         t, d = self._tables, self._dialect
-        tally = Tally(OUTBOX, limit=self._limit, now=now)
+        counter = StatusCounter(OUTBOX, limit=self._limit, now=now)
         open_ = connection.execute(sql.open_events(t, d, self._limit)).all()
         # Blocked rows and retries were counted together, up to one limit.
         for places in ([sql.IN_LINE], [sql.BLOCKED, sql.RETRYING], [sql.DELAYED], [sql.HALF]):
-            tally.add_open([row for row in open_ if row.place in places])
-        if tally.uncertain:
+            counter.add_open([row for row in open_ if row.place in places])
+        if counter.uncertain:
             for row in connection.execute(sql.oldest_events(t, d, _HEADS)):
-                tally.note_oldest(row)
-        self._add_settled(connection, t.outbox, tally)
+                counter.note_oldest(row)
+        self._add_settled(connection, t.outbox, counter)
         topics = [
-            TopicBacklog(topic=topic, kind=TxKind(kind), backlog=tally.backlog((topic, kind)))
-            for topic, kind in sorted(tally.parts)
+            TopicBacklog(topic=topic, kind=TxKind(kind), backlog=counter.backlog((topic, kind)))
+            for topic, kind in sorted(counter.parts)
         ]
-        return tally.total(self._estimates(connection, t.outbox, tally)), topics
+        return counter.total(self._estimates(connection, t.outbox, counter)), topics
 
     def _inbox(
         self, connection: Connection, now: datetime
     ) -> tuple[Backlog, Sequence[GroupBacklog]]:
         t, d = self._tables, self._dialect
-        tally = Tally(INBOX, limit=self._limit, now=now)
+        counter = StatusCounter(INBOX, limit=self._limit, now=now)
         by_group = defaultdict(list)
         for row in connection.execute(sql.open_arrivals(t, d, self._limit)):
             by_group[row.consumer_group].append(row)
         for rows in by_group.values():
-            tally.add_open(rows)
-        self._add_settled(connection, t.inbox, tally)
+            counter.add_open(rows)
+        self._add_settled(connection, t.inbox, counter)
         parked = _cut(connection, sql.parked_by_group(t, d, self._limit), self._limit)
         groups = [
             GroupBacklog(
-                group=group, backlog=tally.backlog((group,)), parked=parked.get(group, Count())
+                group=group, backlog=counter.backlog((group,)), parked=parked.get(group, Count())
             )
-            for group in sorted({*(part[0] for part in tally.parts), *parked})
+            for group in sorted({*(part[0] for part in counter.parts), *parked})
         ]
-        return tally.total(self._estimates(connection, t.inbox, tally)), groups
+        return counter.total(self._estimates(connection, t.inbox, counter)), groups
 
-    def _add_settled(self, connection: Connection, table: Table, tally: Tally) -> None:
+    def _add_settled(self, connection: Connection, table: Table, counter: StatusCounter) -> None:
         t, limit = self._tables, self._limit
         waiting = _WAITING[table.name]
         for status in waiting:
             rows = connection.execute(sql.waiting_for_operator(t, table, status, limit)).all()
-            tally.add_settled(rows, {status})
+            counter.add_settled(rows, {status})
         settled = connection.execute(sql.settled_by(t, table, limit)).all()
-        tally.add_settled(settled, {*OUTBOX.settled, *INBOX.settled}.difference(waiting))
+        counter.add_settled(settled, {*OUTBOX.settled, *INBOX.settled}.difference(waiting))
 
-    def _estimates(self, connection: Connection, table: Table, tally: Tally) -> Mapping[str, int]:
+    def _estimates(
+        self, connection: Connection, table: Table, counter: StatusCounter
+    ) -> Mapping[str, int]:
         """Ask the database's statistics, where counting was cut short."""
-        estimate = self._dialect.estimate_by(table.c.status)
-        if not tally.uncertain or estimate is None:
+        estimate = self._dialect.estimated_counts(table.c.status)
+        if not counter.uncertain or estimate is None:
             return {}
         return {row.value: row.rows for row in connection.execute(estimate)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicAtLimit:
+    """A logical topic so many of whose events wait to be sent that further ones are objected to."""
+
+    topic: str
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionAtLimit:
+    """A partition so many of whose events are unfinished in the inbox that it is not polled."""
+
+    group: str
+    topic: str
+    """The logical one."""
+    kind: TxKind
+    partition: int
+    pending: int
+
+
+def warning_of_shared_schema(count: int, other: str, own: str) -> str:
+    """Return what happens to events of another source in this outbox, and what to do."""
+    return (
+        f"{count:,} events of source {other} wait in shards that relays of source {own} own, and "
+        f"are not sent from there; events of source {own} wait in the same way in shards that "
+        f"relays of source {other} own; give each service a schema of its own"
+    )
+
+
+class SqlLimitStatus:
+    """Counts as the write side and the consumers do, which decide for themselves."""
+
+    def __init__(self, engine: Engine, tables: Tables) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._backlog = backlog.events(tables, dialect_of(engine.dialect))
+        self._pending = inbox_unfinished.pending(tables, dialect_of(engine.dialect))
+
+    def topics(self, limits: Mapping[str, int]) -> list[TopicAtLimit]:
+        """Return those of these topics that are at their limit, by name."""
+        with self._engine.connect() as connection:
+            return [
+                TopicAtLimit(topic=topic, limit=limit)
+                for topic, limit in sorted(limits.items())
+                if connection.scalar(self._backlog, backlog.parameters(topic, limit)) == limit
+            ]
+
+    def other_sources(self, source: str) -> dict[str, int]:
+        """Count the events of other sources that wait in this outbox; no relay of `source` does."""
+        with self._engine.connect() as connection:
+            found = connection.execute(backlog.other_sources(self._tables, source)).all()
+        return {row.source: row.rows for row in found}
+
+    def partitions(self, groups: Mapping[str, Handled], limit: int) -> list[PartitionAtLimit]:
+        """Return the partitions with at least `limit` unfinished events in one of these groups.
+
+        Events count of the types that a group has handlers for.
+        """
+        with self._engine.connect() as connection:
+            return sorted(
+                (
+                    PartitionAtLimit(
+                        group=group,
+                        topic=topic,
+                        kind=TxKind(kind),
+                        partition=partition,
+                        pending=pending,
+                    )
+                    for group, handled in groups.items()
+                    for topic, kind, partition, pending in connection.execute(
+                        self._pending, inbox_unfinished.group_parameters(group, handled)
+                    )
+                    if pending >= limit
+                ),
+                key=lambda at: (at.group, at.topic, at.kind, at.partition),
+            )
 
 
 def _age(since: datetime | None, now: datetime) -> timedelta | None:

@@ -51,7 +51,7 @@ class Backlog:
     """How long the oldest row has been waiting that is due; None: none is."""
 
 
-class Tally:
+class StatusCounter:
     """Counts by state, of a table and of each of its parts; `limit` is where counting stopped."""
 
     def __init__(

@@ -119,7 +119,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
     Index(conv("shield_outbox_holder_idx"), c.shard, c.key, c.seq, **where(holding))
     checked = table.c.check_at.is_not(None)
     Index(conv("shield_outbox_check_idx"), table.c.event_type, table.c.check_at, **where(checked))
-    # The few rows that wait for a person, among millions at rest.
+    # The few rows that wait for an operator, among millions of settled ones.
     Index(conv("shield_outbox_error_idx"), table.c.settled_at, **where(needs_operator(table)))
     _index_settled(table)
     Index(
@@ -155,7 +155,7 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("received_at", Timestamp, nullable=False),
         Column("settled_at", Timestamp),
         Column("last_error", Text),
-        # Its attempt is one of a batch: whoever takes it over does not count it again.
+        # Its attempt is one of a batch: the worker that takes it over does not count it again.
         Column("together", Boolean, nullable=False, server_default=false()),
         one_of("shield_inbox", "status", INBOX.states),
         one_of("shield_inbox", "tx_kind", TxKind),

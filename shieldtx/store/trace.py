@@ -48,7 +48,7 @@ class SqlTraceStore:
             then = clock()
             ages = [timedelta(seconds=then - e.ended) for e in entries]
             columns = _columns_of(entries) | {"at": [now - age for age in ages]}
-            connection.execute(self._insert, self._dialect.many_unnumbered(columns))
+            connection.execute(self._insert, self._dialect.unnumbered_rows_parameters(columns))
 
     def facts(self, event_id: UUID) -> Facts:
         """Return all that this database knows of an event."""

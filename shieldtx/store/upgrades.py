@@ -1,8 +1,8 @@
 """Upgrades of tables in use: writers wait for a fraction of a second, whatever else goes on.
 
 Each revision is one transaction, which gives up when it does not get a lock at once and tries again
-later. So nobody queues for long behind an upgrade that itself waits for a long reader. A revision
-or an index build that PostgreSQL ends to break a deadlock is tried again too.
+later. So no statement queues for long behind an upgrade that itself waits for a long reader. A
+revision or an index build that PostgreSQL ends to break a deadlock is tried again too.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class OnlineUpgrade:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold back other migrations, by a transaction that stays open beside the others."""
+        """Keep other migrations out, by a transaction that stays open meanwhile."""
         # An engine of its own: a pool may be as small as one connection.
         engine = Engine(self._engine.pool.recreate(), self._engine.dialect, self._engine.url)
         try:

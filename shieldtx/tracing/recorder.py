@@ -9,16 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
+from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.reasons import reason_of
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.tracing import TraceEntry, TraceStore
 
 log = logging.getLogger(__name__)
-
-
-COMPLAINT_EVERY = 60.0
-"""Seconds between two words in the log about entries that are lost."""
 
 
 class TraceRecorder:
@@ -46,7 +43,7 @@ class TraceRecorder:
         self._clock = clock
         self._entries: deque[TraceEntry] = deque()
         self._lost = 0
-        self._complain_at = clock()
+        self._lines = LogThrottle(clock=clock)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._writing = threading.Lock()
@@ -64,9 +61,9 @@ class TraceRecorder:
         with self._writing:
             while self._entries and self._write():
                 pass
-            if self._lost and self._clock() >= self._complain_at:
+            if self._lost and self._lines.admits("lost"):
                 log.warning("%d entries of the trace are lost", self._lost)
-                self._lost, self._complain_at = 0, self._clock() + COMPLAINT_EVERY
+                self._lost = 0
 
     def close(self, *, within: timedelta = timedelta(seconds=3)) -> None:
         """Write what is left, unless the database takes too long."""
@@ -140,7 +137,7 @@ class TraceRecorder:
             self._store.write(batch, clock=self._clock)
         except Exception as error:  # noqa: BLE001  whatever it is, no event may suffer
             self._lost += len(batch)
-            if self._clock() >= self._complain_at:
+            if self._lines.admits("unwritable"):
                 reason = reason_of(error)
                 log.warning("the trace cannot be written, which harms nothing else: %s", reason)
             return False

@@ -13,11 +13,12 @@ from sqlalchemy import Engine, create_engine, event
 
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_message_admin import SqlHalfDesk
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
-from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import Tables, tables
 from tests.support.migrated_databases import migrated_sqlite
@@ -33,12 +34,12 @@ class Stores:
     engine: Engine
     tables: Tables
     writer: SqlOutboxWriter
-    outbox: SqlOutboxStore
+    outbox: SqlRelayStore
     leases: SqlLeaseStore
     inbox: SqlInboxStore
-    purge: SqlPurgeStore
-    half: SqlHalfStore
-    desk: SqlHalfDesk
+    purge: SqlRetentionStore
+    half: SqlHalfMessageStore
+    desk: SqlHalfMessageAdmin
     barrier: SqlBarrier
 
 
@@ -75,12 +76,12 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         engine=engine,
         tables=described,
         writer=SqlOutboxWriter(described, shards=SHARDS),
-        outbox=SqlOutboxStore(engine, described),
+        outbox=SqlRelayStore(engine, described),
         leases=SqlLeaseStore(engine, described),
         inbox=SqlInboxStore(engine, described),
-        purge=SqlPurgeStore(engine, described),
-        half=SqlHalfStore(engine, described, shards=SHARDS, plan=CheckSchedule()),
-        desk=SqlHalfDesk(engine, described),
+        purge=SqlRetentionStore(engine, described),
+        half=SqlHalfMessageStore(engine, described, shards=SHARDS, plan=CheckSchedule()),
+        desk=SqlHalfMessageAdmin(engine, described),
         barrier=SqlBarrier(engine, described, patience=timedelta(seconds=0.2)),
     )
     engine.dispose()

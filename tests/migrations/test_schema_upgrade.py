@@ -14,8 +14,8 @@ from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefus
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.ports.inbox import Parked
-from shieldtx.store.half_message_admin import SqlHalfDesk
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.migrations import OWN_TABLES, schema_name
 from shieldtx.store.schema import Schema, downgrade_with, upgrade_with
@@ -449,7 +449,7 @@ def test_half_messages_whose_checks_were_forgotten_are_checked_again(
     schema.upgrade()
 
     plan = CheckSchedule()
-    store = SqlHalfStore(engine, tables(), plan=plan)
+    store = SqlHalfMessageStore(engine, tables(), plan=plan)
     assert [c.envelope.id for c in store.claim_checks("orders.placed", limit=9).checks] == [
         half["event_id"]
     ]
@@ -462,7 +462,7 @@ def test_a_half_message_is_found_and_decided_whatever_is_known_of_its_checks(
     half = an_event | {"status": "HALF", "waiting": True}
     with engine.begin() as connection:
         connection.execute(insert(tables().outbox).values(half))
-    desk = SqlHalfDesk(engine, tables())
+    desk = SqlHalfMessageAdmin(engine, tables())
 
     [listed] = desk.latest(limit=9)
     assert desk.find(half["event_id"]) == listed

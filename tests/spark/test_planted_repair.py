@@ -8,7 +8,7 @@ from shieldtx import Settings, ShieldTx
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
-from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.repair import SqlRepairStore
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.spark.planting import SHARDS
 from tests.spark.running import reconciled
@@ -57,7 +57,7 @@ def go_on(services):
 
 def repair(services, folder, run_id):
     policy = Policy(services=frozenset(service.name for service in services))
-    stores = {s.name: SqlRepairs(s.engine, s.tables, source=s.name) for s in services}
+    stores = {s.name: SqlRepairStore(s.engine, s.tables, source=s.name) for s in services}
     mended = {
         (row.kind.value, row.upstream, row.downstream, row.group, str(row.event_id))
         for row in listed_rows(folder.rows, REPAIRED)

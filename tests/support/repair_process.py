@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.repair import SqlRepairStore
 from tests.support.repair_scenarios import repair
 
 BATCH = 4
@@ -41,14 +41,14 @@ class Breaker:
         event.listen(Engine, "before_cursor_execute", look)
 
     def after_each_batch(self) -> None:
-        whole = SqlRepairs.repair
+        whole = SqlRepairStore.repair
 
         def batch(*args: Any, **named: Any) -> Any:
             done = whole(*args, **named)
             self.reach()
             return done
 
-        SqlRepairs.repair = batch
+        SqlRepairStore.repair = batch
 
 
 def kill_at(place: str, nth: int) -> None:

@@ -18,7 +18,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair import Policy, Repair, RepairReport
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
 from tests.support.service import QUICK, Service, drain, effect, make_topics
 
@@ -95,7 +95,9 @@ def repair(
     """Run a repair over connections of its own."""
     engines = {"orders": create_engine(orders_url), "stock": create_engine(stock_url)}
     policy = more.pop("policy", Policy(services=BOTH, named=frozenset(Verdict)))
-    stores = {name: SqlRepairs(engine, tables(), source=name) for name, engine in engines.items()}
+    stores = {
+        name: SqlRepairStore(engine, tables(), source=name) for name, engine in engines.items()
+    }
     job = Repair(stores=stores, policy=policy, **({"run_id": "r1", "who": "ann@desk"} | more))
     try:
         return job.run(listed_)

@@ -13,8 +13,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.store.dialects import StoreDialect, dialect_of
-from shieldtx.store.outbox_store import SqlOutboxWriter
+from shieldtx.store.dialects import Dialect, dialect_of
+from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from tests.support.migrated_databases import migrated_sqlite
@@ -60,7 +60,7 @@ class Shop:
         return self.engine.dialect.name == "postgresql"
 
     @property
-    def dialect(self) -> StoreDialect:
+    def dialect(self) -> Dialect:
         return dialect_of(self.engine.dialect)
 
     def clear(self) -> None:

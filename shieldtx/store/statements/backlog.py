@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Integer, Select, Text, bindparam, func, not_, select, union, union_all
 
 from shieldtx.domain.states import OutboxStatus, TxKind
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 SCAN_FACTOR: Final = 10
@@ -19,7 +19,7 @@ _MOST = bindparam("at_most", type_=Integer())
 _SCANNED = bindparam("scanned", type_=Integer())
 
 
-def events(t: Tables, d: StoreDialect) -> Select[Any]:
+def events(t: Tables, d: Dialect) -> Select[Any]:
     """Count a topic's unsettled COMMIT events that are due, up to a limit.
 
     No index knows topics, so it reads the unsettled rows of all, the latest first and a bounded
@@ -50,7 +50,7 @@ def events(t: Tables, d: StoreDialect) -> Select[Any]:
     return select(func.count()).select_from(found)
 
 
-def _holding(t: Tables, d: StoreDialect) -> Select[Any]:
+def _holding(t: Tables, d: Dialect) -> Select[Any]:
     """Select the first rows that hold their keys, and the first of every shard, each row once."""
     o = t.outbox
     columns = (o.c.event_id, o.c.topic, o.c.tx_kind, o.c.status)

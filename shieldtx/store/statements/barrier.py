@@ -9,16 +9,16 @@ from uuid import UUID
 from sqlalchemy import Delete, Insert, Select, delete, select
 from sqlalchemy.sql.dml import ReturningInsert
 
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 
-def enter(t: Tables, d: StoreDialect) -> Insert:
+def enter(t: Tables, d: Dialect) -> Insert:
     """Say, in a local transaction, that it commits; a check that came first refuses it."""
     return t.barrier.insert().values(committed=True, entered_at=d.now())
 
 
-def close(t: Tables, d: StoreDialect, event_id: UUID) -> ReturningInsert[Any]:
+def close(t: Tables, d: Dialect, event_id: UUID) -> ReturningInsert[Any]:
     """Shut a local transaction out that has not come by now; wait for one that is in flight.
 
     It returns nothing when the transaction, or another check, has been there.
@@ -32,8 +32,8 @@ def found(t: Tables, event_id: UUID) -> Select[Any]:
     return select(t.barrier.c.committed).where(t.barrier.c.event_id == event_id)
 
 
-def purge(t: Tables, d: StoreDialect, *, older_than: timedelta, upto: UUID, limit: int) -> Delete:
-    """Remove old rows, but for those that somebody has locked."""
+def purge(t: Tables, d: Dialect, *, older_than: timedelta, upto: UUID, limit: int) -> Delete:
+    """Remove old rows, but for locked ones."""
     b = t.barrier
     old = (
         select(b.c.event_id)

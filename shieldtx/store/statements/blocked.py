@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.claim import RELAY, first_holder, leased_shards
 from shieldtx.store.tables import Tables, in_line
 
@@ -56,12 +56,12 @@ class Position(NamedTuple):
     """The sources of which one of the key's rows up to there waits for its retry."""
 
 
-def leased(t: Tables, d: StoreDialect) -> Select[Any]:
+def leased(t: Tables, d: Dialect) -> Select[Any]:
     """Select the relay's shards; none changes hands before the end. Run with `of_relay`."""
     return select(leased_shards(t, d).c.shard)
 
 
-def held_shards(t: Tables, d: StoreDialect) -> Select[Any]:
+def shards_with_blocked_keys(t: Tables, d: Dialect) -> Select[Any]:
     """Select the relay's shards in which some key is held; run with `of_relay`."""
     leased = leased_shards(t, d)
     o = t.outbox
@@ -70,14 +70,14 @@ def held_shards(t: Tables, d: StoreDialect) -> Select[Any]:
 
 
 def of_relay(relay: str) -> dict[str, Any]:
-    """Return the parameters of `leased` and `held_shards`."""
+    """Return the parameters of `leased` and `shards_with_blocked_keys`."""
     return {RELAY.key: relay}
 
 
-def block(t: Tables, d: StoreDialect) -> Update:
+def block(t: Tables, d: Dialect) -> Update:
     """Take the rows behind held keys out of a part of the line; run with `part`."""
     o, line = t.outbox, t.outbox.alias("line")
-    rows, earlier = d.beside(line, first_holder(t, line))
+    rows, earlier = d.look_up(line, first_holder(t, line))
     held = (
         select(d.address(line))
         .select_from(rows)
@@ -94,7 +94,7 @@ def block(t: Tables, d: StoreDialect) -> Update:
     )
 
 
-def in_part(t: Tables, d: StoreDialect, o: Any) -> ColumnElement[bool]:
+def in_part(t: Tables, d: Dialect, o: Any) -> ColumnElement[bool]:
     """Test whether a row is in a part of the line, in a shard of the relay; run with `part`."""
     leased = select(leased_shards(t, d).c.shard)
     return and_(in_line(o), o.c.seq > _SEQ, o.c.seq <= _UPTO, d.is_in_rows(o.c.shard, leased))
@@ -105,12 +105,12 @@ def part(relay: str, after: int, upto: int) -> dict[str, Any]:
     return {RELAY.key: relay, _SEQ.key: after, _UPTO.key: upto}
 
 
-def block_these(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
+def block_these(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     """Take rows out of the line."""
     o = t.outbox
     return (
         update(o)
-        .where(d.among(o.c.event_id, ids, o.c.event_id.type))
+        .where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
         .where(o.c.status == OutboxStatus.INIT.value, not_(o.c.waiting))
         .values(holds_key=True)
     )
@@ -169,11 +169,11 @@ def after(position: Position, size: int) -> dict[str, Any]:
     }
 
 
-def unblock(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
+def unblock(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     """Bring rows back into the line."""
     o = t.outbox
     return (
         update(o)
-        .where(d.among(o.c.event_id, ids, o.c.event_id.type), not_(o.c.waiting))
+        .where(d.is_in(o.c.event_id, ids, o.c.event_id.type), not_(o.c.waiting))
         .values(holds_key=False)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -10,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Integer,
+    Row,
     Select,
     Text,
     Uuid,
@@ -29,10 +32,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.store.dialects import StoreDialect
-from shieldtx.store.low_water_mark import Sight
-from shieldtx.store.statements.envelope_columns import envelope_columns
+from shieldtx.store.dialects import Dialect
+from shieldtx.store.low_water_mark import ClaimSnapshot
+from shieldtx.store.statements.envelope_columns import (
+    ENVELOPE_WIDTH,
+    envelope_columns,
+    envelope_of,
+)
 from shieldtx.store.tables import Tables, in_line
 
 RELAY = bindparam("of_relay", type_=Text())
@@ -48,21 +56,20 @@ _FENCE = bindparam("fence", type_=BigInteger())
 _FENCED = bindparam("fenced_shards", type_=BigInteger())
 
 
-def claim(t: Tables, d: StoreDialect, *, of_source: bool = False) -> ReturningUpdate[Any]:
+def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[Any]:
     """Lease up to a limit of rows of the relay's shards to it and return them.
 
     The limit is one of rows and one of their payloads' bytes; one row is claimed however large it
     is. With `of_source`, rows of other sources stay.
 
-    Built once and run with `parameters`. The last column is what the claim saw of its
-    surroundings, see `sight_of`; the one before is the row's address.
+    Built once and run with `parameters`; each row is read by `claim_row`.
     """
     leased = leased_shards(t, d)
     shards = select(leased.c.shard)
     # Asked once: while no key is held, no row is looked at for it.
     on_hold = select(exists(shards.where(_has_a_key_on_hold(t, leased))).label("on_hold"))
     held = on_hold.cte("held").prefix_with("MATERIALIZED")
-    # A row's lease ends with its shard's: whoever owns the shard next may take both.
+    # A row's lease ends with its shard's: the next owner of the shard may take both.
     until = func.min(leased.c.lease_until)
     # The waiting line first: its rows are older, and each holds back its key.
     ready = union_all(
@@ -82,7 +89,7 @@ def claim(t: Tables, d: StoreDialect, *, of_source: bool = False) -> ReturningUp
         .values(
             status=OutboxStatus.PROCESSING.value,
             attempts=o.c.attempts + 1,
-            # Whoever had it until its lease ran out may have sent it, and cannot be asked.
+            # The former owner of a lease that ran out may have sent the row.
             unconfirmed=or_(o.c.unconfirmed, o.c.status == OutboxStatus.PROCESSING.value),
             lease_token=_TOKEN,
             lease_until=select(until).scalar_subquery(),
@@ -97,9 +104,33 @@ def claim(t: Tables, d: StoreDialect, *, of_source: bool = False) -> ReturningUp
             case((and_(o.c.waiting, not_(o.c.holds_key)), o.c.due_at)),
             select(d.seconds_until(until)).scalar_subquery(),
             d.address(o),
-            d.sight(leased, select(held.c.on_hold).scalar_subquery(), chosen),
+            d.claim_snapshot(leased, select(held.c.on_hold).scalar_subquery(), chosen),
         )
     )
+
+
+class ClaimRow(NamedTuple):
+    """A claimed row; the fields are in the order of the statement's columns."""
+
+    envelope: Envelope
+    seq: int
+    shard: int
+    attempts: int
+    unconfirmed: bool
+    waiting: bool
+    """Not in the main line: it waited for its retry, or has a chosen delay."""
+    chosen_due_at: datetime | None
+    """None unless its delay was chosen."""
+    lease_left_s: float
+    address: str
+    snapshot: str | None
+    """For `snapshot_of`, the same in every row."""
+
+
+def claim_row(row: Row[*tuple[Any, ...]]) -> ClaimRow:
+    """Name the columns of a row of `claim`."""
+    # Made for each row, as an envelope: `ClaimRow(...)` takes twice as long.
+    return tuple.__new__(ClaimRow, (envelope_of(row), *row[ENVELOPE_WIDTH:]))
 
 
 def parameters(
@@ -135,21 +166,22 @@ def parameters(
     }
 
 
-def sight_of(seen: str) -> Sight | None:
-    """Read what a claim saw; None where the database does not tell."""
-    if not seen:
+def snapshot_of(text: str | None) -> ClaimSnapshot | None:
+    """Read the JSON of `Dialect.claim_snapshot`; None where there is none."""
+    if text is None:
         return None
-    shards, held, oldest_running, next_to_run, chosen = map(int, seen.split())
-    return Sight(
-        shards=shards,
-        held=bool(held),
-        oldest_running=oldest_running,
-        next_to_run=next_to_run,
-        chosen=chosen,
+    seen = json.loads(text)
+    return ClaimSnapshot(
+        shards=seen["shards"],
+        has_blocked_keys=seen["has_blocked_keys"],
+        # JSON has the numbers of transactions as texts.
+        oldest_running=int(seen["oldest_running"]),
+        next_to_run=int(seen["next_to_run"]),
+        chosen=seen["chosen"],
     )
 
 
-def leased_shards(t: Tables, d: StoreDialect) -> CTE:
+def leased_shards(t: Tables, d: Dialect) -> CTE:
     """Select the relay's shards, locked so that none changes hands before the claim commits."""
     s = t.shard
     return (
@@ -161,9 +193,7 @@ def leased_shards(t: Tables, d: StoreDialect) -> CTE:
     )
 
 
-def _next_in_line(
-    t: Tables, d: StoreDialect, leased: CTE, held: CTE, *, of_source: bool
-) -> Select[Any]:
+def _next_in_line(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool) -> Select[Any]:
     """Select the next rows of the main line whose key is not held back, in the order of writing.
 
     So rows that were written together, and lie together, are claimed together. Those behind a held
@@ -172,7 +202,7 @@ def _next_in_line(
     """
     o = t.outbox.alias("line")
     on_hold = select(held.c.on_hold).scalar_subquery()
-    rows, earlier = d.beside(o, first_holder(t, o).where(on_hold))
+    rows, earlier = d.look_up(o, first_holder(t, o).where(on_hold))
     return (
         select(d.address(o).label("address"), _size(o, d))
         .select_from(rows)
@@ -185,7 +215,7 @@ def _next_in_line(
     )
 
 
-def _start(d: StoreDialect, leased: CTE, held: CTE) -> ColumnElement[int]:
+def _start(d: Dialect, leased: CTE, held: CTE) -> ColumnElement[int]:
     on_hold = select(held.c.on_hold).scalar_subquery()
     shards = d.digest(leased)
     holds = and_(shards == _KNOWN, not_(on_hold))
@@ -199,7 +229,7 @@ def _has_a_key_on_hold(t: Tables, leased: CTE) -> ColumnElement[bool]:
 
 
 def _due_in_waiting_line(
-    t: Tables, d: StoreDialect, leased: CTE, held: CTE, *, of_source: bool
+    t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool
 ) -> Select[Any]:
     """Select the due rows of each shard's waiting line: retries and chosen delays."""
     o = t.outbox.alias("aside")
@@ -215,7 +245,7 @@ def _due_in_waiting_line(
     return select(right.c.address, right.c.size).select_from(joined).limit(_LIMIT)
 
 
-def _size(o: Any, d: StoreDialect) -> ColumnElement[int]:
+def _size(o: Any, d: Dialect) -> ColumnElement[int]:
     return d.bytes_of(o.c.payload).label("size")
 
 
@@ -223,7 +253,7 @@ def _is_of_source(o: Any, *, of_source: bool) -> list[ColumnElement[bool]]:
     return [o.c.source == _SOURCE] if of_source else [true()]
 
 
-def _is_claimable(o: Any, d: StoreDialect) -> ColumnElement[bool]:
+def _is_claimable(o: Any, d: Dialect) -> ColumnElement[bool]:
     lease_ran_out = and_(o.c.status == OutboxStatus.PROCESSING.value, o.c.lease_until <= d.now())
     return or_(o.c.status == OutboxStatus.INIT.value, lease_ran_out)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Select, bindparam, exists, select
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.domain.states import InboxStatus, TxKind
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
@@ -56,7 +56,7 @@ def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
     )
 
 
-def fence(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+def fence(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Leave a tombstone where an event would lie that its rollback has overtaken."""
     return (
         d.insert_new(t.inbox)

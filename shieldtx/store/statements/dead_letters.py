@@ -1,4 +1,4 @@
-"""The statements on what waits for a person: dead letters, parked records, the audit."""
+"""The statements on dead letters and parked records."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Insert, Select, Table, literal, null, select
+from sqlalchemy import ColumnElement, Select, Table, literal, null, select
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
-from shieldtx.store.dialects import StoreDialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables, needs_operator
 
@@ -82,15 +81,6 @@ def parked_from(
             p.c.digest.startswith(digest, autoescape=True),
         )
         .order_by(p.c.parked_at.desc())
-    )
-
-
-def audit(
-    t: Tables, d: StoreDialect, *, who: str, action: str, subject: str, detail: str
-) -> Insert:
-    """Note what a person did."""
-    return t.audit.insert().values(
-        at=d.now(), who=who, action=action, subject=subject, detail=detail
     )
 
 

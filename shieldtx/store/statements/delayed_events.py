@@ -24,7 +24,7 @@ from sqlalchemy import (
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OUTBOX, OutboxStatus, TxKind
 from shieldtx.ports.delayed_events import BizKey, EventRef
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 _RELAY = bindparam("of_relay", type_=Text())
@@ -32,7 +32,7 @@ _LOOKED = bindparam("seconds_from_now", type_=Float())
 _AHEAD = bindparam("seconds_ahead", type_=Float())
 
 
-def standing(t: Tables, d: StoreDialect, event: EventRef) -> Select[Any]:
+def standing(t: Tables, d: Dialect, event: EventRef) -> Select[Any]:
     """Select how a named event stands, and lock its row: no relay claims it before the end."""
     o = t.outbox
     return (
@@ -51,7 +51,7 @@ def standing(t: Tables, d: StoreDialect, event: EventRef) -> Select[Any]:
     )
 
 
-def cancel(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
+def cancel(t: Tables, d: Dialect, event_id: UUID) -> Update:
     """Discard an event whose row is locked."""
     sources = OUTBOX.sources_of(OutboxStatus.DISCARDED, among=(OutboxStatus.INIT,))
     o = t.outbox
@@ -63,7 +63,7 @@ def cancel(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
     )
 
 
-def reschedule(t: Tables, d: StoreDialect, event_id: UUID, due: Due) -> Update:
+def reschedule(t: Tables, d: Dialect, event_id: UUID, due: Due) -> Update:
     """Give an event whose row is locked another time."""
     o = t.outbox
     later = d.now() if due.delay is None else d.later(due.delay)
@@ -77,7 +77,7 @@ def reschedule(t: Tables, d: StoreDialect, event_id: UUID, due: Due) -> Update:
 
 def waiting(
     t: Tables,
-    d: StoreDialect,
+    d: Dialect,
     *,
     limit: int,
     event_type: str | None,
@@ -112,7 +112,7 @@ def waiting(
     return select(*named).select_from(joined).order_by(heads.c.due_at).limit(limit)
 
 
-def until_due(t: Tables, d: StoreDialect) -> Select[Any]:
+def until_due(t: Tables, d: Dialect) -> Select[Any]:
     """Ask in how many seconds the next row in the waiting lines of a relay's shards is due.
 
     NULL: none is, as far ahead as it looks: beyond lie the half messages, due when their time is

@@ -23,7 +23,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
 
@@ -31,7 +31,7 @@ PARKED: Final = "PARKED"
 """How a record stands that waits for an operator."""
 
 
-def discard_event(t: Tables, d: StoreDialect, event_id: UUID) -> ReturningUpdate[tuple[str]]:
+def discard_event(t: Tables, d: Dialect, event_id: UUID) -> ReturningUpdate[tuple[str]]:
     """Discard an event that is FAILED still."""
     o = t.outbox
     sources = OUTBOX.sources_of(OutboxStatus.DISCARDED, among=(OutboxStatus.FAILED,))
@@ -44,7 +44,7 @@ def discard_event(t: Tables, d: StoreDialect, event_id: UUID) -> ReturningUpdate
 
 
 def discard_rollback(
-    t: Tables, d: StoreDialect, *, group: str, event_id: UUID, source: str
+    t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[tuple[str]]:
     """Discard a rollback that is DEAD still."""
     i = t.inbox
@@ -58,7 +58,7 @@ def discard_rollback(
 
 
 def discard_record(
-    t: Tables, d: StoreDialect, *, group: str, record: ReceivedRecord, digest: str
+    t: Tables, d: Dialect, *, group: str, record: ReceivedRecord, digest: str
 ) -> ReturningUpdate[tuple[str]]:
     """Discard a parked record that is not discarded yet."""
     p = t.parked
@@ -90,7 +90,7 @@ def is_record(t: Tables, group: str, record: ReceivedRecord, digest: str) -> Col
 
 
 def purge_parked(
-    t: Tables, d: StoreDialect, *, older_than: timedelta, waiting: timedelta | None, limit: int
+    t: Tables, d: Dialect, *, older_than: timedelta, waiting: timedelta | None, limit: int
 ) -> Delete:
     """Remove parked records that were discarded long ago, or have waited for too long."""
     p, key = t.parked, list(t.parked.primary_key.columns)
@@ -99,10 +99,3 @@ def purge_parked(
         is_over = or_(is_over, p.c.parked_at < d.later(-waiting))
     over = select(*key).where(is_over).limit(limit).with_for_update(skip_locked=True)
     return delete(p).where(tuple_(*key).in_(over))
-
-
-def purge_audit(t: Tables, d: StoreDialect, *, older_than: timedelta, limit: int) -> Delete:
-    """Remove, of the oldest audit entries, those that are too old."""
-    a = t.audit
-    oldest = select(a.c.id).order_by(a.c.id).limit(limit).with_for_update(skip_locked=True)
-    return delete(a).where(a.c.id.in_(oldest), a.c.at < d.later(-older_than))

@@ -44,16 +44,41 @@ ENVELOPE_WIDTH = 14
 
 def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
     """Read an envelope from the first columns of a row."""
-    headers = row[10]
-    return Envelope._make(
+    (
+        id_,
+        type_,
+        source,
+        topic,
+        payload,
+        time,
+        kind,
+        operation,
+        key,
+        biz_key,
+        headers,
+        causation_id,
+        causation_source,
+        traceparent,
+    ) = row[:ENVELOPE_WIDTH]
+    # Made for each row: `Envelope(...)` takes twice as long.
+    return tuple.__new__(
+        Envelope,
         (
-            *row[:6],
-            _KINDS[row[6]],
-            _OPERATIONS[row[7]],
-            *row[8:10],
+            id_,
+            type_,
+            source,
+            topic,
+            payload,
+            time,
+            _KINDS[kind],
+            _OPERATIONS[operation],
+            key,
+            biz_key,
             json.loads(headers) if headers else NO_HEADERS,
-            *row[11:14],
-        )
+            causation_id,
+            causation_source,
+            traceparent,
+        ),
     )
 
 

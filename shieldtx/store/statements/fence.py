@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.blocked import in_part, part
 from shieldtx.store.statements.claim import first_holder, leased_shards
 from shieldtx.store.tables import Tables, in_line
@@ -33,25 +33,25 @@ _SIZE = bindparam("at_most", type_=Integer())
 _SOURCE = bindparam("of_source", type_=Text())
 
 
-def ahead(t: Tables, d: StoreDialect) -> Select[Any]:
-    """Select the sight of a statement now, and the last row of the line; run with `of_relay`.
+def ahead(t: Tables, d: Dialect) -> Select[Any]:
+    """Select the snapshot of a statement now, and the last row of the line; run with `of_relay`.
 
-    The sight is empty where the relay owns no shard, or where the database has none.
+    The snapshot is NULL where the relay owns no shard, or where the database has none.
     """
     leased = leased_shards(t, d)
     o = t.outbox
     last = select(o.c.seq).where(in_line(o)).order_by(o.c.seq.desc()).limit(1).scalar_subquery()
-    sight = d.sight(leased, literal(value=True), leased)
-    seen = case((exists(select(leased.c.shard)), sight), else_="")
+    snapshot = d.claim_snapshot(leased, literal(value=True), leased)
+    seen = case((exists(select(leased.c.shard)), snapshot))
     return select(seen, func.coalesce(last, 0))
 
 
-def digest(t: Tables, d: StoreDialect) -> Select[Any]:
+def digest(t: Tables, d: Dialect) -> Select[Any]:
     """Select the digest of the relay's shards and their epochs; run with `of_relay`."""
     return select(d.digest(leased_shards(t, d)))
 
 
-def bounds(t: Tables, d: StoreDialect) -> Select[Any]:
+def bounds(t: Tables, d: Dialect) -> Select[Any]:
     """Select where a window of the line ends, and its number of rows; run with `window`."""
     o = t.outbox
     row = (
@@ -65,7 +65,7 @@ def window(relay: str, after: int, upto: int, size: int) -> dict[str, Any]:
     return part(relay, after, upto) | {_SIZE.key: size}
 
 
-def unfenced(t: Tables, d: StoreDialect, *, only_source: bool = False) -> Select[Any]:
+def unfenced(t: Tables, d: Dialect, *, only_source: bool = False) -> Select[Any]:
     """Select the first row of each key in a window that has no blocked row before it.
 
     With each comes whether it may be blocked. Rows that this relay publishes at the moment are left

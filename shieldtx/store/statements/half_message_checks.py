@@ -2,7 +2,7 @@
 
 A check carries the token of its claim until its answer is written down. So an answer that was
 overtaken, by a word or by the check after it, finds no row; and a message that is due while it
-still carries one was asked about by somebody who has not come back.
+still carries one was checked by a process that has not answered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from shieldtx.domain.events import storable
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.half_messages import CheckSchedule
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
@@ -42,10 +42,10 @@ _EVENTS = "of_events"
 _TYPES = "of_types"
 
 
-def types_due(t: Tables, d: StoreDialect, plan: CheckSchedule) -> Select[Any]:
+def types_due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     """Select those of the given event types that have a message due for a check."""
     o = t.outbox
-    asked = d.texts(_TYPES)
+    asked = d.text_rows(_TYPES)
     rows = select(o.c.event_type.label("value")).where(_is_due(t, d, plan))
     joined, _ = d.first_of_each(asked, rows, "value", 1)
     return select(asked.c.value).select_from(joined).distinct()
@@ -56,7 +56,7 @@ def types_due_parameters(event_types: Sequence[str]) -> dict[str, Any]:
     return {_TYPES: list(event_types)}
 
 
-def due(t: Tables, d: StoreDialect, plan: CheckSchedule) -> Select[Any]:
+def due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     """Select and lock messages that are due for a check, and whether one was not answered."""
     o = t.outbox
     return (
@@ -73,7 +73,7 @@ def due_parameters(event_type: str, limit: int) -> dict[str, Any]:
     return {_TYPE.key: event_type, _LIMIT.key: limit}
 
 
-def begin(t: Tables, d: StoreDialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
+def begin(t: Tables, d: Dialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
     """Count the next check of each message, and return them; the check after it has its time."""
     o = t.outbox
     pauses = dict(enumerate(plan.pauses()))
@@ -81,44 +81,44 @@ def begin(t: Tables, d: StoreDialect, plan: CheckSchedule) -> ReturningUpdate[An
     pause = case(seconds, value=o.c.checks, else_=seconds[plan.most - 1])
     return (
         update(o)
-        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_due(t, d, plan))
+        .where(d.is_in_parameter(o.c.event_id, _EVENTS), _is_due(t, d, plan))
         .values(checks=o.c.checks + 1, check_at=d.later(pause), lease_token=_TOKEN)
         .returning(*envelope_columns(o, "created_at"), o.c.checks)
     )
 
 
-def held(t: Tables, d: StoreDialect) -> Select[Any]:
+def lock_checks(t: Tables, d: Dialect) -> Select[Any]:
     """Select messages whose check has not been overtaken; lock them, in an order all agree on."""
     o = t.outbox
     return (
         select(o.c.event_id)
-        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_held(t))
+        .where(d.is_in_parameter(o.c.event_id, _EVENTS), _is_leased(t))
         .order_by(o.c.event_id)
         .with_for_update()
     )
 
 
-def give_back(t: Tables, d: StoreDialect) -> Update:
+def release(t: Tables, d: Dialect) -> Update:
     """Let checks that were not made be due at once, uncounted."""
     o = t.outbox
     return (
         update(o)
-        .where(d.is_one_of(o.c.event_id, _EVENTS), _is_held(t))
+        .where(d.is_in_parameter(o.c.event_id, _EVENTS), _is_leased(t))
         .values(checks=o.c.checks - 1, check_at=d.now(), lease_token=None)
     )
 
 
 def parameters(token: UUID, event_ids: Sequence[UUID]) -> dict[str, Any]:
-    """Return the parameters of `begin`, `held` and `give_back`."""
+    """Return the parameters of `begin`, `lock_checks` and `release`."""
     return {_TOKEN.key: token, _EVENTS: list(event_ids)}
 
 
 def note(t: Tables) -> Update:
-    """Keep why a check could not tell; run with `note_parameters`."""
+    """Keep the reason of an inconclusive check; run with `note_parameters`."""
     o = t.outbox
     return (
         update(o)
-        .where(o.c.event_id == _EVENT, _is_held(t))
+        .where(o.c.event_id == _EVENT, _is_leased(t))
         .values(last_error=_REASON, lease_token=None)
     )
 
@@ -128,7 +128,7 @@ def note_parameters(token: UUID, event_id: UUID, *, reason: str) -> dict[str, An
     return {_TOKEN.key: token, _EVENT.key: event_id, _REASON.key: storable(reason)}
 
 
-def _is_due(t: Tables, d: StoreDialect, plan: CheckSchedule) -> ColumnElement[bool]:
+def _is_due(t: Tables, d: Dialect, plan: CheckSchedule) -> ColumnElement[bool]:
     o = t.outbox
     return and_(
         o.c.check_at <= d.now(),
@@ -138,5 +138,5 @@ def _is_due(t: Tables, d: StoreDialect, plan: CheckSchedule) -> ColumnElement[bo
     )
 
 
-def _is_held(t: Tables) -> ColumnElement[bool]:
+def _is_leased(t: Tables) -> ColumnElement[bool]:
     return and_(t.outbox.c.status == OutboxStatus.HALF.value, t.outbox.c.lease_token == _TOKEN)

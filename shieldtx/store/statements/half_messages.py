@@ -30,7 +30,7 @@ from sqlalchemy.types import Float
 from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns, values_of
 from shieldtx.store.tables import Tables, needs_operator
 
@@ -40,7 +40,7 @@ WITH_A_PERSON = OutboxStatus.UNRESOLVED
 _EVENT = bindparam("of_event", type_=Uuid())
 
 
-def insert(t: Tables, d: StoreDialect, plan: CheckSchedule) -> Insert:
+def insert(t: Tables, d: Dialect, plan: CheckSchedule) -> Insert:
     """Store new half messages; built once, run with `parameters_of`."""
     return t.outbox.insert().values(
         status=HALF.value,
@@ -57,7 +57,7 @@ def insert(t: Tables, d: StoreDialect, plan: CheckSchedule) -> Insert:
 
 
 def parameters_of(
-    message: NewHalfMessage, d: StoreDialect, plan: CheckSchedule, *, shards: int
+    message: NewHalfMessage, d: Dialect, plan: CheckSchedule, *, shards: int
 ) -> dict[str, Any]:
     """Return the parameters of an `insert`."""
     envelope, delay = message.envelope, message.delay
@@ -74,30 +74,31 @@ def parameters_of(
     )
 
 
-def locked(t: Tables, d: StoreDialect, event_ids: Sequence[UUID]) -> Select[Any]:
-    """Select how messages stand, and lock their rows, in an order that all agree on.
+def locked(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
+    """Select the statuses of messages and lock their rows, in the order of their ids.
 
-    Locked first, so that a number of the sequence is not drawn before a wait for somebody else.
+    Locked first, so that no number of the sequence is drawn before a wait for another
+    transaction.
     """
     o = t.outbox
     return (
         select(o.c.event_id, o.c.status)
-        .where(d.among(o.c.event_id, event_ids, o.c.event_id.type), _was_prepared(t))
+        .where(d.is_in(o.c.event_id, event_ids, o.c.event_id.type), _was_prepared(t))
         .order_by(o.c.event_id)
         .with_for_update()
     )
 
 
-def half_types(t: Tables, d: StoreDialect, event_ids: Sequence[UUID]) -> Select[Any]:
+def half_types(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
     """Select the event types of messages that are HALF."""
     o = t.outbox
     return select(o.c.event_id, o.c.event_type).where(
-        d.among(o.c.event_id, event_ids, o.c.event_id.type), o.c.status == HALF.value
+        d.is_in(o.c.event_id, event_ids, o.c.event_id.type), o.c.status == HALF.value
     )
 
 
 def commit(
-    t: Tables, d: StoreDialect, source: OutboxStatus, *, event: ColumnElement[UUID] = _EVENT
+    t: Tables, d: Dialect, source: OutboxStatus, *, event: ColumnElement[UUID] = _EVENT
 ) -> Update:
     """Put a locked message in line behind all that was written before, or let its delay begin.
 
@@ -116,7 +117,7 @@ def commit(
     )
 
 
-def commit_alone(t: Tables, d: StoreDialect) -> Update:
+def commit_alone(t: Tables, d: Dialect) -> Update:
     """Lock a message that is HALF, and then commit it, in a transaction of this one statement."""
     o = t.outbox.alias("half")
     # Run first, and once, so that the number is drawn when the wait for a lock is over.
@@ -129,17 +130,17 @@ def commit_alone(t: Tables, d: StoreDialect) -> Update:
     return commit(t, d, HALF, event=locked)
 
 
-def discard(t: Tables, d: StoreDialect, source: OutboxStatus) -> Update:
+def discard(t: Tables, d: Dialect, source: OutboxStatus) -> Update:
     """Settle a message that is never sent; its business key may be used by another try."""
     return _leave(t, source, OutboxStatus.DISCARDED).values(settled_at=d.now(), biz_key=None)
 
 
-def end_parameters(d: StoreDialect, event_id: UUID) -> dict[str, Any]:
+def end_parameters(d: Dialect, event_id: UUID) -> dict[str, Any]:
     """Return the parameters of a statement that ends one message."""
-    return {_EVENT.key: event_id} | d.drawn_number()
+    return {_EVENT.key: event_id} | d.next_number_parameters()
 
 
-def used_up(t: Tables, d: StoreDialect, plan: CheckSchedule, *, limit: int) -> Select[Any]:
+def used_up(t: Tables, d: Dialect, plan: CheckSchedule, *, limit: int) -> Select[Any]:
     """Select and lock messages whose checks, or whose time, are used up, of all types."""
     o = t.outbox
     is_checked, is_time_over = o.c.checks >= plan.most, o.c.due_at <= d.now()
@@ -153,8 +154,8 @@ def used_up(t: Tables, d: StoreDialect, plan: CheckSchedule, *, limit: int) -> S
     )
 
 
-def park(t: Tables, d: StoreDialect) -> Update:
-    """Leave a message to a person; built once, run with `park_parameters`."""
+def park(t: Tables, d: Dialect) -> Update:
+    """Park a message as UNRESOLVED, for an operator; built once, run with `park_parameters`."""
     reason = bindparam("why", type_=Text())
     return _leave(t, HALF, WITH_A_PERSON).values(settled_at=d.now(), last_error=reason)
 

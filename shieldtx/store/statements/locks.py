@@ -31,7 +31,7 @@ def lock_timeout(patience: timedelta, *, in_session: bool = False) -> Select[tup
 
 
 def nothing() -> TextClause:
-    """Have a transaction let go of the snapshot that its last SELECT keeps; SHOW takes none."""
+    """Have a transaction drop the snapshot that its last SELECT keeps; SHOW takes none."""
     return text("SHOW lock_timeout")
 
 

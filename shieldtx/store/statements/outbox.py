@@ -28,7 +28,7 @@ from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects import SINCE, TRANSACTION, StoreDialect
+from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, Dialect
 from shieldtx.store.statements.envelope_columns import values_of
 from shieldtx.store.tables import Tables
 
@@ -36,17 +36,17 @@ _TOKEN = bindparam("with_token", type_=Uuid())
 _ADDRESSES = "at_addresses"
 
 
-def insert(t: Tables, d: StoreDialect) -> Insert:
+def insert(t: Tables, d: Dialect) -> Insert:
     """Store new events; `delay_seconds` and `at` of each choose when it is due."""
     return t.outbox.insert().values(_of_new_event(d))
 
 
-def insert_unknown(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+def insert_unknown(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Store a new event as `insert` does, unless any unique key knows it; return its id if not."""
     return d.insert_new(t.outbox).values(_of_new_event(d)).returning(t.outbox.c.event_id)
 
 
-def parameters_of(posting: Posting, d: StoreDialect, *, shards: int) -> dict[str, Any]:
+def parameters_of(posting: Posting, d: Dialect, *, shards: int) -> dict[str, Any]:
     """Return the parameters of an `insert`."""
     envelope, delay = posting.envelope, posting.delay
     return (
@@ -61,19 +61,19 @@ def parameters_of(posting: Posting, d: StoreDialect, *, shards: int) -> dict[str
     )
 
 
-def processed(t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID]) -> Update:
+def processed(t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID]) -> Update:
     """Settle acknowledged rows."""
     return _write_back(t, d, token, ids, OutboxStatus.PROCESSED).values(
         settled_at=d.now(), last_error=None
     )
 
 
-def processed_there(t: Tables, d: StoreDialect) -> Update:
-    """Settle acknowledged rows by their addresses; built once, run with `place_parameters`."""
+def processed_at_addresses(t: Tables, d: Dialect) -> Update:
+    """Settle acknowledged rows by their addresses; built once, run with `address_parameters`."""
     o = t.outbox
     return (
         update(o)
-        .where(d.is_among(d.address(o), _ADDRESSES), o.c.lease_token == _TOKEN)
+        .where(d.has_address_in(d.address(o), _ADDRESSES), o.c.lease_token == _TOKEN)
         .where(_leaves_its_claim_for(o, OutboxStatus.PROCESSED))
         .values(
             status=OutboxStatus.PROCESSED.value,
@@ -85,26 +85,26 @@ def processed_there(t: Tables, d: StoreDialect) -> Update:
     )
 
 
-def place_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
+def address_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of statements that go by rows' addresses."""
     return {_TOKEN.key: token, _ADDRESSES: addresses}
 
 
 def release(
-    t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], *, reason: str, unconfirmed: bool
+    t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID], *, reason: str, unconfirmed: bool
 ) -> Update:
-    """Give rows back where they were, without counting the attempt."""
+    """Release rows without counting the attempt."""
     statement = unclaim(t, d, token, ids).values(last_error=storable(reason))
     return statement.values(unconfirmed=True) if unconfirmed else statement
 
 
-def unclaim(t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID]) -> Update:
-    """Give rows back as they were before their claim."""
+def unclaim(t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID]) -> Update:
+    """Release rows as they were before their claim."""
     return _write_back(t, d, token, ids, OutboxStatus.INIT).values(attempts=t.outbox.c.attempts - 1)
 
 
-def withdraw(t: Tables, d: StoreDialect, shards: Sequence[int]) -> Update:
-    """Give back what is leased in these shards, as it was before its claim."""
+def withdraw(t: Tables, d: Dialect, shards: Sequence[int]) -> Update:
+    """Release what is leased in these shards, as it was before its claim."""
     o = t.outbox
     return (
         update(o)
@@ -124,7 +124,7 @@ def withdraw(t: Tables, d: StoreDialect, shards: Sequence[int]) -> Update:
 
 
 def retry(
-    t: Tables, d: StoreDialect, token: UUID, event_id: UUID, *, delay: timedelta, reason: str
+    t: Tables, d: Dialect, token: UUID, event_id: UUID, *, delay: timedelta, reason: str
 ) -> Update:
     """Let a row wait for its next attempt, at the head of its key unless its delay was chosen."""
     o = t.outbox
@@ -136,21 +136,21 @@ def retry(
     )
 
 
-def held(t: Tables, d: StoreDialect, token: UUID, event_id: UUID) -> Executable:
+def lock_row(t: Tables, d: Dialect, token: UUID, event_id: UUID) -> Executable:
     """Lock a row before its local rollback runs."""
-    return d.held(t.outbox, _may_be_settled(t, d, token, [event_id], OutboxStatus.FAILED))
+    return d.lock_rows(t.outbox, _may_be_settled(t, d, token, [event_id], OutboxStatus.FAILED))
 
 
-def failed(t: Tables, d: StoreDialect, token: UUID, event_id: UUID, *, reason: str) -> Update:
-    """Settle a row that is never to be delivered; run by `lent_session.settle`."""
+def failed(t: Tables, d: Dialect, token: UUID, event_id: UUID, *, reason: str) -> Update:
+    """Settle a row that is never to be delivered; run by `guarded_session.settle`."""
     return (
         _write_back(t, d, token, [event_id], OutboxStatus.FAILED)
         .where(d.is_transaction(TRANSACTION))
-        .values(settled_at=bindparam(SINCE, type_=Timestamp()), last_error=storable(reason))
+        .values(settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=storable(reason))
     )
 
 
-def replay(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
+def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:
     """Put a FAILED event back in line, with all its attempts before it."""
     o = t.outbox
     return (
@@ -161,10 +161,10 @@ def replay(t: Tables, d: StoreDialect, event_id: UUID) -> Update:
     )
 
 
-def in_line_again(d: StoreDialect) -> dict[str, Any]:
+def in_line_again(d: Dialect) -> dict[str, Any]:
     """Return the columns of a settled row that has all its attempts before it once more.
 
-    It holds back nobody: later events of its key may have been published.
+    It blocks no row: later events of its key may have been published.
     """
     return {
         "status": OutboxStatus.INIT.value,
@@ -176,7 +176,7 @@ def in_line_again(d: StoreDialect) -> dict[str, Any]:
     }
 
 
-def _of_new_event(d: StoreDialect) -> dict[str, Any]:
+def _of_new_event(d: Dialect) -> dict[str, Any]:
     chosen = func.coalesce(
         bindparam("at", type_=Timestamp()), d.later(bindparam("delay_seconds", type_=Float))
     )
@@ -191,9 +191,9 @@ def _of_new_event(d: StoreDialect) -> dict[str, Any]:
 
 
 def _write_back(
-    t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
+    t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
 ) -> Update:
-    """End a claim's hold on rows that still carry its token."""
+    """End a claim's lease on rows that still carry its token."""
     return (
         update(t.outbox)
         .where(_may_be_settled(t, d, token, ids, target))
@@ -202,11 +202,11 @@ def _write_back(
 
 
 def _may_be_settled(
-    t: Tables, d: StoreDialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
+    t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID], target: OutboxStatus
 ) -> ColumnElement[bool]:
     o = t.outbox
     return and_(
-        d.among(o.c.event_id, ids, o.c.event_id.type),
+        d.is_in(o.c.event_id, ids, o.c.event_id.type),
         o.c.lease_token == token,
         _leaves_its_claim_for(o, target),
     )

@@ -10,7 +10,7 @@ from sqlalchemy import Float, Insert, Select, Text, Uuid, bindparam, case, exist
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from shieldtx.domain.states import InboxStatus
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.inbox import release
 from shieldtx.store.tables import Tables
 
@@ -28,7 +28,7 @@ ARRIVAL = (
 """The columns that an arrival brings."""
 
 
-def open_keys(t: Tables, d: StoreDialect) -> Select[Any]:
+def open_keys(t: Tables, d: Dialect) -> Select[Any]:
     """Select the keys, of those given, that have a row which is not settled.
 
     Built once, run with GROUP, `topics` and `keys`.
@@ -38,25 +38,25 @@ def open_keys(t: Tables, d: StoreDialect) -> Select[Any]:
         select(i.topic, i.key)
         .where(i.consumer_group == bindparam(GROUP, type_=i.consumer_group.type))
         .where(i.settled_at.is_(None))
-        .where(d.is_one_of(i.topic, "topics"), d.is_one_of(i.key, "keys"))
+        .where(d.is_in_parameter(i.topic, "topics"), d.is_in_parameter(i.key, "keys"))
         .distinct()
     )
 
 
-def receive(t: Tables, d: StoreDialect) -> ReturningInsert[Any]:
+def receive(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Store what no unique key knows yet, started where it has a lease, and return the ids of it.
 
-    Built once, run with what the dialect's `many` makes of the columns ARRIVAL and LEASE, of GROUP
+    Built once, run with the dialect's `rows_parameters` of the columns ARRIVAL and LEASE, of GROUP
     and TOKEN.
     """
     columns = [t.inbox.c[name] for name in ARRIVAL]
-    statement = d.insert_many_new(
+    statement = d.insert_new_rows(
         t.inbox, columns, {LEASE: Float()}, lambda brought: _state(d, brought[LEASE])
     )
     return statement.returning(t.inbox.c.event_id, t.inbox.c.source)
 
 
-def _state(d: StoreDialect, lease: Any) -> dict[str, Any]:
+def _state(d: Dialect, lease: Any) -> dict[str, Any]:
     started, token = lease.is_not(None), bindparam(TOKEN, type_=Uuid())
     return {
         "consumer_group": bindparam(GROUP, type_=Text()),
@@ -70,15 +70,15 @@ def _state(d: StoreDialect, lease: Any) -> dict[str, Any]:
     }
 
 
-def known(t: Tables, d: StoreDialect, group: str, ids: Sequence[UUID]) -> Select[Any]:
+def known(t: Tables, d: Dialect, group: str, ids: Sequence[UUID]) -> Select[Any]:
     """Select which of these events the group has received before."""
     i = t.inbox
     return select(i.c.event_id, i.c.source).where(
-        i.c.consumer_group == group, d.among(i.c.event_id, ids, i.c.event_id.type)
+        i.c.consumer_group == group, d.is_in(i.c.event_id, ids, i.c.event_id.type)
     )
 
 
-def release_held_back(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
+def release_held_back(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Take the start back of those, of a batch, that another one's open row of their key precedes.
 
     Its own statement sees what the INSERT may have waited for. Run with `batch_parameters`.
@@ -96,6 +96,6 @@ def release_held_back(t: Tables, d: StoreDialect) -> ReturningUpdate[Any]:
     return release(t, d).where(precedes).returning(i.c.event_id, i.c.source)
 
 
-def park(t: Tables, d: StoreDialect) -> Insert:
+def park(t: Tables, d: Dialect) -> Insert:
     """Keep records that cannot become inbox rows; one that is delivered again is kept once."""
     return d.insert_new(t.parked).values(parked_at=d.now())

@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import Delete, Select, Update, delete, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 
 def begin(
     t: Tables,
-    d: StoreDialect,
+    d: Dialect,
     *,
     run_id: str,
     scope: str,
@@ -23,7 +23,7 @@ def begin(
     folder: str,
     lease: timedelta,
 ) -> ReturningInsert[Any]:
-    """Note that a run begins, unless another one of its scope is at work."""
+    """Note that a run begins, unless another one of its scope runs."""
     return (
         d.insert_new(t.reconcile_run)
         .values(
@@ -39,8 +39,8 @@ def begin(
     )
 
 
-def give_up_dead(t: Tables, d: StoreDialect, *, scope: str, outcome: str, problem: str) -> Update:
-    """End the run of a scope that has not been heard of for a whole lease."""
+def give_up_dead(t: Tables, d: Dialect, *, scope: str, outcome: str, problem: str) -> Update:
+    """End the run of a scope whose lease has run out."""
     r = t.reconcile_run
     return (
         update(r)
@@ -49,8 +49,8 @@ def give_up_dead(t: Tables, d: StoreDialect, *, scope: str, outcome: str, proble
     )
 
 
-def extend(t: Tables, d: StoreDialect, *, run_id: str, lease: timedelta) -> Update:
-    """Say that a run is at work, for one lease more."""
+def extend(t: Tables, d: Dialect, *, run_id: str, lease: timedelta) -> Update:
+    """Extend the lease of a run."""
     r = t.reconcile_run
     return (
         update(r)
@@ -61,7 +61,7 @@ def extend(t: Tables, d: StoreDialect, *, run_id: str, lease: timedelta) -> Upda
 
 def finish(
     t: Tables,
-    d: StoreDialect,
+    d: Dialect,
     *,
     run_id: str,
     outcome: str,
@@ -70,7 +70,7 @@ def finish(
     totals: str,
     problem: str,
 ) -> Update:
-    """Note how a run ended that was still counted as being at work."""
+    """Record the outcome of a run that has not ended yet."""
     r = t.reconcile_run
     return (
         update(r)
@@ -97,7 +97,7 @@ def latest_good(t: Tables, *, scope: str) -> Select[Any]:
     )
 
 
-def runs(t: Tables, d: StoreDialect, *, scope: str) -> Select[Any]:
+def runs(t: Tables, d: Dialect, *, scope: str) -> Select[Any]:
     """Select the runs of a scope, the latest first; a running one may be dead."""
     r = t.reconcile_run
     dead = r.c.outcome.is_(None) & (r.c.lease_until <= d.now())
@@ -108,7 +108,7 @@ def runs(t: Tables, d: StoreDialect, *, scope: str) -> Select[Any]:
     )
 
 
-def forget_old(t: Tables, d: StoreDialect, *, scope: str, older_than: timedelta) -> Delete:
+def forget_old(t: Tables, d: Dialect, *, scope: str, older_than: timedelta) -> Delete:
     """Remove the ended runs of a scope that are old, but for the one that the next builds on."""
     r = t.reconcile_run
     kept = latest_good(t, scope=scope).scalar_subquery()

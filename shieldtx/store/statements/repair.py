@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.statements.outbox import in_line_again
 from shieldtx.store.tables import Tables
@@ -29,16 +29,16 @@ InboxKey = tuple[UUID, str, str]
 """Event, group and source."""
 
 
-def outbox_rows(t: Tables, d: StoreDialect, ids: Sequence[UUID], *, lock: bool) -> Select[Any]:
-    """Select how rows of the outbox stand; locked, without those that somebody is moving."""
+def outbox_rows(t: Tables, d: Dialect, ids: Sequence[UUID], *, lock: bool) -> Select[Any]:
+    """Select the present state of outbox rows; with `lock`, without those that are locked."""
     o = t.outbox
     columns = (o.c.event_id, *_standing(o, d))
-    rows = select(*columns).where(d.among(o.c.event_id, ids, o.c.event_id.type))
+    rows = select(*columns).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
     rows = rows.order_by(o.c.event_id)
     return rows.with_for_update(skip_locked=True) if lock else rows
 
 
-def inbox_rows(t: Tables, d: StoreDialect, keys: Sequence[InboxKey], *, lock: bool) -> Select[Any]:
+def inbox_rows(t: Tables, d: Dialect, keys: Sequence[InboxKey], *, lock: bool) -> Select[Any]:
     """Select how rows of the inbox stand, and their envelopes but for the payloads."""
     i = t.inbox
     # A payload may be a megabyte, and nothing here needs it.
@@ -58,13 +58,13 @@ def received(t: Tables, keys: Sequence[InboxKey]) -> Select[Any]:
     return select(*_key(i)).where(_is_one_of(i, keys))
 
 
-def taken_back(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Select[Any]:
+def taken_back(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
     """Select which events, by id and source, have a rollback in the outbox."""
     o = t.outbox
     # Written out, so that the planner sees that the index of the rollbacks will do.
     rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
     return select(o.c.causation_id, o.c.causation_source).where(
-        o.c.tx_kind == rollback, d.among(o.c.causation_id, ids, o.c.event_id.type)
+        o.c.tx_kind == rollback, d.is_in(o.c.causation_id, ids, o.c.event_id.type)
     )
 
 
@@ -73,17 +73,17 @@ def count_shards(t: Tables) -> Select[Any]:
     return select(func.count()).select_from(t.shard)
 
 
-def publish_again(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
+def publish_again(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     """Put PROCESSED events back in line: the broker acknowledged them, and they are not there.
 
-    Other groups may have them all the same, so that a local rollback is for a person to decide.
+    Other groups may have them all the same, so that a local rollback is for an operator to decide.
     """
     return _let_in_line(t, d, ids, OutboxStatus.PROCESSED).values(
         in_line_again(d) | {"unconfirmed": True}
     )
 
 
-def release_events(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
+def release_events(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     """Take events from a relay whose lease ran out; as in a claim, it may have sent them.
 
     They stay in their place in line: what they hold back waits on.
@@ -97,7 +97,7 @@ def release_events(t: Tables, d: StoreDialect, ids: Sequence[UUID]) -> Update:
     )
 
 
-def release_attempts(t: Tables, d: StoreDialect, keys: Sequence[InboxKey]) -> Update:
+def release_attempts(t: Tables, d: Dialect, keys: Sequence[InboxKey]) -> Update:
     """Let events whose attempt was left by its worker have the next one at once."""
     i = t.inbox
     sources = INBOX.sources_of(InboxStatus.PROCESSING, among=(InboxStatus.PROCESSING,))
@@ -109,15 +109,15 @@ def release_attempts(t: Tables, d: StoreDialect, keys: Sequence[InboxKey]) -> Up
     )
 
 
-def _let_in_line(t: Tables, d: StoreDialect, ids: Sequence[UUID], source: OutboxStatus) -> Update:
+def _let_in_line(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatus) -> Update:
     o = t.outbox
     sources = OUTBOX.sources_of(OutboxStatus.INIT, among=(source,))
     return update(o).where(
-        d.among(o.c.event_id, ids, o.c.event_id.type), o.c.status.in_([s.value for s in sources])
+        d.is_in(o.c.event_id, ids, o.c.event_id.type), o.c.status.in_([s.value for s in sources])
     )
 
 
-def _standing(table: Table, d: StoreDialect) -> tuple[ColumnElement[Any], ...]:
+def _standing(table: Table, d: Dialect) -> tuple[ColumnElement[Any], ...]:
     c = table.c
     return (
         c.status,
@@ -128,7 +128,7 @@ def _standing(table: Table, d: StoreDialect) -> tuple[ColumnElement[Any], ...]:
     )
 
 
-def _lease_ran_out(table: Table, d: StoreDialect) -> ColumnElement[bool]:
+def _lease_ran_out(table: Table, d: Dialect) -> ColumnElement[bool]:
     return or_(table.c.lease_until.is_(None), table.c.lease_until <= d.now())
 
 

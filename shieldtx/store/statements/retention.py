@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.states import InboxStatus, TxKind
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 
@@ -42,7 +42,7 @@ def end_of_batch(table: Table, *, after: UUID, upto: UUID, limit: int) -> Select
 
 def purge(
     table: Table,
-    d: StoreDialect,
+    d: Dialect,
     *,
     status: Collection[str],
     older_than: timedelta,

@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 
-def announce(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Insert:
+def announce(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> Insert:
     """Say that the relay lives, for one lease more."""
     statement = d.upsert(t.relay).values(
         relay=relay, alive_until=d.later(lease), started_at=d.now()
@@ -35,8 +35,8 @@ def announce(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Ins
     )
 
 
-def forget_dead_relays(t: Tables, d: StoreDialect) -> Delete:
-    """Remove relays that have not been heard of for a whole lease."""
+def forget_dead_relays(t: Tables, d: Dialect) -> Delete:
+    """Remove relays whose lease has run out."""
     return delete(t.relay).where(t.relay.c.alive_until <= d.now())
 
 
@@ -50,13 +50,13 @@ def count_shards(t: Tables) -> Select[Any]:
     return select(func.count()).select_from(t.shard)
 
 
-def made_for(t: Tables, d: StoreDialect) -> Executable:
+def shard_count(t: Tables, d: Dialect) -> Executable:
     """Select the number of shards that the tables were made for, as every role may read it."""
-    return d.made_for(t.outbox, t.shard)
+    return d.shard_count(t.outbox, t.shard)
 
 
-def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
-    """Extend the relay's leases; one that has run out is not extended but has to be taken anew."""
+def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
+    """Extend the relay's leases; one that has run out is not extended but has to be taken again."""
     s = t.shard
     mine = _locked_in_order(t, s.c.owner == relay, s.c.lease_until > d.now())
     return (
@@ -65,9 +65,9 @@ def extend(t: Tables, d: StoreDialect, *, relay: str, lease: timedelta) -> Retur
 
 
 def take_free(
-    t: Tables, d: StoreDialect, *, relay: str, lease: timedelta, limit: int
+    t: Tables, d: Dialect, *, relay: str, lease: timedelta, limit: int
 ) -> ReturningUpdate[Any]:
-    """Take up to `limit` shards that nobody holds, passing over those that a claim has locked."""
+    """Take up to `limit` shards that no relay owns, passing over those that a claim has locked."""
     s = t.shard
     free = (
         select(s.c.shard)
@@ -84,7 +84,7 @@ def take_free(
     )
 
 
-def held(t: Tables, *, relay: str) -> Select[Any]:
+def owned(t: Tables, *, relay: str) -> Select[Any]:
     """Select the relay's shards, and wait for the end of every claim of them."""
     s = t.shard
     return select(s.c.shard).where(s.c.owner == relay).order_by(s.c.shard).with_for_update()
@@ -96,7 +96,7 @@ def hand_over(t: Tables, *, relay: str, to: str) -> Update:
     return update(s).where(s.c.owner == relay).values(owner=to, epoch=s.c.epoch + 1)
 
 
-def give_back(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
+def release(t: Tables, *, relay: str, shards: Collection[int] | None) -> Update:
     """Free some shards of the relay, or all of them (None)."""
     s = t.shard
     some = [] if shards is None else [s.c.shard.in_(sorted(shards))]

@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables, in_line, needs_operator
 
 IN_LINE = "in line"
@@ -32,12 +32,12 @@ DELAYED = "delayed"
 HALF = "half"
 
 
-def now(d: StoreDialect) -> Select[Any]:
+def now(d: Dialect) -> Select[Any]:
     """Ask for the database's time."""
     return select(d.now())
 
 
-def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
+def open_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     """Count the outbox rows that are not settled, `limit` of each place at most."""
     o = t.outbox
     open_ = o.c.settled_at.is_(None)
@@ -51,7 +51,7 @@ def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
     delayed = _events(t, DELAYED, since).where(
         open_, o.c.waiting, not_(o.c.holds_key), o.c.check_at.is_(None)
     )
-    # Of a half message nobody knows yet whether it is to be sent.
+    # Whether a half message is to be sent is not known yet.
     half = _events(t, HALF, cast(null(), Timestamp())).where(o.c.check_at.is_not(None))
     parts = (
         line.order_by(o.c.shard, o.c.seq),
@@ -63,7 +63,7 @@ def open_events(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
     return _counted(rows, "topic", "tx_kind", "status", "place")
 
 
-def oldest_events(t: Tables, d: StoreDialect, each: int) -> Select[Any]:
+def oldest_events(t: Tables, d: Dialect, each: int) -> Select[Any]:
     """Find since when topics wait, from the first `each` rows of every shard.
 
     Those of its line, and those that hold their keys: a backlog of one shard hides no other.
@@ -92,13 +92,13 @@ def oldest_half(t: Tables, limit: int) -> Select[Any]:
 
 
 def oldest_unresolved(t: Tables, limit: int) -> Select[Any]:
-    """Find when the oldest half message was prepared whose end nobody knows, among `limit`."""
+    """Find when the oldest UNRESOLVED half message was prepared, among `limit`."""
     o = t.outbox
     is_unresolved = and_(needs_operator(o), o.c.status == OutboxStatus.UNRESOLVED.value)
     return _earliest(select(o.c.created_at).where(is_unresolved).limit(limit))
 
 
-def open_arrivals(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
+def open_arrivals(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     """Count the inbox rows that are not settled, the first `limit` of each group at most."""
     i = t.inbox
     waits = and_(i.c.attempts > 0, or_(i.c.lease_until.is_(None), i.c.lease_until <= d.now()))
@@ -141,7 +141,7 @@ def settled_by(t: Tables, table: Table, limit: int) -> Select[Any]:
     return _tallied(rows)
 
 
-def parked_by_group(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
+def parked_by_group(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     """Count the parked records of each group that wait, any `limit` of them at most."""
     p = t.parked
     groups = _groups(p.c.consumer_group)
@@ -151,7 +151,7 @@ def parked_by_group(t: Tables, d: StoreDialect, limit: int) -> Select[Any]:
     return _tallied(rows)
 
 
-def living_relays(t: Tables, d: StoreDialect) -> Select[Any]:
+def living_relays(t: Tables, d: Dialect) -> Select[Any]:
     """Select the relays that live, with the number of shards that each holds."""
     r, s = t.relay, t.shard
     holds = and_(s.c.owner == r.c.relay, s.c.lease_until > d.now())
@@ -164,7 +164,7 @@ def living_relays(t: Tables, d: StoreDialect) -> Select[Any]:
     )
 
 
-def shards(t: Tables, d: StoreDialect) -> Select[Any]:
+def shards(t: Tables, d: Dialect) -> Select[Any]:
     """Count the shards, and those that some relay holds."""
     s = t.shard
     held = case((s.c.lease_until > d.now(), 1), else_=0)

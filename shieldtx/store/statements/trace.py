@@ -10,7 +10,7 @@ from sqlalchemy import CompoundSelect, Delete, Select, delete, func, or_, select
 from sqlalchemy.sql.dml import Insert
 
 from shieldtx.domain.states import TxKind
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 ENTRY = (
@@ -27,9 +27,9 @@ _OF_EVENT = (
 """What is read of outbox and inbox rows: never the payload, nor headers."""
 
 
-def insert_entries(t: Tables, d: StoreDialect) -> Insert:
-    """Keep entries; built once, run with what the dialect's `many` makes of ENTRY."""
-    return d.insert_many_new(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
+def insert_entries(t: Tables, d: Dialect) -> Insert:
+    """Keep entries; built once, run with the dialect's `rows_parameters` of ENTRY."""
+    return d.insert_new_rows(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
 
 
 def written(t: Tables, event_id: UUID) -> Select[Any]:
@@ -81,7 +81,7 @@ def follow_ups(t: Tables, event_id: UUID, *, after: UUID, before: UUID, limit: i
     )
 
 
-def purge(t: Tables, d: StoreDialect, *, older_than: timedelta, keep: int, limit: int) -> Delete:
+def purge(t: Tables, d: Dialect, *, older_than: timedelta, keep: int, limit: int) -> Delete:
     """Remove, of the oldest entries, those that are too old or more than are kept."""
     c = t.trace.c
     oldest = select(c.id).order_by(c.id).limit(limit).with_for_update(skip_locked=True)

@@ -15,7 +15,7 @@ from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.ports.half_messages import NewHalfMessage
 from shieldtx.ports.outbox import Posting
-from shieldtx.store.delayed_events import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import outbox as statements
 from shieldtx.store.statements import repair
@@ -115,7 +115,7 @@ class Bystanders:
         if delayed is None:
             return
         with self.stores.engine.begin() as connection:
-            desk = SqlDelayedStore(self.stores.tables)
+            desk = SqlDelayedEventStore(self.stores.tables)
             if self.chance.random() < 0.5:
                 desk.cancel(connection, delayed, who="ann")
             else:

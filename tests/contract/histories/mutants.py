@@ -15,7 +15,7 @@ from sqlalchemy import Connection, case, select
 from shieldtx.ports.relay import Settlement
 from shieldtx.store import fence
 from shieldtx.store.fence import Fence
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import blocked
 from shieldtx.store.statements import claim as claim_sql
 
@@ -23,14 +23,14 @@ Patch = pytest.MonkeyPatch
 
 
 def _released_below_the_fence(patch: Patch) -> None:
-    settle = SqlOutboxStore.settle
+    settle = SqlRelayStore.settle
 
-    def mutant(self: SqlOutboxStore, token: UUID, settlement: Settlement) -> int:
+    def mutant(self: SqlRelayStore, token: UUID, settlement: Settlement) -> int:
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(Fence, "retreat", lambda self, seq: None)
             return settle(self, token, settlement)
 
-    patch.setattr(SqlOutboxStore, "settle", mutant)
+    patch.setattr(SqlRelayStore, "settle", mutant)
 
 
 def _never_retreats(patch: Patch) -> None:
@@ -87,10 +87,10 @@ def _claims_in_another_epoch(patch: Patch) -> None:
 
 def _waits_for_no_transaction(patch: Patch) -> None:
     def mutant(seen: str) -> Any:
-        sight = claim_sql.sight_of(seen)
-        return sight and replace(sight, oldest_running=maxsize)
+        snapshot = claim_sql.snapshot_of(seen)
+        return snapshot and replace(snapshot, oldest_running=maxsize)
 
-    patch.setattr(fence, "claim", SimpleNamespace(sight_of=mutant))
+    patch.setattr(fence, "claim", SimpleNamespace(snapshot_of=mutant))
 
 
 MUTANTS: dict[str, Callable[[Patch], None]] = {

@@ -13,7 +13,7 @@ from sqlalchemy import event as sqla_event
 
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.ports.relay import Retry, Settlement
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import claim as claim_sql
 from tests.contract.histories.world import PAST, World
 from tests.contract.store.test_blocked_rows import LATER, Clock
@@ -46,7 +46,7 @@ class Relay:
     """A store under a relay's name, and the claims in flight."""
 
     name: str
-    store: SqlOutboxStore
+    store: SqlRelayStore
     clock: Clock
     batches: deque[Batch] = field(default_factory=deque)
 
@@ -70,7 +70,7 @@ class Crew:
     def new_relay(self, clock: Clock | None = None) -> Relay:
         self.names += 1
         clock = clock or self.world.clock
-        store = SqlOutboxStore(
+        store = SqlRelayStore(
             self.stores.engine,
             self.stores.tables,
             source=self.world.source,
@@ -302,7 +302,7 @@ class Crew:
         relay.clock.now += A_LOOK_LATER
         sqla_event.listen(self.stores.engine, "before_cursor_execute", run_out)
         try:
-            relay.store._blocked.tend(relay.name)
+            relay.store._blocked.run_if_due(relay.name)
         finally:
             sqla_event.remove(self.stores.engine, "before_cursor_execute", run_out)
         with self.stores.engine.begin() as connection:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from shieldtx.ports.relay import Claim, ClaimedEvent, Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from tests.contract.conftest import Stores
 from tests.contract.store.test_outbox import (
     LEASE,
@@ -54,7 +54,7 @@ def stores(stores: Stores, clock: Clock) -> Stores:
 
 def restarted(stores: Stores, clock: Clock) -> Stores:
     """Give the relay a store that knows nothing yet."""
-    return replace(stores, outbox=SqlOutboxStore(stores.engine, stores.tables, clock=clock))
+    return replace(stores, outbox=SqlRelayStore(stores.engine, stores.tables, clock=clock))
 
 
 def count(stores: Stores, *, waiting: bool, holds_key: bool) -> int:
@@ -128,7 +128,7 @@ def test_a_later_row_stays_behind_a_blocked_one_that_nobody_has_unblocked(
     [last] = write(stores, envelope("k"))
     # The relay has died right after the settlement: the next one knows of no key that became free.
     heir = restarted(stores, clock)
-    heir.outbox._blocked._next_look = clock.now + 1
+    heir.outbox._blocked._next_scan = clock.now + 1
     assert ids(claim(heir)) == []
     clock.now += 2
     assert ids(claim(heir)) == [*rest, last]
@@ -245,7 +245,7 @@ def test_a_claim_looks_up_keys_where_many_rows_are_not_blocked_yet(
     write(stores, *(envelope(f"k{n % keys}") for n in range(keys * behind)))
     with stores.engine.begin() as connection:
         connection.execute(text("ANALYZE shield_outbox"))
-    stores.outbox._blocked._next_look = clock.now + 1
+    stores.outbox._blocked._next_scan = clock.now + 1
     run: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:

@@ -11,8 +11,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.ports.inbox import Handled
 from shieldtx.ports.relay import Settlement
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore
-from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.statements import inbox_unfinished
 from tests.contract.conftest import Stores
 from tests.contract.store.test_inbox import GROUP, HANDLED, begin, finish, receive
 from tests.contract.store.test_outbox import claim, envelope, ids, write
@@ -24,7 +24,7 @@ BYTES = 1000
 def stores(stores: Stores) -> Stores:
     return replace(
         stores,
-        outbox=SqlOutboxStore(stores.engine, stores.tables, batch_bytes=BYTES),
+        outbox=SqlRelayStore(stores.engine, stores.tables, batch_bytes=BYTES),
         inbox=SqlInboxStore(stores.engine, stores.tables, batch_bytes=BYTES),
     )
 
@@ -84,11 +84,11 @@ def test_the_bound_of_due_rows_is_missed_where_it_is_not_kept(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No mutant of the banks shows that: due rows are read, and leave no trace in the database."""
-    bounded = inbox_sql.group_parameters
+    bounded = inbox_unfinished.group_parameters
 
     def by_rows_alone(group: str, handled: Handled, limit: int, _bytes: int) -> dict[str, Any]:
         return bounded(group, handled, limit, 2**62)
 
-    monkeypatch.setattr(inbox_sql, "group_parameters", by_rows_alone)
+    monkeypatch.setattr(inbox_unfinished, "group_parameters", by_rows_alone)
     with pytest.raises(AssertionError):
         test_due_rows_end_where_their_bytes_do_and_the_next_go_on(stores)

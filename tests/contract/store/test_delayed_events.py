@@ -16,7 +16,7 @@ from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
-from shieldtx.store.delayed_events import SqlDelayedStore
+from shieldtx.store.delayed_events import SqlDelayedEventStore
 from tests.contract.conftest import Stores
 
 MINUTE = timedelta(minutes=1)
@@ -56,17 +56,17 @@ def ids(claimed: Claim) -> list[UUID]:
 
 def cancel(stores: Stores, event: UUID | BizKey) -> Change:
     with stores.engine.begin() as connection:
-        return SqlDelayedStore(stores.tables).cancel(connection, event, who="ann")
+        return SqlDelayedEventStore(stores.tables).cancel(connection, event, who="ann")
 
 
 def reschedule(stores: Stores, event: UUID | BizKey, due: Due) -> Change:
     with stores.engine.begin() as connection:
-        return SqlDelayedStore(stores.tables).reschedule(connection, event, due, who="ann")
+        return SqlDelayedEventStore(stores.tables).reschedule(connection, event, due, who="ann")
 
 
 def waiting(stores: Stores, **asked: Any) -> list[UUID]:
     with stores.engine.begin() as connection:
-        found = SqlDelayedStore(stores.tables).waiting(connection, **{"limit": 10} | asked)
+        found = SqlDelayedEventStore(stores.tables).waiting(connection, **{"limit": 10} | asked)
     return [event.event_id for event in found]
 
 
@@ -237,7 +237,7 @@ def test_what_waits_is_listed_the_next_due_first(stores: Stores) -> None:
     assert waiting(stores, topic="things", event_type="things.happened", key="b") == [sooner]
     assert waiting(stores, topic="others") == waiting(stores, event_type="others") == []
     with stores.engine.begin() as connection:
-        [_, event, _] = SqlDelayedStore(stores.tables).waiting(connection, limit=9)
+        [_, event, _] = SqlDelayedEventStore(stores.tables).waiting(connection, limit=9)
     told = (event.event_type, event.topic, event.key, event.biz_key)
     assert told == ("things.happened", "things", "b", "7")
     assert event.due_at == row(stores, sooner).due_at
@@ -247,7 +247,7 @@ def test_what_waits_is_listed_the_next_due_first(stores: Stores) -> None:
 def test_what_the_broker_has_refused_can_still_be_called_back(stores: Stores) -> None:
     event_id = retried(stores)
     with stores.engine.begin() as connection:
-        [event] = SqlDelayedStore(stores.tables).waiting(connection, limit=9)
+        [event] = SqlDelayedEventStore(stores.tables).waiting(connection, limit=9)
     assert (event.event_id, event.attempts) == (event_id, 1)
     assert cancel(stores, event_id)
     assert row(stores, event_id).status == "DISCARDED"

@@ -204,7 +204,7 @@ def test_rows_of_new_shards_are_walked_over_once_more(stores: Stores, clock: Clo
         freed = update(o).where(o.c.settled_at.is_(None)).values(holds_key=False)
         connection.execute(freed.where(~o.c.waiting))
         connection.execute(update(o).where(o.c.waiting).values(settled_at=o.c.created_at))
-    stores.outbox._blocked._next_look = clock.now + 1
+    stores.outbox._blocked._next_scan = clock.now + 1
     assert len(ids(claim(stores))) > 0
 
 
@@ -265,5 +265,5 @@ def test_a_lease_that_ends_during_a_sweep_moves_no_fence(stores: Stores, clock: 
     sqla_event.remove(stores.engine, "before_cursor_execute", end_the_leases)
     with stores.engine.begin() as connection:
         set_leases(connection, 60)
-    stores.outbox._blocked._next_look = clock.now + 1
+    stores.outbox._blocked._next_scan = clock.now + 1
     assert set(ids(claim(stores))) == set(written)

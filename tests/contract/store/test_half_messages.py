@@ -16,7 +16,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
 from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, NewHalfMessage
 from shieldtx.ports.outbox import Posting
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from tests.contract.conftest import SHARDS, Stores
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
@@ -261,7 +261,7 @@ def test_the_answer_of_a_check_that_was_overtaken_by_the_next_changes_nothing(
 
 def test_the_interval_grows_where_it_is_told_to(stores: Stores) -> None:
     plan = CheckSchedule(growth=2.0, longest=timedelta(seconds=100), immunity=timedelta(0))
-    growing = SqlHalfStore(stores.engine, stores.tables, shards=SHARDS, plan=plan)
+    growing = SqlHalfMessageStore(stores.engine, stores.tables, shards=SHARDS, plan=plan)
     growing.prepare([NewHalfMessage(envelope=envelope())])
     [event_id] = ids(stores)
     pauses = []

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
-from shieldtx.store.reconciliation_runs import ABANDONED, KEPT, LAST, SqlReconcileRuns
+from shieldtx.store.reconciliation_runs import ABANDONED, KEPT, LAST, SqlReconciliationRuns
 from tests.contract.conftest import Stores
 
 LEASE = timedelta(minutes=1)
@@ -19,15 +19,15 @@ MARKS = {"orders": NOON, "stock": NOON - timedelta(minutes=1)}
 
 
 @pytest.fixture
-def runs(stores: Stores) -> SqlReconcileRuns:
-    return SqlReconcileRuns(stores.engine, stores.tables, scope="nightly")
+def runs(stores: Stores) -> SqlReconciliationRuns:
+    return SqlReconciliationRuns(stores.engine, stores.tables, scope="nightly")
 
 
-def begin(runs: SqlReconcileRuns, run_id: str) -> None:
+def begin(runs: SqlReconciliationRuns, run_id: str) -> None:
     runs.begin(run_id, mode="full", who="ann@desk", folder=f"/runs/{run_id}", lease=LEASE)
 
 
-def run_through(runs: SqlReconcileRuns, run_id: str, **ending) -> None:
+def run_through(runs: SqlReconciliationRuns, run_id: str, **ending) -> None:
     begin(runs, run_id)
     runs.finish(run_id, **({"outcome": "CLEAN"} | ending))
 
@@ -40,7 +40,7 @@ def age(stores: Stores, **ago: timedelta) -> None:
         connection.execute(update(table).values(**moments))
 
 
-def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlReconcileRuns):
+def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlReconciliationRuns):
     begin(runs, "one")
 
     at_work = runs.find("one")
@@ -59,7 +59,7 @@ def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlRecon
     assert runs.find("another") is None
 
 
-def test_a_second_run_is_told_who_is_at_work_and_since_when(runs: SqlReconcileRuns):
+def test_a_second_run_is_told_who_is_at_work_and_since_when(runs: SqlReconciliationRuns):
     begin(runs, "one")
 
     with pytest.raises(AlreadyRunning, match=r"run one .* ann@desk began it at \d{4}-"):
@@ -71,9 +71,9 @@ def test_a_second_run_is_told_who_is_at_work_and_since_when(runs: SqlReconcileRu
 
 
 def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
-    stores: Stores, runs: SqlReconcileRuns
+    stores: Stores, runs: SqlReconciliationRuns
 ):
-    other = SqlReconcileRuns(stores.engine, stores.tables, scope="hourly")
+    other = SqlReconciliationRuns(stores.engine, stores.tables, scope="hourly")
     begin(runs, "one")
     run_through(other, "two", good=True, watermarks=MARKS)
 
@@ -83,7 +83,7 @@ def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
     assert [run.run_id for run in other.latest(limit=9)] == ["two"]
 
 
-def test_an_id_is_used_once(runs: SqlReconcileRuns):
+def test_an_id_is_used_once(runs: SqlReconciliationRuns):
     run_through(runs, "one")
 
     with pytest.raises(ConfigurationError, match="run one already"):
@@ -98,7 +98,7 @@ def test_of_many_that_begin_at_once_one_runs(stores: Stores):
     refused: list[str] = []
 
     def try_to_run(run_id: str) -> None:
-        runs = SqlReconcileRuns(stores.engine, stores.tables, scope="nightly")
+        runs = SqlReconciliationRuns(stores.engine, stores.tables, scope="nightly")
         start.wait(timeout=10)
         try:
             begin(runs, run_id)
@@ -111,13 +111,13 @@ def test_of_many_that_begin_at_once_one_runs(stores: Stores):
     for thread in threads:
         thread.join(timeout=30)
 
-    (run,) = SqlReconcileRuns(stores.engine, stores.tables, scope="nightly").latest(limit=9)
+    (run,) = SqlReconciliationRuns(stores.engine, stores.tables, scope="nightly").latest(limit=9)
     assert len(refused) == 5
     assert all(f"run {run.run_id} " in why for why in refused)
 
 
 def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
-    stores: Stores, runs: SqlReconcileRuns
+    stores: Stores, runs: SqlReconciliationRuns
 ):
     begin(runs, "dead")
     age(stores, lease_until=timedelta(seconds=1))
@@ -138,7 +138,9 @@ def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
     assert runs.last_good() is None
 
 
-def test_a_run_that_says_that_it_lives_is_not_taken_over(stores: Stores, runs: SqlReconcileRuns):
+def test_a_run_that_says_that_it_lives_is_not_taken_over(
+    stores: Stores, runs: SqlReconciliationRuns
+):
     begin(runs, "slow")
     age(stores, lease_until=timedelta(seconds=1))
     runs.extend("slow", lease=LEASE)
@@ -148,7 +150,7 @@ def test_a_run_that_says_that_it_lives_is_not_taken_over(stores: Stores, runs: S
 
 
 def test_a_lease_is_held_in_the_background_until_the_block_ends(
-    stores: Stores, runs: SqlReconcileRuns, eventually: Callable[..., None]
+    stores: Stores, runs: SqlReconciliationRuns, eventually: Callable[..., None]
 ):
     begin(runs, "long")
     first = stores.tables.reconcile_run.c.lease_until
@@ -165,7 +167,7 @@ def test_a_lease_is_held_in_the_background_until_the_block_ends(
     assert "reconcile long" not in threads
 
 
-def test_whoever_holds_a_lease_hears_that_it_is_lost(stores: Stores, runs: SqlReconcileRuns):
+def test_whoever_holds_a_lease_hears_that_it_is_lost(stores: Stores, runs: SqlReconciliationRuns):
     begin(runs, "frozen")
     with runs.holding("frozen", lease=timedelta(seconds=1)) as lost:
         age(stores, lease_until=timedelta(seconds=1))
@@ -175,7 +177,9 @@ def test_whoever_holds_a_lease_hears_that_it_is_lost(stores: Stores, runs: SqlRe
         assert lost.wait(15)
 
 
-def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(runs: SqlReconcileRuns):
+def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(
+    runs: SqlReconciliationRuns,
+):
     assert runs.last_good() is None
     run_through(runs, "one", good=True, watermarks={"orders": NOON - timedelta(days=1)})
     run_through(runs, "two", good=True, watermarks=MARKS)
@@ -190,7 +194,7 @@ def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(runs: 
 
 
 def test_runs_of_long_ago_are_forgotten_but_for_the_one_that_the_next_builds_on(
-    stores: Stores, runs: SqlReconcileRuns
+    stores: Stores, runs: SqlReconciliationRuns
 ):
     run_through(runs, "older", good=True, watermarks={"orders": NOON - timedelta(days=1)})
     run_through(runs, "good", good=True, watermarks=MARKS)

@@ -321,7 +321,7 @@ def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
         "WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     with ThreadPoolExecutor(1) as beside, engine.connect() as first:
-        store._reception.receive(first, "stock", arrivals(earlier, lease=None), [])
+        store._receiver.receive(first, "stock", arrivals(earlier, lease=None), [])
         batch = arrivals(earlier, later, other, lease=timedelta(minutes=1))
         second = beside.submit(store.receive, "stock", batch, [])
         eventually(lambda: world.downstream.rows(waiting) != [], "the batch waits for the row")

@@ -16,7 +16,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.retention import SqlRetentionStore
 from tests.support.service import Service, effect, make_topics
 
 PATIENCE_S = 15
@@ -99,7 +99,7 @@ def test_an_event_is_not_purged_while_its_compensation_runs(compensation: Compen
     service.execute("UPDATE shield_outbox SET settled_at = now() - interval '1 minute'")
 
     def purged() -> int:
-        purge = SqlPurgeStore(service.engine, service.app.tables)
+        purge = SqlRetentionStore(service.engine, service.app.tables)
         return purge.purge_outbox(older_than=timedelta(0), limit=10).removed
 
     ended = compensation.work(event, refused_by="stock")

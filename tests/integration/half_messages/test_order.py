@@ -15,8 +15,7 @@ from shieldtx import LocalOutcome, OutboxStatus
 from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
 from shieldtx.ports.relay import Settlement
 from shieldtx.store.dialects import PostgresDialect
-from shieldtx.store.half_ends import HalfEnds
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_messages import HalfMessageOutcomes, SqlHalfMessageStore
 from shieldtx.store.statements import half_messages as sql
 from tests.conftest import Eventually
 from tests.integration.relay.test_low_water_mark import SHARDS, Line, Play, _envelope
@@ -29,8 +28,8 @@ def line(migrated_url: str) -> Iterator[Line]:
     engine.dispose()
 
 
-def halves(line: Line) -> SqlHalfStore:
-    return SqlHalfStore(line.engine, line.tables, shards=SHARDS, plan=CheckSchedule())
+def halves(line: Line) -> SqlHalfMessageStore:
+    return SqlHalfMessageStore(line.engine, line.tables, shards=SHARDS, plan=CheckSchedule())
 
 
 def prepare(line: Line, key: str) -> UUID:
@@ -42,9 +41,9 @@ def prepare(line: Line, key: str) -> UUID:
 def begin_commit(line: Line, half: UUID) -> Connection:
     """Commit a half message in a transaction that stays open."""
     connection = line.engine.connect()
-    ends = HalfEnds(line.tables, PostgresDialect())
-    ends.locked(connection, [half])
-    ends.end(connection, [half], OutboxStatus.HALF, LocalOutcome.COMMIT)
+    outcomes = HalfMessageOutcomes(line.tables, PostgresDialect())
+    outcomes.lock(connection, [half])
+    outcomes.write(connection, [half], OutboxStatus.HALF, LocalOutcome.COMMIT)
     return connection
 
 
@@ -94,7 +93,7 @@ def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
 ) -> None:
     half = prepare(line, "k")
     with line.engine.connect() as other, ThreadPoolExecutor(1) as thread:
-        HalfEnds(line.tables, PostgresDialect()).locked(other, [half])
+        HalfMessageOutcomes(line.tables, PostgresDialect()).lock(other, [half])
         word = thread.submit(halves(line).resolve, [half], LocalOutcome.COMMIT)
         eventually(lambda: waits_for_a_lock(line), "the word waits")
         [written] = line.write("k")

@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from shieldtx import Event
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
-from shieldtx.outbox.backlog_limit import LOOK_EVERY
+from shieldtx.outbox.backlog_limit import SAMPLE_EVERY
 from shieldtx.outbox.publish_decorator import Publication, publish_decorator
-from shieldtx.store.outbox_store import SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
 from tests.support.service import Service, drain, make_topics
 from tests.support.write_side_shop import SHARDS, Order, Shop
@@ -106,7 +106,7 @@ def test_a_look_is_made_once_a_while_however_many_events_are_added(shop: Shop) -
         for _ in range(20):
             with shop.session() as session, session.begin():
                 shop.outbox.add(session, *limited())
-        now[0] += LOOK_EVERY
+        now[0] += SAMPLE_EVERY
         with shop.session() as session, session.begin():
             shop.outbox.add(session, *limited())
     assert len([s for s in statements if "count(*)" in s]) == 2

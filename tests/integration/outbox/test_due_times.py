@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from shieldtx import Event, EventRefused, OutboxStatus, new_event_id
 from shieldtx.errors import TransactionRefused
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from tests.support.write_side_shop import Shop
 
@@ -34,7 +34,7 @@ def pass_its_due_time(shop: Shop) -> None:
 def claimed(shop: Shop) -> list[str | None]:
     """The keys of what a relay is given now."""
     SqlLeaseStore(shop.engine, shop.tables).renew(relay="r", lease=HOUR)
-    store = SqlOutboxStore(shop.engine, shop.tables)
+    store = SqlRelayStore(shop.engine, shop.tables)
     return [c.envelope.key for c in store.claim(relay="r", limit=10).events]
 
 

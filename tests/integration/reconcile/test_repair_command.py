@@ -16,7 +16,7 @@ from shieldtx.cli.program import program
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.reconciliation_runs import SqlReconcileRuns
+from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
 from tests.support.repair_scenarios import Pair, listed, write_parquet
 from tests.support.revisions import HEAD
 from tests.support.service import Service
@@ -33,7 +33,9 @@ class Desk:
         self.config = folder / "nightly.toml"
         self.variables = {"ORDERS_URL": url(pair.orders), "STOCK_URL": url(pair.stock)}
         self.configure()
-        self.runs = SqlReconcileRuns(pair.orders.engine, pair.orders.app.tables, scope="nightly")
+        self.runs = SqlReconciliationRuns(
+            pair.orders.engine, pair.orders.app.tables, scope="nightly"
+        )
 
     def configure(self, *, retention: str = "for-ever") -> None:
         self.config.write_text(

@@ -16,7 +16,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Settlement
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.tables import tables
@@ -35,10 +36,10 @@ class Outbox:
         self.writer = SqlOutboxWriter(self.tables, shards=4)
         self.leases = SqlLeaseStore(self.engine, self.tables)
 
-    def store_of(self, relay: str) -> SqlOutboxStore:
+    def store_of(self, relay: str) -> SqlRelayStore:
         """A relay's view of the outbox; it owns every shard that is free."""
         self.leases.renew(relay=relay, lease=HOUR)
-        return SqlOutboxStore(self.engine, self.tables)
+        return SqlRelayStore(self.engine, self.tables)
 
     def write(self, *ids: UUID, key: str = "k", delay: timedelta | None = None) -> None:
         postings = [Posting(envelope=_envelope(i, key), delay=delay) for i in ids]
@@ -173,7 +174,7 @@ def _sent(claims: list[Claim]) -> list[UUID]:
     return [claimed.envelope.id for claim in claims for claimed in claim.events]
 
 
-def _take(store: SqlOutboxStore, sent: Claim) -> Claim:
+def _take(store: SqlRelayStore, sent: Claim) -> Claim:
     """Settle a claim as sent, and make the next."""
     if sent.events:
         store.settle(sent.token, Settlement(processed=_sent([sent])))

@@ -15,11 +15,13 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.sampler import SHARE
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from shieldtx.store import low_water_mark
-from shieldtx.store.low_water_mark import LOOK_BACK_S, SETTLING_S, LowWater
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.low_water_mark import FULL_SCAN_INTERVAL_S, SETTLING_S, LowWaterMark
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
 
@@ -40,7 +42,7 @@ class Line:
         self.tables = tables()
         self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
         self.leases = SqlLeaseStore(self.engine, self.tables)
-        self.store = SqlOutboxStore(self.engine, self.tables, clock=lambda: self.now)
+        self.store = SqlRelayStore(self.engine, self.tables, clock=lambda: self.now)
         self.leases.renew(relay="r", lease=HOUR)
 
     def begin(self, *keys: str) -> tuple[Connection, list[UUID]]:
@@ -183,19 +185,21 @@ def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> No
             ),
             {"id": failed},
         )
-    line.now += LOOK_BACK_S
+    line.now += FULL_SCAN_INTERVAL_S
     assert line.take() == [failed]
 
 
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     now = 100.0
-    mark = LowWater(lambda: now)
-    sight = low_water_mark.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=1)
+    mark = LowWaterMark(lambda: now)
+    snapshot = low_water_mark.ClaimSnapshot(
+        shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=1
+    )
     for last in (10, 20, 30):
-        mark.note(mark.start(), sight, last, full=True, took=1.0)
+        mark.record(mark.start(), snapshot, last, full=True, took=1.0)
         now += SETTLING_S
     assert mark.start() > 0
-    now += LOOK_BACK_S
+    now += FULL_SCAN_INTERVAL_S
     assert mark.start() > 0
     now += 20.0
     assert mark.start() == 0
@@ -203,31 +207,33 @@ def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
 
 def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_often() -> None:
     now = 100.0
-    mark = LowWater(lambda: now)
+    mark = LowWaterMark(lambda: now)
     spent = {False: 0.0, True: 0.0}
     # As beside a snapshot that is held for long: a look takes 1 s, and every other claim is empty.
     for turn in range(20_000):
         start = mark.start()
         took = 0.01 if start else 1.0
         now += took
-        seen = low_water_mark.Sight(
-            shards=1, held=False, oldest_running=turn, next_to_run=turn, chosen=0
+        seen = low_water_mark.ClaimSnapshot(
+            shards=1, has_blocked_keys=False, oldest_running=turn, next_to_run=turn, chosen=0
         )
-        mark.note(start, None if turn % 2 else seen, turn, full=False, took=took)
+        mark.record(start, None if turn % 2 else seen, turn, full=False, took=took)
         if turn > 100:  # there is a mark by now
             spent[start == 0] += took
-    assert 0 < spent[True] < spent[False] / low_water_mark.SHARE + 1.0
+    assert 0 < spent[True] < spent[False] / SHARE + 1.0
 
 
 def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
     now = 100.0
-    mark = LowWater(lambda: now)
-    sight = low_water_mark.Sight(shards=1, held=False, oldest_running=5, next_to_run=5, chosen=0)
+    mark = LowWaterMark(lambda: now)
+    snapshot = low_water_mark.ClaimSnapshot(
+        shards=1, has_blocked_keys=False, oldest_running=5, next_to_run=5, chosen=0
+    )
     for last in (10, 20, 30):
-        mark.note(mark.start(), sight, last, full=True, took=0.001)
+        mark.record(mark.start(), snapshot, last, full=True, took=0.001)
         now += SETTLING_S
     assert mark.start() > 0
-    mark.note(mark.start(), None, 0, full=False, took=0.001)
+    mark.record(mark.start(), None, 0, full=False, took=0.001)
     assert mark.start() == 0
 
 
@@ -238,14 +244,14 @@ def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
     assert Play(line, seed).overtaken() == []
 
 
-def _careless(self: LowWater, start: int, sight: Any, last: int, **_: Any) -> None:
-    self._shards = sight.shards if sight else self._shards
-    self._looked_at = self._clock()
+def _careless(self: LowWaterMark, start: int, snapshot: Any, last: int, **_: Any) -> None:
+    self._shards = snapshot.shards if snapshot else self._shards
+    self._full_scans.record(took=0.0)
     self._seq = max(self._seq, last)
 
 
 def test_a_careless_mark_is_found_out(line: Line) -> None:
-    with patch.object(LowWater, "note", _careless):
+    with patch.object(LowWaterMark, "record", _careless):
         assert any(Play(line, seed).overtaken() for seed in range(12))
 
 
@@ -269,7 +275,7 @@ class Play:
             self._draw.choice([*steps, self.hand_over])()
         while self._open:
             self.end()
-        self._line.now += LOOK_BACK_S
+        self._line.now += FULL_SCAN_INTERVAL_S
         while self.work(gently=True):
             self._line.now += SETTLING_S
         return [key for key, written in self._written.items() if self._sent[key] != written]
@@ -327,7 +333,7 @@ class Play:
         self._line.leases.renew(relay="r", lease=HOUR)
 
     def wait(self) -> None:
-        self._line.now += self._draw.choice([0.1, SETTLING_S, LOOK_BACK_S])
+        self._line.now += self._draw.choice([0.1, SETTLING_S, FULL_SCAN_INTERVAL_S])
 
 
 def _rows(line: Line, statement: str, **parameters: Any) -> list[Any]:

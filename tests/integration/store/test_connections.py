@@ -170,7 +170,7 @@ def test_an_engine_that_is_passed_in_is_used_at_read_committed(
         assert shown(app.engine, "transaction_isolation") == "read committed"
         seen: list[str] = []
         store = app.build_relay()
-        single = store._in_flight._store._single
+        single = store._in_flight._store._autocommit
         with single.begin() as connection:
             seen.append(str(connection.scalar(text("SHOW transaction_isolation"))))
         assert seen == ["read committed"]

@@ -17,7 +17,7 @@ from shieldtx.ports.retention import Purged
 from shieldtx.ports.tracing import TraceEntry
 from shieldtx.retention import REST, Retention, RetentionService
 from shieldtx.store.dialects import dialect_of
-from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.statements import retention as sql
 from shieldtx.store.trace import SqlTraceStore
 from tests.support.write_side_shop import Shop
@@ -78,7 +78,7 @@ def left(shop: Shop, table: str) -> set[UUID]:
 
 
 def retention_of(shop: Shop, **options: Any) -> RetentionService:
-    store = SqlPurgeStore(shop.engine, shop.tables)
+    store = SqlRetentionStore(shop.engine, shop.tables)
     return RetentionService(store=store, retention=Retention(outbox=DAY, inbox=DAY, **options))
 
 
@@ -115,7 +115,7 @@ def test_what_waits_for_a_person_stays_for_ever(shop: Shop):
 def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
-    store = SqlPurgeStore(shop.engine, shop.tables)
+    store = SqlRetentionStore(shop.engine, shop.tables)
     keeping = RetentionService(store=store, retention=Retention(outbox=DAY, inbox=2 * DAY))
     assert keeping.run_once().removed == 1
     assert (len(left(shop, "outbox")), len(left(shop, "inbox"))) == (0, 1)
@@ -155,11 +155,11 @@ def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):
 
 def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop):
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(12)))
-    store = SqlPurgeStore(shop.engine, shop.tables)
+    store = SqlRetentionStore(shop.engine, shop.tables)
     now, rests = [0.0], []
 
     def one_that_takes_its_time(**limits: Any) -> Purged:
-        done = SqlPurgeStore.purge_outbox(store, **limits)
+        done = SqlRetentionStore.purge_outbox(store, **limits)
         now[0] += done.removed
         return done
 
@@ -177,7 +177,7 @@ def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop
 def test_a_batch_looks_at_no_more_rows_than_its_limit(shop: Shop):
     kept = fill_outbox(shop, *(row(id_made(2 * LONG_AGO), "FAILED", OLD) for _ in range(30)))
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(10)))
-    store = SqlPurgeStore(shop.engine, shop.tables)
+    store = SqlRetentionStore(shop.engine, shop.tables)
     batches = [store.purge_outbox(older_than=DAY, limit=10) for _ in range(4)]
     # It passes over what has to stay, step by step, and remembers how far it was.
     assert [(b.removed, b.more) for b in batches] == [(0, True)] * 3 + [(10, True)]

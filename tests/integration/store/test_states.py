@@ -28,11 +28,11 @@ from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.ports.repair import Note, RepairAction, RowSeen
 from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
-from shieldtx.store.half_message_admin import SqlHalfDesk
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore
-from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
@@ -77,8 +77,8 @@ class Mover:
     kind: TxKind = TxKind.COMMIT
 
 
-def outbox(row: Row) -> SqlOutboxStore:
-    return SqlOutboxStore(row.shop.engine, row.shop.tables)
+def outbox(row: Row) -> SqlRelayStore:
+    return SqlRelayStore(row.shop.engine, row.shop.tables)
 
 
 def inbox(row: Row) -> SqlInboxStore:
@@ -128,8 +128,8 @@ def discard(row: Row) -> None:
     discards.discard([letter], who="ann", reason="a test")
 
 
-def half_store(row: Row) -> SqlHalfStore:
-    return SqlHalfStore(row.shop.engine, row.shop.tables, shards=4, plan=CheckSchedule())
+def half_store(row: Row) -> SqlHalfMessageStore:
+    return SqlHalfMessageStore(row.shop.engine, row.shop.tables, shards=4, plan=CheckSchedule())
 
 
 def say(outcome: LocalOutcome) -> Callable[[Row], object]:
@@ -152,7 +152,7 @@ def decide(outcome: LocalOutcome) -> Callable[[Row], object]:
     """A person who has seen the row as it is."""
 
     def act(row: Row) -> None:
-        desk = SqlHalfDesk(row.shop.engine, row.shop.tables)
+        desk = SqlHalfMessageAdmin(row.shop.engine, row.shop.tables)
         message = desk.find(row.envelope.id)
         assert message is not None
         with suppress(IllegalTransition):
@@ -175,7 +175,7 @@ def repair(action: RepairAction) -> Callable[[Row], object]:
             attempts=now["attempts"],
         )
         note = Note(who="ann", run_id="1", verdict="STUCK")
-        repairs = SqlRepairs(row.shop.engine, row.shop.tables, source="shop")
+        repairs = SqlRepairStore(row.shop.engine, row.shop.tables, source="shop")
         repairs.repair(action, [seen], note=note, dry_run=False)
 
     return act

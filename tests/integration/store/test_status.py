@@ -18,7 +18,7 @@ from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.shard_leases import SqlLeaseStore
-from shieldtx.store.status import Count, Overview, Precision, SqlOverview
+from shieldtx.store.status import Count, Precision, ServiceStatus, SqlStatus
 
 MINUTE = timedelta(minutes=1)
 
@@ -99,7 +99,7 @@ def settle(app: ShieldTx, table: str, status: str, count: int, *, error: str | N
     )
 
 
-def rows(overview: Overview) -> dict[str, int]:
+def rows(overview: ServiceStatus) -> dict[str, int]:
     """What is in the outbox, by state."""
     return {state: count.rows for state, count in overview.outbox.states.items() if count.rows}
 
@@ -208,7 +208,7 @@ def test_counting_stops_at_the_limit_and_says_so(postgres_app: ShieldTx) -> None
     write(app, 6)
     write(app, 2, "orders.paid")
 
-    overview = SqlOverview(app.engine, app.tables, limit=3).read()
+    overview = SqlStatus(app.engine, app.tables, limit=3).read()
 
     assert overview.outbox.states["INIT"] == Count(rows=3, precision=Precision.AT_LEAST)
     assert overview.outbox.states["FAILED"] == Count()
@@ -230,7 +230,7 @@ def test_a_pile_of_blocked_rows_hides_no_older_ones_of_other_shards(
         "WHERE topic = 'orders.paid'",
     )
 
-    overview = SqlOverview(app.engine, app.tables, limit=10).read()
+    overview = SqlStatus(app.engine, app.tables, limit=10).read()
 
     assert overview.outbox.states["INIT"] == Count(rows=10, precision=Precision.AT_LEAST)
     assert overview.outbox.retrying.precision is Precision.AT_LEAST
@@ -244,7 +244,7 @@ def test_a_group_with_a_long_backlog_hides_no_other_group(postgres_app: ShieldTx
     receive(app, 5, group="audit")
     receive(app, 1, group="stock")
 
-    audit, stock = SqlOverview(app.engine, app.tables, limit=2).read().groups
+    audit, stock = SqlStatus(app.engine, app.tables, limit=2).read().groups
 
     assert audit.backlog.states["INIT"].rows == 2
     assert stock.backlog.states["INIT"].rows == 1
@@ -257,7 +257,7 @@ def test_beyond_the_limit_the_statistics_of_the_database_are_used(postgres_app: 
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("ANALYZE shield_outbox"))
 
-    states = SqlOverview(app.engine, app.tables, limit=5).read().outbox.states
+    states = SqlStatus(app.engine, app.tables, limit=5).read().outbox.states
 
     assert states["PROCESSED"] == Count(rows=30, precision=Precision.ESTIMATED)
     assert states["INIT"] == Count(rows=10, precision=Precision.ESTIMATED)
@@ -287,9 +287,9 @@ def test_the_tables_of_another_schema_are_not_mixed_in(database_url: str) -> Non
     write(other, 3)
 
     try:
-        counted = SqlOverview(one.engine, one.tables, limit=5).read().outbox.states["INIT"]
+        counted = SqlStatus(one.engine, one.tables, limit=5).read().outbox.states["INIT"]
         assert counted == Count(rows=20, precision=Precision.ESTIMATED)
-        counted = SqlOverview(other.engine, other.tables, limit=3).read().outbox.states["INIT"]
+        counted = SqlStatus(other.engine, other.tables, limit=3).read().outbox.states["INIT"]
         assert counted == Count(rows=3, precision=Precision.AT_LEAST)
     finally:
         one.engine.dispose()
@@ -329,7 +329,7 @@ def test_no_statement_reads_a_big_table_whole(postgres_app: ShieldTx) -> None:
         statements.append((statement, parameters))
 
     event.listen(app.engine, "before_cursor_execute", note)
-    overview = SqlOverview(app.engine, app.tables, limit=100).read()
+    overview = SqlStatus(app.engine, app.tables, limit=100).read()
     event.remove(app.engine, "before_cursor_execute", note)
 
     assert overview.outbox.states["FAILED"] == Count(rows=4)
@@ -363,7 +363,7 @@ def test_dead_rollbacks_are_counted_whatever_refusals_came_later(migrated_url: s
         settle(app, "shield_inbox", "MAX_RECONSUMED", 40, error="sold out")
         run(app, "UPDATE shield_inbox SET settled_at = now() WHERE status = 'MAX_RECONSUMED'")
 
-        overview = SqlOverview(app.engine, app.tables, limit=10).read()
+        overview = SqlStatus(app.engine, app.tables, limit=10).read()
 
         assert overview.inbox.states["DEAD"] == Count(rows=5)
         [group] = overview.groups
@@ -375,7 +375,7 @@ def test_unresolved_messages_are_counted_whatever_failed_later(app: ShieldTx) ->
     settle(app, "shield_outbox", "UNRESOLVED", 3, error="nobody can tell")
     settle(app, "shield_outbox", "FAILED", 25, error="topic is gone")
 
-    overview = SqlOverview(app.engine, app.tables, limit=10).read()
+    overview = SqlStatus(app.engine, app.tables, limit=10).read()
 
     assert overview.outbox.states["UNRESOLVED"] == Count(rows=3)
     assert overview.outbox.states["FAILED"] == Count(rows=10, precision=Precision.AT_LEAST)
@@ -386,7 +386,7 @@ def test_parked_records_of_a_group_are_counted_beside_a_flood_of_another(app: Sh
     for group, records in (("billing", 30), ("stock", 2)):
         store.receive(group, [], [Parked(record=a_record(n), reason="?") for n in range(records)])
 
-    overview = SqlOverview(app.engine, app.tables, limit=10).read()
+    overview = SqlStatus(app.engine, app.tables, limit=10).read()
 
     parked = {group.group: group.parked for group in overview.groups}
     assert parked["stock"] == Count(rows=2)

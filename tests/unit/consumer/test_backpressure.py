@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from shieldtx.consumer.backpressure import (
     LOW,
     SAMPLE_EVERY,
-    SHARE,
     PartitionBackpressure,
     paused_after,
 )
+from shieldtx.domain.sampler import SHARE
 from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 
 LIMIT = 10
@@ -134,7 +134,7 @@ def test_samples_that_take_long_come_seldom(inbox: Inbox) -> None:
     inbox.took = 2.0
     inbox.now += SAMPLE_EVERY
     inbox.paused()
-    inbox.now += SHARE * 2.0 - 2.5
+    inbox.now += SHARE * 2.0 - 0.5
     inbox.paused()
     assert inbox.samples == 2
     inbox.now += 1

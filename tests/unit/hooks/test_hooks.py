@@ -10,10 +10,11 @@ from uuid import uuid4
 import pytest
 
 from shieldtx.domain.events import Envelope, new_event_id
+from shieldtx.domain.log_throttle import LOG_EVERY
 from shieldtx.errors import ConfigurationError
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
-from shieldtx.hooks.hooks import LOGGED_EVERY, Hooks
+from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.ports.relay import ClaimedEvent
@@ -124,7 +125,7 @@ def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
     assert all(r.levelno == logging.ERROR for r in own_log.records)
 
     pending += [ValueError("four")]
-    clock.now += LOGGED_EVERY
+    clock.now += LOG_EVERY
     hooks.sending(claimed("a"), waited=0)
     assert len(own_log.records) == 3
 

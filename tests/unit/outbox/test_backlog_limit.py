@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import Connection
 
 from shieldtx.domain.event_types import EventTypeRegistry, OnBacklog
+from shieldtx.domain.log_throttle import LOG_EVERY
+from shieldtx.domain.sampler import SHARE
 from shieldtx.errors import BacklogExceeded, ConfigurationError
-from shieldtx.outbox.backlog_limit import LOG_EVERY, LOOK_EVERY, SHARE, BacklogLimiter
+from shieldtx.outbox.backlog_limit import SAMPLE_EVERY, BacklogLimiter
 
 CONNECTION = cast("Connection", object())
 LIMIT = 5
@@ -47,7 +49,7 @@ def test_below_the_limit_events_are_let_in_and_at_the_limit_refused(outbox: Outb
     outbox.waiting = LIMIT - 1
     outbox.admit()
     outbox.waiting = LIMIT
-    outbox.now += LOOK_EVERY
+    outbox.now += SAMPLE_EVERY
     with pytest.raises(BacklogExceeded, match="topic orders: 5 events or more wait") as refused:
         outbox.admit()
     error = refused.value
@@ -57,9 +59,9 @@ def test_below_the_limit_events_are_let_in_and_at_the_limit_refused(outbox: Outb
 def test_between_two_looks_nothing_is_counted(outbox: Outbox) -> None:
     for _ in range(100):
         outbox.admit()
-        outbox.now += LOOK_EVERY / 101
+        outbox.now += SAMPLE_EVERY / 101
     assert len(outbox.looks) == 1
-    outbox.now += LOOK_EVERY
+    outbox.now += SAMPLE_EVERY
     outbox.admit()
     assert len(outbox.looks) == 2
 
@@ -79,15 +81,15 @@ def test_a_caller_without_a_connection_goes_by_the_last_look_or_orders_one(outbo
     outbox.waiting = LIMIT
     outbox.admit(connection=None)
     assert not outbox.looks
-    outbox.gate.look_for_others(CONNECTION)
+    outbox.gate.sample_for_others(CONNECTION)
     assert outbox.looks == ["orders"]
     with pytest.raises(BacklogExceeded):
         outbox.admit(connection=None)
-    outbox.now += LOOK_EVERY
+    outbox.now += SAMPLE_EVERY
     outbox.admit(connection=None)
-    outbox.gate.look_for_others(CONNECTION)
+    outbox.gate.sample_for_others(CONNECTION)
     assert len(outbox.looks) == 2
-    outbox.gate.look_for_others(CONNECTION)
+    outbox.gate.sample_for_others(CONNECTION)
     assert len(outbox.looks) == 2
 
 

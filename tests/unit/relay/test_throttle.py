@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shieldtx.domain.log_throttle import LOG_EVERY
 from shieldtx.ports.broker import Backpressure
-from shieldtx.relay.throttle import LOG_EVERY, STEPS, AdaptiveBatchSize, next_size
+from shieldtx.relay.throttle import STEPS, AdaptiveBatchSize, next_size
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)

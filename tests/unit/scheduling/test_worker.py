@@ -19,6 +19,7 @@ import pytest
 from apscheduler.schedulers.base import BaseScheduler
 
 import shieldtx.scheduling.worker
+from shieldtx.scheduling import process_state
 from shieldtx.scheduling.exit_status import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
@@ -104,7 +105,7 @@ class WallClock(datetime):
 
 @pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
 def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, monkeypatch, by):
-    for module in (apscheduler.schedulers.base, shieldtx.scheduling.worker):
+    for module in (apscheduler.schedulers.base, process_state, shieldtx.scheduling.worker):
         monkeypatch.setattr(module, "datetime", WallClock)
     monkeypatch.setattr(WallClock, "ahead", timedelta(0))
     runs: list[float] = []

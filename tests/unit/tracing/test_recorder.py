@@ -10,13 +10,14 @@ from uuid import uuid4
 
 import pytest
 
+from shieldtx.domain.log_throttle import LOG_EVERY
 from shieldtx.domain.states import TxKind
 from shieldtx.hooks.contexts import ConsumeContext, SendContext
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.ports.tracing import TraceEntry
-from shieldtx.tracing.recorder import COMPLAINT_EVERY, TraceRecorder
+from shieldtx.tracing.recorder import TraceRecorder
 
 NEVER = timedelta(days=1)
 
@@ -212,7 +213,7 @@ def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
         after_send(hooks)(sent(key))
     made.flush()
     assert len(own_log.records) == 1
-    now[0] += COMPLAINT_EVERY
+    now[0] += LOG_EVERY
     made.flush()
     assert len(own_log.records) == 2
     made.close()

@@ -15,10 +15,11 @@ from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_messages import SqlHalfStore
+from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
-from shieldtx.store.retention import SqlPurgeStore
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import Tables, tables
@@ -109,11 +110,11 @@ class Sqlite:
                 update(self.tables.shard).values(owner=None, epoch=0, lease_until=None)
             )
         self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
-        self.outbox = SqlOutboxStore(self.engine, self.tables)
+        self.outbox = SqlRelayStore(self.engine, self.tables)
         self.leases = SqlLeaseStore(self.engine, self.tables)
         self.inbox = SqlInboxStore(self.engine, self.tables)
-        self.purge = SqlPurgeStore(self.engine, self.tables)
-        self.halves = SqlHalfStore(self.engine, self.tables, shards=SHARDS, plan=PLAN)
+        self.purge = SqlRetentionStore(self.engine, self.tables)
+        self.halves = SqlHalfMessageStore(self.engine, self.tables, shards=SHARDS, plan=PLAN)
         self.barrier = SqlBarrier(self.engine, self.tables, patience=timedelta(seconds=1))
 
     def write(self, envelope: Envelope, delay: float) -> None:

@@ -23,7 +23,7 @@ from shieldtx.ports.half_messages import (
     DueCheck,
     NewHalfMessage,
 )
-from shieldtx.store.half_messages import _asked_together as asked_together
+from shieldtx.store.half_messages import _checked_together as checked_together
 from shieldtx.store.half_messages import _reason as why_parked
 from tests.verification.simulation.banks import TYPE, Transfer
 from tests.verification.simulation.database import (
@@ -105,7 +105,7 @@ class MemoryHalfStore:
             and row.checks < PLAN.most
         ]
         due = sorted(due, key=lambda row: row.check_at)[:limit]
-        ids = asked_together([(row.envelope.id, row.token is not None) for row in due])
+        ids = checked_together([(row.envelope.id, row.token is not None) for row in due])
         token = uuid4()
         for row in map(rows.__getitem__, ids):
             row.token, row.checks = token, row.checks + 1

@@ -37,9 +37,9 @@ from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports.half_messages import CheckClaim, CheckSchedule, NewHalfMessage
 from shieldtx.ports.relay import Settlement
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.half_message_admin import SqlHalfDesk
-from shieldtx.store.half_messages import SqlHalfStore
-from shieldtx.store.outbox_store import SqlOutboxStore
+from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
+from shieldtx.store.half_messages import SqlHalfMessageStore
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import tables
@@ -68,10 +68,10 @@ class World:
         self.tables = tables()
         for engine in (self.outbox, self.ledger):
             Schema(engine, shards=1).upgrade()
-        self.store = SqlHalfStore(self.outbox, self.tables, shards=1, plan=PLAN)
-        self.desk = SqlHalfDesk(self.outbox, self.tables)
+        self.store = SqlHalfMessageStore(self.outbox, self.tables, shards=1, plan=PLAN)
+        self.desk = SqlHalfMessageAdmin(self.outbox, self.tables)
         self.barrier = SqlBarrier(self.ledger, self.tables, patience=timedelta(milliseconds=1))
-        self.relay = SqlOutboxStore(self.outbox, self.tables)
+        self.relay = SqlRelayStore(self.outbox, self.tables)
         self.messages = HalfMessages(
             store=self.store,
             barrier_of=lambda _: self.barrier,
@@ -291,7 +291,7 @@ class HalfMachine(RuleBasedStateMachine):
 class _Dying:
     """A store in the hands of a relay that dies during its first check."""
 
-    def __init__(self, real: SqlHalfStore, dies: str) -> None:
+    def __init__(self, real: SqlHalfMessageStore, dies: str) -> None:
         self._real = real
         self._dies = dies
 

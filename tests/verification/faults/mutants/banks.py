@@ -28,14 +28,16 @@ from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.sender import Sender
 from shieldtx.scheduling.worker import Worker
-from shieldtx.store import connections, guarded_session
+from shieldtx.store import connections
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import Fence
-from shieldtx.store.guarded_session import lend
+from shieldtx.store.guarded_session import guarded_session, lock_rows, settle
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.outbox_store import SqlOutboxStore, SqlOutboxWriter
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import inbox_order
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import receive as reception_sql
 from tests.verification.faults.failpoints import Breaker
@@ -93,10 +95,10 @@ def _no_shard_leases(breaker: Breaker) -> None:
 
 
 def _polled_by_last_seen(breaker: Breaker) -> None:
-    claimable, claim = claim_sql._is_claimable, SqlOutboxStore.claim
+    claimable, claim = claim_sql._is_claimable, SqlRelayStore.claim
     seen = [0]
 
-    def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
+    def mutant(self: SqlRelayStore, *, relay: str, limit: int) -> Claim:
         claimed = claim(self, relay=relay, limit=limit)
         o = self._tables.outbox
         ids = [event.envelope.id for event in claimed.events]
@@ -108,22 +110,22 @@ def _polled_by_last_seen(breaker: Breaker) -> None:
     # The statement is built once, and asks anew each time it is run.
     newest = bindparam("newest_seen", callable_=lambda: seen[0], type_=BigInteger())
     claim_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
-    SqlOutboxStore.claim = mutant
+    SqlRelayStore.claim = mutant
 
 
 def _a_claim_without_order(breaker: Breaker) -> None:
-    claim = SqlOutboxStore.claim
+    claim = SqlRelayStore.claim
 
-    def mutant(self: SqlOutboxStore, *, relay: str, limit: int) -> Claim:
+    def mutant(self: SqlRelayStore, *, relay: str, limit: int) -> Claim:
         claimed = claim(self, relay=relay, limit=limit)
         return replace(claimed, events=claimed.events[::-1])
 
-    SqlOutboxStore.claim = mutant
+    SqlRelayStore.claim = mutant
 
 
 def _an_outbox_without_fencing(breaker: Breaker) -> None:
     def mutant(t: Any, d: Any, token: Any, ids: Sequence[Any], target: Any) -> Any:
-        return d.among(t.outbox.c.event_id, ids, t.outbox.c.event_id.type)
+        return d.is_in(t.outbox.c.event_id, ids, t.outbox.c.event_id.type)
 
     outbox_sql._may_be_settled = mutant
 
@@ -172,7 +174,7 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
         outcome = process(self, envelope)
         if outcome is AttemptOutcome.BLOCKED:
             handler = self._group.handler_of(envelope.type, envelope.kind)
-            with lend(self._store._engine, "handler") as (session, _):
+            with guarded_session(self._store._engine, "handler") as (session, _):
                 self.caller.call(session, handler, envelope)
             return AttemptOutcome.APPLIED
         return outcome
@@ -182,24 +184,24 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
 
 def _effect_and_status_apart(breaker: Breaker) -> None:
     @contextmanager
-    def apart(self: SqlInboxStore, hold: Any, settle: Any, parameters: Any) -> Iterator[Session]:
-        with lend(self._engine, "handler") as (session, _):
+    def apart(self: SqlInboxStore, lock: Any, processed: Any, parameters: Any) -> Iterator[Session]:
+        with guarded_session(self._engine, "handler") as (session, _):
             yield session
         breaker.reach("handler", "after")
-        with lend(self._engine, "handler") as (session, connection):
-            held = guarded_session.hold(connection, hold, parameters)
-            guarded_session.settle(session, held, settle, parameters)
+        with guarded_session(self._engine, "handler") as (session, connection):
+            locked = lock_rows(connection, lock, parameters)
+            settle(session, locked, processed, parameters)
 
     def effect(self: SqlInboxStore, attempt: Any) -> Any:
         e = attempt.envelope
         parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
-        return apart(self, self._held, self._processed, parameters)
+        return apart(self, self._lock_row, self._processed, parameters)
 
     def effects(self: SqlInboxStore, attempts: Any) -> Any:
         first = attempts[0]
         ids = [attempt.envelope.id for attempt in attempts]
         parameters = inbox_sql.batch_parameters(first.group, ids, first.token)
-        return apart(self, self._all_held, self._all_processed, parameters)
+        return apart(self, self._lock_batch, self._all_processed, parameters)
 
     SqlInboxStore.effect, SqlInboxStore.effects = effect, effects
 
@@ -235,7 +237,7 @@ def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
 
 
 def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
-    inbox_sql._is_held_back = lambda t, i: false()
+    inbox_order.is_held_back = lambda t, i: false()
     reception_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
     BatchExecutor._free = lambda self, attempts, run: attempts
 
@@ -288,7 +290,7 @@ def _whoever_asks_is_believed(breaker: Breaker) -> None:
 
 
 def _former_primaries_are_kept(breaker: Breaker) -> None:
-    connections._drop_the_useless = lambda context: None
+    connections._invalidate_pool = lambda context: None
 
 
 def _aborted_records_are_read(breaker: Breaker) -> None:

@@ -15,13 +15,13 @@ from tests.verification.faults.mutants.mutant import named
 
 
 def _pools_are_shared_after_a_fork(breaker: Breaker) -> None:
-    try_the_rested = connections._try_the_rested
+    try_the_rested = connections._ping_idle_connection
 
     def mutant(engine: Any, connection: Any, entry: Any, proxy: Any) -> None:
         entry.info[connections._OPENED_BY] = os.getpid()
         try_the_rested(engine, connection, entry, proxy)
 
-    connections._try_the_rested = mutant
+    connections._ping_idle_connection = mutant
     connections._forget_pool = lambda engine: None
 
 

@@ -14,9 +14,10 @@ from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
 from shieldtx.domain import reasons
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.ports.inbox import Attempt, Original
-from shieldtx.store.guarded_session import hold, lend, settle
+from shieldtx.store.guarded_session import guarded_session, lock_rows, settle
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.statements import inbox as inbox_sql
+from shieldtx.store.statements import inbox_unfinished
 from shieldtx.store.statements import retention as purge_sql
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import named
@@ -33,16 +34,16 @@ def _undecoded_records_are_skipped(breaker: Breaker) -> None:
 
 
 def _all_types_are_due(breaker: Breaker) -> None:
-    due, is_handled = inbox_sql.due, inbox_sql._is_handled
+    due, is_handled = inbox_unfinished.due, inbox_unfinished._is_handled
 
     def mutant(*given: Any) -> Select[Any]:
-        inbox_sql._is_handled = lambda i, d: true()
+        inbox_unfinished._is_handled = lambda i, d: true()
         try:
             return due(*given)
         finally:
-            inbox_sql._is_handled = is_handled
+            inbox_unfinished._is_handled = is_handled
 
-    inbox_sql.due = mutant
+    inbox_unfinished.due = mutant
 
 
 def _nothing_is_needed(breaker: Breaker) -> None:
@@ -68,8 +69,13 @@ def _a_handlers_commit_settles(breaker: Breaker) -> None:
     def mutant(self: SqlInboxStore, attempt: Attempt) -> Iterator[Session]:
         e = attempt.envelope
         parameters = inbox_sql.attempt_parameters(attempt.group, e.id, e.source, attempt.token)
-        with lend(self._engine, "handler") as (session, connection):
-            settle(session, hold(connection, self._held, parameters), self._processed, parameters)
+        with guarded_session(self._engine, "handler") as (session, connection):
+            settle(
+                session,
+                lock_rows(connection, self._lock_row, parameters),
+                self._processed,
+                parameters,
+            )
             yield session
 
     SqlInboxStore.effect = mutant

@@ -13,7 +13,7 @@ from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.dialects import StoreDialect
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import barrier as barrier_sql
 from shieldtx.store.statements import half_messages as half_sql
 from shieldtx.store.tables import Tables
@@ -22,7 +22,7 @@ from tests.verification.faults.mutants.mutant import named
 
 
 def _committed_after_the_last_check(breaker: Breaker) -> None:
-    def mutant(t: Tables, d: StoreDialect) -> Update:
+    def mutant(t: Tables, d: Dialect) -> Update:
         commit = half_sql.commit(t, d, OutboxStatus.HALF)
         return commit.values(last_error=bindparam("why", type_=Text()))
 
@@ -42,7 +42,7 @@ def _nobody_is_immune(breaker: Breaker) -> None:
     parameters_of = half_sql.parameters_of
 
     def mutant(
-        message: NewHalfMessage, d: StoreDialect, plan: CheckSchedule, *, shards: int
+        message: NewHalfMessage, d: Dialect, plan: CheckSchedule, *, shards: int
     ) -> dict[str, Any]:
         at_once = replace(message, immunity=timedelta(0))
         return parameters_of(at_once, d, plan, shards=shards)

@@ -21,7 +21,7 @@ from shieldtx.cli import main
 from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import spark_launcher, window
 from shieldtx.store import repair
-from shieldtx.store.repair import SqlRepairs
+from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.statements import repair as sql
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import Mutant, named
@@ -86,7 +86,7 @@ def _repaired_however_it_stands_now(breaker: Breaker) -> None:
 
 
 def _published_again_under_a_new_id(breaker: Breaker) -> None:
-    def mutant(self: SqlRepairs, connection: Connection, batch: Any) -> None:
+    def mutant(self: SqlRepairStore, connection: Connection, batch: Any) -> None:
         o = self._tables.outbox
         found = connection.execute(select(o).where(o.c.event_id.in_(batch.ids))).mappings().all()
         copies = [{**row, "event_id": new_event_id()} for row in found]
@@ -96,7 +96,7 @@ def _published_again_under_a_new_id(breaker: Breaker) -> None:
         ids = [copy["event_id"] for copy in copies]
         connection.execute(sql.publish_again(self._tables, self._dialect, ids))
 
-    SqlRepairs._publish_again = mutant
+    SqlRepairStore._publish_again = mutant
 
 
 AT_NIGHT = named(

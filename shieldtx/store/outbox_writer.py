@@ -1,0 +1,97 @@
+"""The write side's rows: events of a business transaction, over its own connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from sqlalchemy import Connection, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from shieldtx.domain.events import Envelope
+from shieldtx.errors import EventRefused, TransactionRefused
+from shieldtx.ports.delayed_events import Change, EventRef
+from shieldtx.ports.outbox import Posting
+from shieldtx.store.admission import admit
+from shieldtx.store.delayed_events import SqlDelayedEventStore
+from shieldtx.store.dialects import dialect_named, dialect_of, is_known
+from shieldtx.store.shard_count import ShardCount
+from shieldtx.store.statements import backlog
+from shieldtx.store.statements import outbox as sql
+from shieldtx.store.tables import Tables
+
+
+class SqlOutboxWriter:
+    """Writes rows over connections of the caller (the port OutboxWriter)."""
+
+    def __init__(self, tables: Tables, *, shards: int | None = None) -> None:
+        """Write into the shards of the tables; `shards` is the number that the settings expect."""
+        self._tables = tables
+        self._shards = ShardCount(tables, setting=shards)
+        # One a dialect, by its name: a statement costs more to build than to run.
+        self._insert = cache(lambda name: sql.insert(tables, dialect_named(name)))
+        # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
+        self.routed_by = update(tables.outbox)
+        self._backlog = cache(lambda name: backlog.events(tables, dialect_named(name)))
+
+    def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
+        """Insert all rows at once.
+
+        Raises EventRefused for a business key used before, ConfigurationError where the settings
+        name another number of shards than the tables have.
+        """
+        dialect = dialect_of(connection.dialect)
+        shards = self._shards.of(connection)
+        rows = [sql.parameters_of(p, dialect, shards=shards) for p in postings]
+        try:
+            connection.execute(self._insert(dialect.name), rows)
+        except IntegrityError as error:
+            self._shards.refuse(error, connection)
+            raise refusal_of(error, [posting.envelope for posting in postings]) or error from error
+
+    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
+        """Count the unsettled events of a topic that are due, among the latest of all topics."""
+        statement = self._backlog(connection.dialect.name)
+        found = connection.scalars(statement, backlog.parameters(topic, upto))
+        return int(found.one())
+
+    def examine(self, connection: Connection) -> None:
+        """Raise TransactionRefused for a connection in AUTOCOMMIT, or with other schemas."""
+        admit(connection, self._tables.outbox, or_else="the event would outlive its data")
+
+    def may_have_written(self, connection: Connection) -> bool:
+        """Whether the open transaction may have changed its database; of a foreign one, yes.
+
+        Raises TransactionRefused where the server cannot be asked.
+        """
+        if not is_known(connection.dialect):
+            return True
+        try:
+            return dialect_of(connection.dialect).may_have_written(connection)
+        except DBAPIError as error:
+            raise TransactionRefused(
+                "a statement failed in another database of the session, so its part of the "
+                "transaction is rolled back, and whether anything is lost with it is unknown: "
+                "run what may fail in a savepoint or in a session of its own"
+            ) from error
+
+    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
+        """Discard a delayed event that is not due yet; `who` is kept in the audit."""
+        return SqlDelayedEventStore(self._tables).cancel(connection, event, who=who)
+
+
+def refusal_of(error: IntegrityError, envelopes: Sequence[Envelope]) -> EventRefused | None:
+    """Return which field of the events was written before; None for any other violation."""
+    # PostgreSQL names the index, SQLite the columns.
+    message = str(error.orig)
+    if "shield_outbox_biz_key_key" in message or "shield_outbox.biz_key" in message:
+        keys = sorted({f"{e.type} {e.biz_key}" for e in envelopes if e.biz_key is not None})
+        return EventRefused(
+            "biz_key",
+            f"one of {', '.join(keys)} was written before; a business key is for event types "
+            "that happen once per object (leave it out for the others)",
+        )
+    if "shield_outbox_pkey" in message or "shield_outbox.event_id" in message:
+        ids = ", ".join(str(e.id) for e in envelopes)
+        return EventRefused("id", f"one of {ids} was written before; make an Event for each")
+    return None

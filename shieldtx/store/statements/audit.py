@@ -1,0 +1,24 @@
+"""The statements on the audit: what operators did, and in whose name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Delete, Insert, delete, select
+
+from shieldtx.store.dialects import Dialect
+from shieldtx.store.tables import Tables
+
+
+def record(t: Tables, d: Dialect, *, who: str, action: str, subject: str, detail: str) -> Insert:
+    """Record an operator's action."""
+    return t.audit.insert().values(
+        at=d.now(), who=who, action=action, subject=subject, detail=detail
+    )
+
+
+def purge(t: Tables, d: Dialect, *, older_than: timedelta, limit: int) -> Delete:
+    """Remove, of the oldest audit entries, those that are too old."""
+    a = t.audit
+    oldest = select(a.c.id).order_by(a.c.id).limit(limit).with_for_update(skip_locked=True)
+    return delete(a).where(a.c.id.in_(oldest), a.c.at < d.later(-older_than))

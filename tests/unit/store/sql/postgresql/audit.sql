@@ -1,0 +1,12 @@
+-- record
+INSERT INTO shield_audit (at, who, action, subject, detail)
+VALUES (statement_timestamp(), 'sample', 'sample', 'sample', 'sample')
+RETURNING shield_audit.id;
+
+-- purge
+DELETE FROM shield_audit
+WHERE shield_audit.id IN (SELECT shield_audit.id
+  FROM shield_audit
+  ORDER BY shield_audit.id
+  LIMIT 100
+  FOR UPDATE SKIP LOCKED) AND shield_audit.at < statement_timestamp() + :param_2;

@@ -1,0 +1,54 @@
+-- outbox_rows
+SELECT shield_outbox.event_id, shield_outbox.status, timezone('UTC', shield_outbox.settled_at) AS settled_at,
+    shield_outbox.attempts, shield_outbox.lease_token IS NOT NULL AS leased, shield_outbox.lease_until IS NULL
+    OR shield_outbox.lease_until <= statement_timestamp() AS lease_ran_out
+FROM shield_outbox
+WHERE shield_outbox.event_id = ANY (:param_1::UUID[])
+ORDER BY shield_outbox.event_id
+FOR UPDATE SKIP LOCKED;
+
+-- inbox_rows
+SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic, 'null' AS
+    payload, shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation,
+    shield_inbox.key, shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id,
+    shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.consumer_group, shield_inbox.status,
+    timezone('UTC', shield_inbox.settled_at) AS settled_at, shield_inbox.attempts, shield_inbox.lease_token IS
+    NOT NULL AS leased, shield_inbox.lease_until IS NULL OR shield_inbox.lease_until <= statement_timestamp()
+    AS lease_ran_out, shield_inbox.last_error
+FROM shield_inbox
+WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_2)
+ORDER BY shield_inbox.event_id, shield_inbox.consumer_group
+FOR UPDATE SKIP LOCKED;
+
+-- received
+SELECT shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source
+FROM shield_inbox
+WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_1);
+
+-- taken_back
+SELECT shield_outbox.causation_id, shield_outbox.causation_source
+FROM shield_outbox
+WHERE shield_outbox.tx_kind = 'ROLLBACK' AND shield_outbox.causation_id = ANY (:param_2::UUID[]);
+
+-- count_shards
+SELECT count(*) AS count_1
+FROM shield_shard;
+
+-- publish_again
+UPDATE shield_outbox
+SET status='INIT', attempts=0, waiting=False, holds_key=False, due_at=statement_timestamp(), unconfirmed=True,
+    settled_at=NULL
+WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.status IN ('PROCESSED');
+
+-- release_events
+UPDATE shield_outbox
+SET status='INIT', unconfirmed=True, lease_token=NULL, lease_until=NULL
+WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.status IN ('PROCESSING') AND
+    (shield_outbox.lease_until IS NULL OR shield_outbox.lease_until <= statement_timestamp());
+
+-- release_attempts
+UPDATE shield_inbox
+SET due_at=statement_timestamp(), lease_token=NULL, lease_until=NULL
+WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_1) AND
+    shield_inbox.status IN ('PROCESSING') AND (shield_inbox.lease_until IS NULL OR shield_inbox.lease_until <=
+    statement_timestamp());

@@ -1,0 +1,58 @@
+-- due
+SELECT summed.event_id, summed.event_type, summed.source, summed.topic, summed.payload, summed.event_time,
+    summed.tx_kind, summed.operation, summed."key", summed.biz_key, summed.headers, summed.causation_id,
+    summed.causation_source, summed.traceparent
+FROM (SELECT line.event_id AS event_id, line.event_type AS event_type, line.source AS source, line.topic AS
+    topic, line.payload AS payload, line.event_time AS event_time, line.tx_kind AS tx_kind, line.operation AS
+    operation, line."key" AS "key", line.biz_key AS biz_key, line.headers AS headers, line.causation_id AS
+    causation_id, line.causation_source AS causation_source, line.traceparent AS traceparent, line.seq AS seq,
+    line.size AS size, sum(line.size) OVER (ORDER BY line.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1
+    PRECEDING) AS "before"
+  FROM (SELECT waiting.event_id AS event_id, waiting.event_type AS event_type, waiting.source AS source,
+      waiting.topic AS topic, waiting.payload AS payload, waiting.event_time AS event_time, waiting.tx_kind AS
+      tx_kind, waiting.operation AS operation, waiting."key" AS "key", waiting.biz_key AS biz_key,
+      waiting.headers AS headers, waiting.causation_id AS causation_id, waiting.causation_source AS
+      causation_source, waiting.traceparent AS traceparent, waiting.seq AS seq, length(CAST(waiting.payload AS
+      BLOB)) AS size
+    FROM shield_inbox AS waiting
+    WHERE waiting.consumer_group = :of_group AND waiting.settled_at IS NULL AND (waiting.tx_kind = 'COMMIT'
+        AND waiting.event_type IN (:handled_commits) OR waiting.tx_kind = 'ROLLBACK' AND waiting.event_type IN
+        (:handled_rollbacks)) AND waiting.due_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AND
+        (waiting.lease_until IS NULL OR waiting.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now')) AND
+        NOT ((EXISTS (SELECT *
+          FROM shield_inbox AS earlier
+          WHERE earlier.consumer_group = waiting.consumer_group AND earlier.settled_at IS NULL AND
+              earlier.topic = waiting.topic AND earlier."key" = waiting."key" AND earlier.seq < waiting.seq
+              AND NOT (EXISTS (SELECT *
+              FROM shield_inbox AS shield_inbox_1
+              WHERE shield_inbox_1.consumer_group = earlier.consumer_group AND shield_inbox_1.settled_at IS
+                  NULL AND earlier.tx_kind = 'ROLLBACK' AND shield_inbox_1.tx_kind = 'COMMIT' AND
+                  shield_inbox_1.event_id = earlier.causation_id AND (earlier.causation_source IS NULL OR
+                  shield_inbox_1.source = earlier.causation_source))))) OR (EXISTS (SELECT *
+          FROM shield_inbox AS shield_inbox_2
+          WHERE shield_inbox_2.consumer_group = waiting.consumer_group AND shield_inbox_2.settled_at IS NULL
+              AND waiting.tx_kind = 'ROLLBACK' AND shield_inbox_2.tx_kind = 'COMMIT' AND
+              shield_inbox_2.event_id = waiting.causation_id AND (waiting.causation_source IS NULL OR
+              shield_inbox_2.source = waiting.causation_source))))
+    ORDER BY waiting.seq
+    LIMIT :most OFFSET 0) AS line) AS summed
+WHERE coalesce(summed."before", 0) < :bytes_at_most
+ORDER BY summed.seq;
+
+-- pending
+SELECT shield_inbox.topic, shield_inbox.tx_kind, shield_inbox.record_partition, count(*) AS count_1
+FROM shield_inbox
+WHERE shield_inbox.consumer_group = :of_group AND shield_inbox.settled_at IS NULL AND (shield_inbox.tx_kind =
+    'COMMIT' AND shield_inbox.event_type IN (:handled_commits) OR shield_inbox.tx_kind = 'ROLLBACK' AND
+    shield_inbox.event_type IN (:handled_rollbacks)) AND shield_inbox.record_partition IS NOT NULL
+GROUP BY shield_inbox.topic, shield_inbox.tx_kind, shield_inbox.record_partition;
+
+-- unhandled
+SELECT anon_1.event_type, anon_1.tx_kind, count(*) AS count_1
+FROM (SELECT shield_inbox.event_type AS event_type, shield_inbox.tx_kind AS tx_kind
+  FROM shield_inbox
+  WHERE shield_inbox.consumer_group = :of_group AND shield_inbox.settled_at IS NULL AND NOT
+      (shield_inbox.tx_kind = 'COMMIT' AND shield_inbox.event_type IN (:handled_commits) OR
+      shield_inbox.tx_kind = 'ROLLBACK' AND shield_inbox.event_type IN (:handled_rollbacks))
+  LIMIT :most OFFSET 0) AS anon_1
+GROUP BY anon_1.event_type, anon_1.tx_kind;

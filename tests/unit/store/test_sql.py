@@ -1,0 +1,187 @@
+"""Every statement of the store as SQL text, beside the test in `sql/`, for reviewers and DBAs.
+
+A change of a statement shows as a change of its text. To write the files again:
+
+    UPDATE_SQL=1 .venv/bin/pytest tests/unit/store/test_sql.py
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Executable, Insert
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql import psycopg
+
+from shieldtx.domain.schedule import Due
+from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.delayed_events import BizKey
+from shieldtx.ports.half_messages import CheckSchedule
+from shieldtx.store import statements
+from shieldtx.store.dialects import dialect_named
+from shieldtx.store.statements import retention
+from shieldtx.store.tables import tables
+
+FOLDER = Path(__file__).parent / "sql"
+WIDTH = 110
+# `:name` is a parameter, in PostgreSQL with its type.
+COMPILERS = {
+    "postgresql": psycopg.dialect(paramstyle="named"),
+    "sqlite": sqlite.dialect(paramstyle="named"),
+}
+POSTGRESQL_ONLY = {"locks", "sequences"}
+
+T = tables()
+AN_ID = UUID(int=1)
+A_DAY = timedelta(days=1)
+
+SAMPLES: Mapping[str, Any] = {
+    "t": T,
+    "o": T.outbox.alias("o"),
+    "plan": CheckSchedule(),
+    "record": ReceivedRecord(topic="orders", partition=0, offset=1, key=b"", value=b"", headers=()),
+    "keys": [(AN_ID, "stock", "shop")],
+    "table": T.outbox,
+    "shards": [0, 1],
+    "target": InboxStatus.MAX_RECONSUMED,
+    "status": OutboxStatus.UNRESOLVED,
+    "topics": ["orders"],
+    "event": BizKey("order.placed", "4711"),
+    "needed": retention.is_needed_in_outbox(T),
+}
+"""Arguments that their annotations alone do not give, by the names of the parameters."""
+
+OF_MODULES: Mapping[str, Mapping[str, Any]] = {
+    "half_messages": {"source": OutboxStatus.HALF},
+    "locks": {"table": "shield_outbox", "tables": ["shield_outbox"], "condition": "shard < 4"},
+    "status": {"status": "FAILED"},
+    "retention": {"status": ["PROCESSED"]},
+}
+
+OF_TYPES: Mapping[str, Any] = {
+    "UUID": AN_ID,
+    "Sequence[UUID]": [AN_ID],
+    "str": "sample",
+    "str | None": "sample",
+    "int": 100,
+    "bool": True,
+    "timedelta": A_DAY,
+    "timedelta | None": A_DAY,
+    "Due": Due(delay=A_DAY),
+}
+
+
+@pytest.mark.parametrize("database", COMPILERS)
+@pytest.mark.parametrize("module", [m.name for m in pkgutil.iter_modules(statements.__path__)])
+def test_statements_are_as_their_sql_files_say(module: str, database: str) -> None:
+    if database == "sqlite" and module in POSTGRESQL_ONLY:
+        pytest.skip("migrations change SQLite's tables without any of these")
+    found = "\n".join(
+        f"-- {title}\n{text_of(statement, database)}\n"
+        for title, statement in statements_of(module, database)
+    )
+    file = FOLDER / database / f"{module}.sql"
+    if not found:
+        assert not file.exists()
+        return
+    if os.environ.get("UPDATE_SQL"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(found)
+    assert file.read_text() == found, "see the top of this test"
+
+
+def test_no_sql_file_is_left_of_a_module_that_is_gone() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(statements.__path__)}
+    assert {file.stem for file in FOLDER.glob("*/*.sql")} <= modules
+
+
+def statements_of(module: str, database: str) -> Iterator[tuple[str, Executable]]:
+    """Call every function of a module that builds a statement, and again with each switch set."""
+    for name, function in functions_of(module):
+        parameters = inspect.signature(function).parameters.values()
+        given = {p.name: sample(p, module, database) for p in parameters if p.default is p.empty}
+        yield name, function(**given)
+        for switch in (p.name for p in parameters if p.default is False):
+            yield f"{name} ({switch})", function(**given, **{switch: True})
+
+
+def functions_of(module: str) -> Iterator[tuple[str, Callable[..., Executable]]]:
+    built = re.compile(r"Select|Insert|Update|Delete|Executable|TextClause")
+    source = importlib.import_module(f"{statements.__name__}.{module}")
+    for name, function in vars(source).items():
+        if inspect.isfunction(function) and function.__module__ == source.__name__:
+            returned = str(inspect.signature(function).return_annotation)
+            if built.search(returned) and not name.startswith("_"):
+                yield name, function
+
+
+def sample(parameter: inspect.Parameter, module: str, database: str) -> Any:
+    name = parameter.name
+    if name == "d":
+        return dialect_named(database)
+    for samples in (OF_MODULES.get(module, {}), SAMPLES):
+        if name in samples:
+            return samples[name]
+    return OF_TYPES[parameter.annotation]
+
+
+def text_of(statement: Any, database: str) -> str:
+    """Return a statement's text, with short values in it instead of their parameters."""
+    given = required_columns(statement.table) if isinstance(statement, Insert) else None
+    compiled = statement.compile(dialect=COMPILERS[database], column_keys=given)
+    values = {
+        name: literal_of(bind.value) for name, bind in compiled.binds.items() if not bind.required
+    }
+
+    def value_of(found: re.Match[str]) -> str:
+        return values.get(found["name"]) or found[0].replace("__[POSTCOMPILE_", ":").rstrip("]")
+
+    in_list = re.compile(r"__\[POSTCOMPILE_(?P<name>\w+)\]")
+    parameter = re.compile(r"(?<!:):(?P<name>\w+)(::[A-Z]+( WITH TIME ZONE)?\b)?(?!\w)")
+    return laid_out(parameter.sub(value_of, in_list.sub(value_of, str(compiled)))) + ";"
+
+
+def required_columns(table: Any) -> list[str]:
+    """Return what each INSERT names; the parameters of one may name further columns."""
+    return [c.name for c in table.c if not (c.nullable or c.identity or c.server_default)]
+
+
+def literal_of(value: Any) -> str | None:
+    if isinstance(value, list | tuple) and all(isinstance(one, str | int) for one in value):
+        return ", ".join(map(repr, value))
+    if value is None:
+        return "NULL"
+    return repr(value) if type(value) in {str, int, bool} else None
+
+
+def laid_out(text: str) -> str:
+    """Begin a line with each clause, indented by the brackets around it."""
+    lines, depth = [], 0
+    clauses = re.compile(
+        r"\s*\n\s*| (?=WHERE |ORDER BY |GROUP BY |FOR UPDATE|FOR SHARE|RETURNING |SET |UNION ALL "
+        r"|VALUES |ON CONFLICT )"
+    )
+    for clause in clauses.split(text.strip()):
+        indent = "  " * depth
+        depth += clause.count("(") - clause.count(")")
+        lines += textwrap.wrap(
+            clause,
+            WIDTH,
+            initial_indent=indent,
+            subsequent_indent=indent + "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
