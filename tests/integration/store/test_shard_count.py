@@ -118,9 +118,9 @@ def test_the_number_is_read_once(orders: Service) -> None:
 
 def test_a_relay_with_another_number_is_refused(orders: Service) -> None:
     with pytest.raises(ConfigurationError, match=OTHER_NUMBER.format(64)):
-        another_process(orders, 64).relay().renew()
+        another_process(orders, 64).build_relay().renew()
 
-    assert another_process(orders, None).relay().renew().shards == frozenset(range(8))
+    assert another_process(orders, None).build_relay().renew().shards == frozenset(range(8))
 
 
 def test_a_relay_misses_a_shard_without_a_lease_row(orders: Service) -> None:
