@@ -40,15 +40,15 @@ def test_records_of_a_poll_that_failed_come_again(
     subscriber: KafkaSubscriber, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     fetched: list[Any] = []
-    without_held = Pauses.without_held
+    without_paused = Pauses.without_paused
 
     def fail_once(self: Pauses, consumer: Any, found: dict[Any, list[Any]]) -> Any:
         if found and not fetched:
             fetched.extend(found)
             raise error
-        return without_held(self, consumer, found)
+        return without_paused(self, consumer, found)
 
-    monkeypatch.setattr(Pauses, "without_held", fail_once)
+    monkeypatch.setattr(Pauses, "without_paused", fail_once)
     received: list[bytes | None] = []
     deadline = time.monotonic() + 60
     while len(received) < len(VALUES) and time.monotonic() < deadline:
