@@ -1,4 +1,4 @@
-"""The life of a worker process: APScheduler jobs its passes, signals end it gracefully."""
+"""The life of a worker process: APScheduler runs its jobs, signals end it gracefully."""
 
 from __future__ import annotations
 
