@@ -80,8 +80,7 @@ class HalfMessageWiring:
     ) -> HalfMessageBlock:
         """Open a block around a local transaction that is not in the outbox's own database.
 
-        `with shield.half("orders.placed", order, key=order.id) as tx:` prepares the message first,
-        and does not enter the block if it cannot. The end of the block commits it; see Half.
+        The message is prepared first; see `ShieldTx.half` and HalfMessageBlock.
         """
         return HalfMessageBlock(
             self.messages, event_type, payload, rollback_on=rollback_on, **parts
@@ -92,14 +91,14 @@ class HalfMessageWiring:
         return self.messages.prepare(event_type, payload, **parts)
 
     def commit(self, *event_ids: UUID) -> None:
-        """Send half messages whose local transaction committed; see HalfMessages.commit."""
+        """Send half messages whose local transaction committed."""
         if self._barriers:
             self.messages.commit(event_ids)
         else:
             self.messages.end(event_ids, LocalOutcome.COMMIT)
 
     def rollback(self, *event_ids: UUID) -> None:
-        """Discard half messages whose local transaction rolled back; see HalfMessages.rollback."""
+        """Discard half messages whose local transaction rolled back."""
         if self._barriers:
             self.messages.rollback(event_ids)
         else:

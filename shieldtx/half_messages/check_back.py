@@ -108,7 +108,7 @@ class CheckBack:
         try:
             asking.begin(threads=threads, name=f"shieldtx-check-{self.event_type}")
             for answers in asking.answers(within=_WRITTEN_WITHIN_S):
-                counts.update(self._write_down(claim.token, answers))
+                counts.update(self._record(claim.token, answers))
         finally:
             unmade = asking.end()
             self._hanging.append(asking)
@@ -127,7 +127,7 @@ class CheckBack:
         self._hanging = [asking for asking in self._hanging if asking.hanging]
         return max(0, self._threads - sum(asking.hanging for asking in self._hanging))
 
-    def _write_down(self, token: UUID, answers: Sequence[CheckResult]) -> list[LocalOutcome | None]:
+    def _record(self, token: UUID, answers: Sequence[CheckResult]) -> list[LocalOutcome | None]:
         """Return what was said, None for what does not count any more."""
         if not answers:
             return []

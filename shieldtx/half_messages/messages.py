@@ -188,7 +188,7 @@ class HalfMessages:
         """Guard the transaction with half messages that were prepared by hand.
 
         They are to be committed by hand. Raises TransactionRefused for those that are not HALF or
-        have no barrier; else as `Half.guard` does.
+        have no barrier; else as `HalfMessageBlock.guard` does.
         """
         barriers = self._barriers_of(event_ids)
         missing = [str(each) for each in event_ids if each not in barriers]
