@@ -20,7 +20,7 @@ from shieldtx.reconcile.request import from_json
 def main() -> None:
     # `spark`, or `shieldtx.spark` as in a wheel.
     package, topic = sys.argv[1:]
-    job, topics = (import_module(f"{package}.{name}") for name in ("__main__", "topics"))
+    job, topics = (import_module(f"{package}.{name}") for name in ("__main__", "sources.topics"))
     request = from_json(sys.stdin.readline())
     with tempfile.TemporaryDirectory() as scratch, job.session(request, scratch) as spark:
         reading = topics.read(spark, request, [(topic, TxKind.COMMIT)])
@@ -28,7 +28,7 @@ def main() -> None:
         if reading.records is not None:
             (events,) = reading.records.agg(F.countDistinct("event_id")).first()
             seen |= {"records": reading.records.count(), "events": events}
-        print(json.dumps(seen | {"origin": str(Path(topics.__file__).parent)}), flush=True)
+        print(json.dumps(seen | {"origin": str(Path(job.__file__).parent)}), flush=True)
 
 
 if __name__ == "__main__":
