@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from sqlalchemy import create_engine
 
@@ -28,6 +29,17 @@ def stored_runs(configuration: Configuration) -> Iterator[SqlReconciliationRuns]
         yield SqlReconciliationRuns(engine, tables(home.schema), scope=configuration.scope)
     finally:
         engine.dispose()
+
+
+def request_of(configuration: Configuration, folder: Path) -> ReconcileRequest:
+    """Return what a configuration asks for; the report goes into `folder`."""
+    return ReconcileRequest(
+        services=configuration.services,
+        folder=folder,
+        broker=configuration.broker,
+        margin=configuration.margin,
+        statement_timeout=configuration.statement_timeout,
+    )
 
 
 def run_reconciliation(

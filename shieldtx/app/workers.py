@@ -33,8 +33,7 @@ def relay_process(app: ShieldTx) -> Worker:
 
     def renew() -> bool:
         before = relay.shards
-        relay.renew_if_due()
-        if relay.shards - before:
+        if relay.renew().shards - before:
             worker.wake("poll")
         return False
 
@@ -60,14 +59,7 @@ def relay_process(app: ShieldTx) -> Worker:
     worker = Worker(
         name="relay",
         jobs=[
-            # Each pass renews the leases that are due. This job does while a pass takes long.
-            PeriodicJob(
-                name="renew",
-                run=renew,
-                every=lease / RENEWALS_PER_LEASE,
-                until_next=lambda: relay.until_renewal,
-                vital=True,
-            ),
+            PeriodicJob(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
             PeriodicJob(
                 name="poll",
                 run=poll,

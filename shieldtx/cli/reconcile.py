@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from shieldtx.app.reconciliation import run_reconciliation
+from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import (
     AsJson,
@@ -123,12 +123,11 @@ def reconcile(
         return
     with ending_as_error():
         configuration = load_configuration(config, invocation(context).app)
-        request = ReconcileRequest(
-            services=configuration.services,
-            folder=out,
-            broker=configuration.broker if topics else None,
-            margin=configuration.margin if margin is None else _duration("--margin", margin),
-            statement_timeout=configuration.statement_timeout,
+        request = request_of(configuration, out)
+        request = replace(
+            request,
+            broker=request.broker if topics else None,
+            margin=request.margin if margin is None else _duration("--margin", margin),
             push_down=push_down,
             first_rows=rows,
             show_payloads=show_payloads,

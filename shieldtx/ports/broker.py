@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 BATCH_BYTES: Final = 64 * 1024 * 1024
@@ -41,25 +41,25 @@ class ReceivedRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + headers
 
 
-class DeliveryOutcome(Enum):
+class DeliveryOutcome(StrEnum):
     """How the publication of one record ended."""
 
-    ACKNOWLEDGED = auto()
+    ACKNOWLEDGED = "ACKNOWLEDGED"
     """The broker has it."""
 
-    REJECTED = auto()
+    REJECTED = "REJECTED"
     """The broker or its client refuses this record for ever, whatever else works."""
 
-    REFUSED = auto()
+    REFUSED = "REFUSED"
     """Refused for now; somebody may mend that (unknown topic, not authorised)."""
 
-    UNCONFIRMED = auto()
+    UNCONFIRMED = "UNCONFIRMED"
     """It was handed to the client, and nobody can tell whether it is in the log."""
 
-    DEFERRED = auto()
+    DEFERRED = "DEFERRED"
     """It was kept back on purpose, with nothing wrong at the broker: its turn comes again."""
 
-    UNSENT = auto()
+    UNSENT = "UNSENT"
     """It never left: the broker was known to be away."""
 
 

@@ -149,11 +149,13 @@ class InFlight:
 
         Its attempts do not count.
         """
-        ahead = self.take_ahead()
+        ahead = self._ahead
         if ahead is None:
             return False
         settlement = Settlement(unsent=ahead.event_ids, reason=reason)
+        # In this order: an error in between must not forget the batch.
         self._pending.append(PendingSettlement(token=ahead.claim.token, settlement=settlement))
+        self._ahead = None
         return True
 
     def settle(self) -> RelayResult:

@@ -104,15 +104,15 @@ class Relay:
         )
         self._in_flight = InFlight(relay=settings.name, store=store, failures=failures, clock=clock)
         self._holding = ShardLeases(shards=frozenset(), relays=0, surplus=frozenset())
+        self._has_renewed = False
         self._renew_at = clock()
-        # Held while a renewal is due, so that a pass and a worker's own renewals make one of it.
-        self._renewing = threading.Lock()
+        """When a pass renews the leases, unless another thread has by then."""
+        self._renewing: set[int] = set()
+        """The threads that renew the leases just now."""
         # Held during a pass: shards are released between passes, when nothing is in flight.
         self._passing = threading.Lock()
         self._unreported: RelayResult | None = None
         """What was settled between passes: the next pass reports it."""
-
-    # --- shards -----------------------------------------------------------------------------------
 
     @property
     def shards(self) -> frozenset[int]:
@@ -121,32 +121,41 @@ class Relay:
 
     @property
     def until_renewal(self) -> timedelta:
-        """How long until the leases are to be renewed."""
+        """How long until a pass renews the leases by itself."""
         return timedelta(seconds=max(0.0, self._renew_at - self._clock()))
 
-    def renew_if_due(self) -> None:
-        """Renew the leases for the first time, or when a quarter of the lease has passed.
-
-        Each pass begins with it. A worker calls it in a thread of its own too, since a pass may
-        take longer than the lease.
-        """
-        if self._clock() >= self._renew_at:
-            with self._renewing:
-                if self._clock() >= self._renew_at:
-                    self.renew()
-
     def renew(self) -> ShardLeases:
-        """Extend the leases and share the shards out again, whether or not that is due."""
+        """Extend the leases and share the shards out again.
+
+        A worker renews each quarter of the lease, in a thread of its own: a pass may take longer
+        than the lease. Errors of the database are raised; the leases last until later renewals.
+        """
+        thread = threading.get_ident()
+        self._renewing.add(thread)
+        try:
+            return self._renew()
+        finally:
+            self._renewing.discard(thread)
+
+    def _renew_if_due(self) -> None:
+        """Renew where no other thread does: at first, and when half of the lease has passed."""
+        if self._clock() >= self._renew_at and not self._renewing:
+            self.renew()
+
+    def _renew(self) -> ShardLeases:
         name, before = self._in_flight.name, self._holding
-        lease = self._settings.lease
-        due_again = self._clock() + (lease / RENEWALS_PER_LEASE).total_seconds()
-        if before.shards:
-            # Should this renewal fail, the leases last until the next ones; passes go on meanwhile.
-            self._renew_at = due_again
-        self._holding = holding = self._leases.renew(relay=name, lease=lease)
-        self._renew_at = due_again
+        began, lease = self._clock(), self._settings.lease.total_seconds()
+        try:
+            self._renew_at = began + lease / 2
+            self._holding = holding = self._leases.renew(relay=name, lease=self._settings.lease)
+        except BaseException:
+            self._renew_at = began + (lease / RENEWALS_PER_LEASE if before.shards else 0.0)
+            raise
+        # A slow renewal: another thread's next one has its time to begin.
+        self._renew_at = max(self._renew_at, self._clock() + lease / RENEWALS_PER_LEASE)
+        self._has_renewed = True
         if holding.surplus:
-            with self._passing:
+            with self._passing, self._in_flight.ambiguous_if_interrupted():
                 self._release_shards(holding.surplus, name)
         if name != self._in_flight.name:
             # A pass has withdrawn an ambiguous claim, which may still find the shards taken here.
@@ -164,10 +173,7 @@ class Relay:
             self._leases.give_back(relay=name, shards=shards)
 
     def _settle_between_passes(self) -> None:
-        settled, earlier = self._in_flight.settle(), self._unreported
-        self._unreported = settled if earlier is None else earlier.then(settled)
-
-    # --- passes -----------------------------------------------------------------------------------
+        self._unreported = self._reported(self._in_flight.settle())
 
     def run_once(self) -> RelayResult:
         """Make one pass: claim, publish, settle; of a backlog, the next pass settles.
@@ -175,11 +181,23 @@ class Relay:
         Errors of the database are raised. Batches that were sent before the error are settled by
         the next pass, which claims nothing before.
         """
-        self.renew_if_due()
+        if not self._has_renewed:
+            self._renew_if_due()
         with self._passing, self._in_flight.ambiguous_if_interrupted():
-            earlier, self._unreported = self._unreported, None
-            done = self._pass()
-            return done if earlier is None else earlier.then(done)
+            done = self._reported(self._pass())
+        try:
+            # After the write-backs, which must not wait for it.
+            self._renew_if_due()
+        except BaseException:
+            with self._passing:
+                self._unreported = self._reported(done)
+            raise
+        return done
+
+    def _reported(self, done: RelayResult) -> RelayResult:
+        """Add what was settled and not reported before."""
+        earlier, self._unreported = self._unreported, None
+        return done if earlier is None else earlier.then(done)
 
     def _pass(self) -> RelayResult:
         batch = self._in_flight.take_ahead()
@@ -273,7 +291,7 @@ class Relay:
         The connections are closed also where the database is unreachable; its error is then raised.
         """
         try:
-            with self._passing:
+            with self._passing, self._in_flight.ambiguous_if_interrupted():
                 self._in_flight.release_ahead(_SHARDS_LEAVE)
                 self._settle_between_passes()
                 self._leases.leave(relay=self._in_flight.name)

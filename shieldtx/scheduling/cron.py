@@ -14,11 +14,10 @@ from apscheduler.triggers.cron import CronTrigger
 
 from shieldtx.domain.reasons import loggable
 from shieldtx.errors import ConfigurationError
+from shieldtx.scheduling.exit_status import EXIT_STOPPED
 from shieldtx.scheduling.signals import graceful_signals, signals_deferred
 
 log = logging.getLogger(__name__)
-
-EXIT_STOPPED = 0
 
 
 class _Ended(BaseException):

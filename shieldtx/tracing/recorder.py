@@ -80,7 +80,7 @@ class TraceRecorder:
                 event_id=context.event_id,
                 group=None,
                 attempt=context.attempt,
-                outcome="" if context.outcome is None else context.outcome.name,
+                outcome="" if context.outcome is None else context.outcome.value,
                 ended=self._clock(),
                 waited=context.waited,
                 took=context.took,

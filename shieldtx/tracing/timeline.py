@@ -144,7 +144,7 @@ def _outbox_hop(
     for mark in marks:
         claimed = _before(mark.at, (mark.took or 0) + (mark.waited or 0))
         steps.append(Step(what="CLAIMED", at=claimed, attempt=mark.attempt))
-        is_out = mark.outcome == DeliveryOutcome.ACKNOWLEDGED.name
+        is_out = mark.outcome == DeliveryOutcome.ACKNOWLEDGED
         steps.append(_of_mark("PUBLISHED" if is_out else "NOT_PUBLISHED", mark))
     is_placed = any(step.offset is not None for step in steps)
     written = Step(what="WRITTEN", at=row.began_at)

@@ -189,7 +189,7 @@ def test_logs_go_to_standard_error_as_json_lines_when_asked_for(
     entries = [json.loads(line) for line in result.err.splitlines()]
     (entry,) = [entry for entry in entries if "gives up" in entry["message"]]
     assert entry["level"] == "warning"
-    assert entry["logger"] == "shieldtx.consumer.event_processor"
+    assert entry["logger"] == "shieldtx.consumer.attempt_recorder"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from shieldtx.app.reconciliation import run_reconciliation
 from shieldtx.ports.repair import RepairAction
-from shieldtx.reconcile.config import read_configuration
+from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.repair import REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
@@ -92,5 +92,12 @@ def test_the_python_example_asks_for_a_run(monkeypatch: pytest.MonkeyPatch) -> N
     request = defined["request"]
     assert isinstance(request, ReconcileRequest)
     assert [service.name for service in request.services] == ["orders", "stock"]
+    configuration = defined["configuration"]
+    assert isinstance(configuration, Configuration)
+    assert (request.margin, request.statement_timeout, request.broker) == (
+        configuration.margin,
+        configuration.statement_timeout,
+        configuration.broker,
+    )
     assert inspect.signature(run_reconciliation).bind("configuration", request, who="airflow")
     assert call.startswith('run_reconciliation(configuration, request, who="airflow")')

@@ -99,7 +99,7 @@ class _Log:
 
 
 class Confluent:
-    """A librdkafka producer (the protocol Client)."""
+    """A librdkafka producer (the protocol ProducerClient)."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.asked_for: set[str] = set()
@@ -200,7 +200,7 @@ class _RecordResult:
 
 
 class _ProduceRound:
-    """Hands each record to librdkafka (the protocol Round)."""
+    """Hands each record to librdkafka (the protocol ProduceRound)."""
 
     def __init__(self, producer: Any, on_full: Callable[[], None]) -> None:
         self._producer = producer

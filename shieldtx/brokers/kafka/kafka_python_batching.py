@@ -92,7 +92,7 @@ class _SingleRecordResult:
 
 
 class BatchedProduceRound:
-    """Builds each partition's batch itself (the protocol Round)."""
+    """Builds each partition's batch itself (the protocol ProduceRound)."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
@@ -139,7 +139,7 @@ class BatchedProduceRound:
 
 
 class SingleProduceRound:
-    """Hands each record to the client (the protocol Round)."""
+    """Hands each record to the client (the protocol ProduceRound)."""
 
     def __init__(self, producer: Any, batch_bytes: int) -> None:
         self._producer = producer

@@ -49,7 +49,7 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
 
 
 class Producer(KafkaProducer):
-    """A producer that can be let go of with records under way (the protocol Client)."""
+    """A producer that can be let go of with records under way (the protocol ProducerClient)."""
 
     network: Network
     record_by_record: int | None = None

@@ -92,7 +92,7 @@ class ProducerSettings:
     request_timeout: float = 5.0
     """Seconds after which a request without an answer is repeated on a new connection."""
     whole_batches: bool = True
-    """kafka-python only: the fast way of `kafka_rounds`, where the client's version allows it."""
+    """kafka-python only: whole batches, where the client's version allows it."""
 
     @property
     def max_request_bytes(self) -> int:

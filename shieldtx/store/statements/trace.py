@@ -28,7 +28,7 @@ _OF_EVENT = (
 
 
 def insert_entries(t: Tables, d: Dialect) -> Insert:
-    """Keep entries; built once, run with the dialect's `rows_parameters` of ENTRY."""
+    """Keep entries; built once, run with the dialect's `unnumbered_rows_parameters` of ENTRY."""
     return d.insert_new_rows(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
 
 

@@ -41,7 +41,7 @@ def full(shop: Shop) -> Shop:
 
 def forget(shop: Shop) -> None:
     """Let every look be as old as it may be."""
-    shop.outbox._gate._looks.clear()
+    shop.outbox._gate._samples.clear()
 
 
 def waiting(shop: Shop, topic: str = "limited", upto: int = 100) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from shieldtx import ShieldTx
 from shieldtx.app.workers import consumer_process, relay_process
+from shieldtx.ports.relay import ShardLeases
+from shieldtx.scheduling.exit_status import EXIT_FAILING
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.write_side_shop import Shop
 
@@ -44,3 +49,27 @@ def test_a_relay_ends_when_it_can_neither_renew_nor_poll(app: ShieldTx) -> None:
     assert vital == {"renew", "poll"}
     assert worker._health._failure_limit == app.settings.failure_limit == timedelta(minutes=10)
     worker._close()
+
+
+def test_a_relay_whose_renewals_fail_for_too_long_ends(
+    shop: Shop, shield: ShieldTx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = timedelta(seconds=1)
+    brief = {"relay_lease": second, "relay_send_timeout": second / 2, "failure_limit": second}
+    app = ShieldTx(
+        shield.settings.model_copy(update=brief), engine=shop.engine, broker=MemoryBroker()
+    )
+    renew, done = SqlLeaseStore.renew, []
+
+    def renew_once(self: SqlLeaseStore, **lease: Any) -> ShardLeases:
+        if done:
+            raise OSError("permission denied for the table of relays")
+        done.append(lease)
+        return renew(self, **lease)
+
+    monkeypatch.setattr(SqlLeaseStore, "renew", renew_once)
+    worker = relay_process(app)
+    too_late = threading.Timer(30, worker.stop)
+    too_late.start()
+    assert worker.run() == EXIT_FAILING
+    too_late.cancel()

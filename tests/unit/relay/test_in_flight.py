@@ -198,3 +198,22 @@ def test_results_add_up_and_the_later_one_says_what_is_left() -> None:
         claimed=4, published=2, retried=1, lost=1, outage="no broker", slowed=0.5
     )
     assert first.then(replace(later, backlog=True)).backlog
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_release_that_is_broken_off_forgets_no_batch(
+    in_flight: InFlight, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    batch = batch_of(2)
+    in_flight.keep_ahead(batch)
+
+    def broken(**_: Any) -> Settlement:
+        raise error
+
+    monkeypatch.setattr("shieldtx.relay.in_flight.Settlement", broken)
+    with pytest.raises(error), in_flight.ambiguous_if_interrupted():
+        in_flight.release_ahead("the shards are for another relay")
+    if error is KeyboardInterrupt:
+        assert not in_flight.is_settled, "it is withdrawn before the next claim"
+    else:
+        assert in_flight.take_ahead() is batch
