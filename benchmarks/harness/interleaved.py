@@ -22,20 +22,20 @@ Kind = Callable[[ShieldTx, sessionmaker[Session], Mark], None]
 
 def by_turns(first: Kind, second: Kind, *, warm_up: Kind) -> None:
     """Do blocks of `first` and of `second` by turns; a sample before and after each."""
-    telling = ProgressReporter()
-    job = telling.job
+    reporter = ProgressReporter()
+    job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     sessions = sessionmaker(app.engine)
     marks = (
         mark_of(index, KEYS) for index in range((2 * job["transactions"] // BLOCK + 1) * BLOCK)
     )
     _block(app, sessions, marks, warm_up)
-    telling.ready()
+    reporter.ready()
     for block in range(2 * job["transactions"] // BLOCK):
-        telling.sample(2 * block)
+        reporter.sample(2 * block)
         _block(app, sessions, marks, second if block % 2 else first)
-        telling.sample(2 * block + 1)
-    telling.await_end()
+        reporter.sample(2 * block + 1)
+    reporter.await_end()
     app.close()
 
 

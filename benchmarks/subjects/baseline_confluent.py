@@ -13,11 +13,11 @@ from shieldtx.scheduling.gc_tuning import few_collections
 
 def main() -> None:
     """Produce all records and flush."""
-    telling = ProgressReporter()
-    warm, records = records_of(telling.job)
+    reporter = ProgressReporter()
+    warm, records = records_of(reporter.job)
     producer = Producer(
         {
-            "bootstrap.servers": telling.job["bootstrap"],
+            "bootstrap.servers": reporter.job["bootstrap"],
             "acks": "all",
             "enable.idempotence": True,
             "batch.size": 262_144,
@@ -26,7 +26,7 @@ def main() -> None:
             "queue.buffering.max.kbytes": 1_048_576,
         }
     )
-    topic = telling.job["topic"]
+    topic = reporter.job["topic"]
     producer.list_topics(topic, timeout=10)
     acknowledged = 0
 
@@ -35,13 +35,13 @@ def main() -> None:
         acknowledged += error is None
 
     with few_collections():
-        telling.ready()
+        reporter.ready()
         for begin, end in ((0, warm), (warm, len(records))):
             for value, key, headers, partition in records[begin:end]:
                 producer.produce(topic, value, key, partition, note, headers=headers)
             producer.flush()
-            telling.sample(acknowledged)
-        telling.await_end()
+            reporter.sample(acknowledged)
+        reporter.await_end()
 
 
 if __name__ == "__main__":

@@ -11,27 +11,27 @@ from shieldtx.scheduling.gc_tuning import few_collections
 
 def main() -> None:
     """Send all records and flush."""
-    telling = ProgressReporter()
-    warm, records = records_of(telling.job)
+    reporter = ProgressReporter()
+    warm, records = records_of(reporter.job)
     producer = KafkaProducer(
-        bootstrap_servers=telling.job["bootstrap"],
+        bootstrap_servers=reporter.job["bootstrap"],
         acks="all",
         enable_idempotence=True,
         batch_size=262_144,
         linger_ms=5,
     )
-    topic = telling.job["topic"]
+    topic = reporter.job["topic"]
     producer.partitions_for(topic)
     # Cheaper than to keep all futures, or to count what is acknowledged.
     failures: list[BaseException] = []
     with few_collections():
-        telling.ready()
+        reporter.ready()
         for begin, end in ((0, warm), (warm, len(records))):
             for value, key, headers, partition in records[begin:end]:
                 producer.send(topic, value, key, headers, partition).add_errback(failures.append)
             producer.flush()
-            telling.sample(end - len(failures))
-        telling.await_end()
+            reporter.sample(end - len(failures))
+        reporter.await_end()
     producer.close()
 
 

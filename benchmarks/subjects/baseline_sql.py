@@ -35,11 +35,11 @@ WHERE ctid = ANY(%(places)s::tid[]) AND lease_token = %(token)s AND status = 'PR
 @few_collections()
 def main() -> None:
     """Claim and settle until the harness has heard enough."""
-    telling = ProgressReporter()
-    with psycopg.connect(telling.job["dsn"], autocommit=True) as connection:
-        telling.ready()
+    reporter = ProgressReporter()
+    with psycopg.connect(reporter.job["dsn"], autocommit=True) as connection:
+        reporter.ready()
         settled = after = 0
-        while not telling.is_over:
+        while not reporter.is_over:
             token = uuid4()
             rows = connection.execute(
                 CLAIM, {"token": token, "after": after, "limit": BATCH}, binary=True
@@ -47,7 +47,7 @@ def main() -> None:
             after = max((row[1] for row in rows), default=after)
             places = [row[0] for row in rows]
             settled += connection.execute(SETTLE, {"places": places, "token": token}).rowcount
-            telling.sample(settled)
+            reporter.sample(settled)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,18 @@ from shieldtx import LocalOutcome
 
 def main() -> None:
     """Check until nothing is due any more."""
-    telling = ProgressReporter()
-    job = telling.job
+    reporter = ProgressReporter()
+    job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     app.checks(EVENT_TYPE)(lambda _: LocalOutcome.COMMIT)
     (check_back,) = app.half_messages.check_backs()
-    telling.ready()
-    telling.sample(0)
+    reporter.ready()
+    reporter.sample(0)
     done = 0
     while (found := check_back.run_once()).checked:
         done += found.checked
-    telling.sample(done)
-    telling.await_end()
+    reporter.sample(done)
+    reporter.await_end()
     app.close()
 
 

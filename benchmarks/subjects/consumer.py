@@ -11,17 +11,17 @@ from shieldtx.scheduling.gc_tuning import few_collections
 @few_collections()
 def main() -> None:
     """Consume until the harness has heard enough."""
-    telling = ProgressReporter()
-    job = telling.job
+    reporter = ProgressReporter()
+    job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     handle(app, job["group"], lists=job["lists"])
     consumer = app.build_consumer(job["group"])
-    telling.ready()
+    reporter.ready()
     dealt_with = 0
-    while not telling.is_over:
+    while not reporter.is_over:
         done = consumer.run_once()
         dealt_with += done.outcomes[AttemptOutcome.APPLIED] + done.duplicates
-        telling.sample(dealt_with)
+        reporter.sample(dealt_with)
         if done.parked or done.ignored or done.outcomes[AttemptOutcome.RETRIED]:
             raise RuntimeError(f"the consumer was not left alone: {done}")
     consumer.close()

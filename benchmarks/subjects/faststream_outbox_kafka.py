@@ -20,9 +20,9 @@ from benchmarks.harness.child_protocol import ProgressReporter
 QUEUE = "bench"
 
 
-async def relay(telling: ProgressReporter) -> None:
+async def relay(reporter: ProgressReporter) -> None:
     """Relay until the harness has heard enough."""
-    job = telling.job
+    job = reporter.job
     metadata = MetaData()
     table = make_outbox_table(metadata, table_name="outbox")
     url = job["dsn"].replace("postgresql://", "postgresql+asyncpg://")
@@ -57,15 +57,15 @@ async def relay(telling: ProgressReporter) -> None:
         nonlocal published
         published += 1
         if published % 100 == 0:
-            telling.sample(published)
+            reporter.sample(published)
         return KafkaResponse(body, key=body["key"].encode())
 
     await to_kafka.connect()
-    await asyncio.to_thread(telling.ready)
+    await asyncio.to_thread(reporter.ready)
     await from_outbox.start()
-    while not telling.is_over:
+    while not reporter.is_over:
         await asyncio.sleep(0.05)
-        telling.sample(published)
+        reporter.sample(published)
     await from_outbox.stop()
     await to_kafka.stop()
     await engine.dispose()

@@ -19,8 +19,8 @@ IDLE_S = 0.002
 @few_collections()
 def main() -> None:
     """Relay until the harness has heard enough."""
-    telling = ProgressReporter()
-    job = telling.job
+    reporter = ProgressReporter()
+    job = reporter.job
     app = application(
         url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
     )
@@ -32,16 +32,16 @@ def main() -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(relay.shards)} shards are held instead of {share}")
         time.sleep(IDLE_S)
-    telling.ready()
-    purge = _Purge(app, telling)
+    reporter.ready()
+    purge = _Purge(app, reporter)
     if job.get("purge"):
         purge.start()
     process = psutil.Process()
     published = 0
-    while not telling.is_over:
+    while not reporter.is_over:
         done = relay.run_once()
         published += done.published
-        telling.sample(published, purged=purge.removed, rss=process.memory_info().rss)
+        reporter.sample(published, purged=purge.removed, rss=process.memory_info().rss)
         if done.outage or done.retried or done.failed or done.lost:
             raise RuntimeError(f"the relay was not left alone: {done}")
         if not done.more:
@@ -53,11 +53,11 @@ def main() -> None:
 class _Purge(threading.Thread):
     """Retention in a thread beside the relay, as in the worker process."""
 
-    def __init__(self, app: ShieldTx, telling: ProgressReporter) -> None:
+    def __init__(self, app: ShieldTx, reporter: ProgressReporter) -> None:
         super().__init__(name="purge", daemon=True)
         self.removed = 0
         self._retention = app.build_retention()
-        self._telling = telling
+        self._telling = reporter
 
     def run(self) -> None:
         """Purge until nothing is left."""

@@ -28,8 +28,8 @@ SAY_EVERY = 100
 @few_collections()
 def main() -> None:
     """Consume until the harness has heard enough."""
-    telling = ProgressReporter()
-    job = telling.job
+    reporter = ProgressReporter()
+    job = reporter.job
     engine = create_engine(job["url"])
     INBOX.metadata.create_all(engine)
     consumer = KafkaConsumer(
@@ -40,9 +40,9 @@ def main() -> None:
         auto_offset_reset="earliest",
         max_poll_records=500,
     )
-    telling.ready()
+    reporter.ready()
     dealt_with = 0
-    while not telling.is_over:
+    while not reporter.is_over:
         for records in consumer.poll(timeout_ms=200).values():
             for record in records:
                 event_id = UUID(dict(record.headers)["ce_id"].decode())
@@ -53,9 +53,9 @@ def main() -> None:
                         session.execute(APPLY, {"key": body["key"], "n": body["n"]})
                 dealt_with += 1
                 if dealt_with % SAY_EVERY == 0:
-                    telling.sample(dealt_with)
+                    reporter.sample(dealt_with)
             consumer.commit()
-        telling.sample(dealt_with)
+        reporter.sample(dealt_with)
     consumer.close()
     engine.dispose()
 

@@ -16,9 +16,9 @@ from txoutbox.adapters.postgres import PostgresStorage
 from benchmarks.harness.child_protocol import ProgressReporter
 
 
-async def relay(telling: ProgressReporter) -> None:
+async def relay(reporter: ProgressReporter) -> None:
     """Relay round by round until the harness has heard enough."""
-    job = telling.job
+    job = reporter.job
     pool = await asyncpg.create_pool(job["dsn"])
     outbox = PostgresStorage(pool)
     await outbox.create_schema()
@@ -41,12 +41,12 @@ async def relay(telling: ProgressReporter) -> None:
 
     config = RelayConfig(batch_size=job["batch"], concurrency=job["batch"])
     relay = Relay(outbox, publish, config=config)
-    await asyncio.to_thread(telling.ready)
+    await asyncio.to_thread(reporter.ready)
     published = 0
-    while not telling.is_over:
+    while not reporter.is_over:
         done = await relay.run_once()
         published += done.published
-        telling.sample(published)
+        reporter.sample(published)
         if done.failed:
             raise RuntimeError(f"the relay was not left alone: {done}")
         if not done.claimed:

@@ -18,14 +18,14 @@ ORDER = text("INSERT INTO bench_order (key, n) VALUES (:key, :n)")
 
 def main() -> None:
     """Write `rate` events a second, `seconds` long; with `hot`, every other one of the hot key."""
-    telling = ProgressReporter()
-    job = telling.job
+    reporter = ProgressReporter()
+    job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     pause = PER_TRANSACTION / job["rate"]
     events = int(job["rate"] * job["seconds"]) // PER_TRANSACTION * PER_TRANSACTION
     with Session(app.engine) as session:
         session.execute(text("SELECT 1"))
-    telling.ready()
+    reporter.ready()
     began = time.monotonic()
     for place, begin in enumerate(range(0, events, PER_TRANSACTION)):
         time.sleep(max(0.0, began + place * pause - time.monotonic()))
@@ -36,8 +36,8 @@ def main() -> None:
                 session,
                 [Event(type=EVENT_TYPE, key=m.key, payload=payload_of(m)) for m in marks],
             )
-    telling.sample(events)
-    telling.await_end()
+    reporter.sample(events)
+    reporter.await_end()
     app.close()
 
 

@@ -14,7 +14,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.scheduling.cron import EXIT_STOPPED, run_by, run_by_crontab
+from shieldtx.scheduling.cron import run_by, run_by_crontab
+from shieldtx.scheduling.exit_status import EXIT_STOPPED
 
 PROGRAM = """
 import sys, time
