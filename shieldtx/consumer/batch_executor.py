@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TypeAlias
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -38,6 +38,12 @@ _SHORTEST = 0.000_001
 """Seconds that a transaction has taken in any case."""
 
 _Key = tuple[str, str | None]
+
+_Call: TypeAlias = tuple[int, Sequence[Attempt], Handler]
+"""One call of a handler: the position of its first attempt in the transaction, and its attempts.
+
+A plain tuple: one is made for nearly every event.
+"""
 
 
 class BatchExecutor:
@@ -145,7 +151,8 @@ class BatchExecutor:
                 if self._clock() >= batch.ends:
                     raise TimeoutError("they have taken too much of their leases")
                 if is_recorded:
-                    self._recorder.begin(call.attempts)
+                    _, called, _ = call
+                    self._recorder.begin(called)
                 self._make(call, session)
         self._seconds_per_event = max(self._clock() - began, _SHORTEST) / len(attempts)
 
@@ -153,7 +160,7 @@ class BatchExecutor:
         first, attempts, handler = call
         try:
             if handler.takes_list:
-                self._caller.call_with_list(session, handler, _opened(call))
+                self._caller.call_with_list(session, handler, _opened(first, attempts, handler))
             else:
                 self._caller.call(session, handler, attempts[0].envelope)
         except (_FailedCall, OperationalError):
@@ -173,7 +180,7 @@ class BatchExecutor:
                 event_type = attempts[first].envelope.type
                 while end < len(attempts) and attempts[end].envelope.type == event_type:
                     end += 1
-            yield _Call(first, attempts[first:end], handler)
+            yield first, attempts[first:end], handler
             first = end
 
     def _fail(self, attempt: Attempt, error: Exception, batch: _Batch) -> None:
@@ -222,15 +229,6 @@ class _Task:
     error: Exception | None = None
 
 
-class _Call(NamedTuple):
-    """One call of a handler, for one attempt or a list of them."""
-
-    first: int
-    """The position of its first attempt in the transaction."""
-    attempts: Sequence[Attempt]
-    handler: Handler
-
-
 class _FailedCall(Exception):
     """The call for `count` attempts, from position `first` of a transaction, has failed."""
 
@@ -267,12 +265,12 @@ def _divided(attempts: Sequence[Attempt], failed: _FailedCall) -> list[_Task]:
     return [_Task(attempts=attempts[:half]), _Task(attempts=attempts[half:count]), after]
 
 
-def _opened(call: _Call) -> list[Event]:
+def _opened(first: int, attempts: Sequence[Attempt], handler: Handler) -> list[Event]:
     """Return the events of a call for a list; raises _FailedCall for the first refused payload."""
     events = []
-    for position, attempt in enumerate(call.attempts, call.first):
+    for position, attempt in enumerate(attempts, first):
         try:
-            events.append(opened(call.handler, attempt.envelope))
+            events.append(opened(handler, attempt.envelope))
         except PayloadRefused as refused:
             raise _FailedCall(position, 1, refused) from refused
     return events
