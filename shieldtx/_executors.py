@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class SingleThread(ThreadPoolExecutor):
-    """Makes one call at a time, in their order.
+    """Makes one call at a time, in their order, each once.
 
-    When the interpreter ends, Python ends the threads of pools before those of a host. A worker in
-    a host's thread has still to finish its work: its calls are then made in the caller's thread.
+    Where no thread can be started (none is left, or the interpreter ends: then Python ends the
+    threads of pools before those of a host, whose worker has still to finish its work), a call is
+    made in the caller's thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -22,16 +25,18 @@ class SingleThread(ThreadPoolExecutor):
         self._latest: Future[Any] | None = None
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Make a call in the thread, or at once where the thread has ended."""
+        """Make a call in the thread, or at once where there is none."""
+        call = _Once(partial(fn, *args, **kwargs))
         made: Future[R]
         try:
-            made = super().submit(fn, *args, **kwargs)
+            made = super().submit(call)
         except RuntimeError:
-            made = self._made_here(lambda: fn(*args, **kwargs))
+            # The pool may have the call in its queue already, for the thread it could not start.
+            made = self._made_here(call)
         self._latest = made
         return made
 
-    def _made_here(self, call: Callable[[], R]) -> Future[R]:
+    def _made_here(self, call: _Once[R]) -> Future[R]:
         if self._latest is not None:
             # The thread may still be in it; earlier calls have ended before.
             self._latest.exception()
@@ -41,3 +46,16 @@ class SingleThread(ThreadPoolExecutor):
         except BaseException as error:  # noqa: BLE001  raised by `result`, as from the thread
             made.set_exception(error)
         return made
+
+
+class _Once(Generic[R]):
+    """A call that is made by whoever comes first, and by nobody else."""
+
+    def __init__(self, call: Callable[[], R]) -> None:
+        self._call = call
+        self._taken = threading.Lock()
+
+    def __call__(self) -> R:
+        if not self._taken.acquire(blocking=False):
+            raise CancelledError("the caller has made this call itself")
+        return self._call()

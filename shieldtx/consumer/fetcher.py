@@ -79,17 +79,28 @@ class BlockingFetcher:
         self._group = group
         self._subscriber = subscriber
         self._decode = decode
+        self._to_rewind: tuple[ReceivedRecord, ...] = ()
+        """Records that were polled and not returned."""
 
     def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
         """Return up to `limit` records; any error while they are decoded rewinds all of them."""
+        self._rewind()
         polled = self._subscriber.poll(timeout=timeout, limit=limit, limit_bytes=limit_bytes)
-        records = tuple(polled)
+        self._to_rewind = records = tuple(polled)
         try:
-            return self._sorted(records)
+            batch = self._sorted(records)
         except BaseException:
             # The client's position is after these records: the next commit would skip them.
-            self._subscriber.rewind(records)
+            self._rewind()
             raise
+        self._to_rewind = ()
+        return batch
+
+    def _rewind(self) -> None:
+        """Rewind what an error has left; where that fails, the next call does it."""
+        if self._to_rewind:
+            self._subscriber.rewind(self._to_rewind)
+            self._to_rewind = ()
 
     def _sorted(self, records: tuple[ReceivedRecord, ...]) -> FetchedBatch:
         """Return records as events to handle, records to park, and a count of the others."""
@@ -125,7 +136,9 @@ class BlockingFetcher:
 
     def rewind(self, batch: FetchedBatch) -> None:
         """Have the next `fetch` begin with this batch's records."""
-        self._subscriber.rewind(batch.records)
+        # At once with those that are left to rewind: the first of a partition counts.
+        self._subscriber.rewind(batch.records + self._to_rewind)
+        self._to_rewind = ()
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
         """Fetch nothing from these partitions, and from all others again."""
@@ -160,9 +173,11 @@ class PrefetchingFetcher:
         The thread makes one call at a time, in their order.
         """
         self._fetcher = fetcher
-        self._thread = fetch_thread or SingleThread("shieldtx-intake")
+        self._thread = fetch_thread or SingleThread("shieldtx-fetch")
         self._clock = clock
         self._prefetched: Future[FetchedBatch] | None = None
+        self._to_rewind: tuple[ReceivedRecord, ...] = ()
+        """Records that were returned, and are to be read again before any other."""
         self._uncommitted: dict[TopicPartition, ReceivedRecord] = {}
         """The last record of each partition whose offset is to be committed."""
         self._commit: Future[None] | None = None
@@ -174,29 +189,34 @@ class PrefetchingFetcher:
     def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
         """Return the prefetched batch, or else read one; also raises the error of a commit."""
         self._end_commit()
+        self._rewind()
         # There are two batches at a time: each has half of the bytes, which need not be counted.
         half = max(1, limit_bytes // 2)
-        batch = self._take_prefetched()
+        batch = self._read_ahead()
         if not batch.records:
-            self._begin_fetch(timeout, limit, half)
-            batch = self._take_prefetched()
+            self._prefetched = self._begin_fetch(timeout, limit, half)
+            batch = self._read_ahead()
+        following = None
         if len(batch.records) == limit:
-            self._begin_fetch(0.0, limit, half)
+            following = self._begin_fetch(0.0, limit, half)
         if not batch.records:
             self._begin_commit()
+        # At last: after any error before, the next call finds the records.
+        self._prefetched = following
         return batch
 
-    def _begin_fetch(self, timeout: float, limit: int, limit_bytes: int) -> None:
-        self._prefetched = self._thread.submit(
+    def _begin_fetch(self, timeout: float, limit: int, limit_bytes: int) -> Future[FetchedBatch]:
+        return self._thread.submit(
             self._fetcher.fetch, timeout=timeout, limit=limit, limit_bytes=limit_bytes
         )
 
-    def _take_prefetched(self) -> FetchedBatch:
-        if self._prefetched is None:
+    def _read_ahead(self) -> FetchedBatch:
+        """Wait for the prefetched batch, and return it; after an error none is prefetched."""
+        prefetched = self._prefetched
+        if prefetched is None:
             return FetchedBatch()
-        # This waits. After an interruption of it, the next call finds the records.
-        self._prefetched.exception()
-        prefetched, self._prefetched = self._prefetched, None
+        if prefetched.exception() is not None:
+            self._prefetched = None
         return prefetched.result()
 
     def commit(self, batch: FetchedBatch) -> None:
@@ -207,9 +227,9 @@ class PrefetchingFetcher:
 
     def _begin_commit(self) -> None:
         if self._uncommitted and self._commit is None:
-            self._committing, self._uncommitted = self._uncommitted, {}
-            batch = FetchedBatch(tuple(self._committing.values()))
+            batch = FetchedBatch(tuple(self._uncommitted.values()))
             self._commit = self._thread.submit(self._fetcher.commit, batch)
+            self._committing, self._uncommitted = self._uncommitted, {}
             self._next_commit = self._clock() + COMMIT_EVERY
 
     def _end_commit(self) -> None:
@@ -224,16 +244,25 @@ class PrefetchingFetcher:
             raise
 
     def rewind(self, batch: FetchedBatch) -> None:
-        """Have the next `fetch` begin with this batch, then the prefetched one: the order stays."""
-        records = batch.records
+        """Have the next `fetch` begin with this batch, then the prefetched one: the order stays.
+
+        Where that fails, the next `fetch` begins with another attempt.
+        """
+        if batch.records:
+            self._to_rewind = batch.records
+        self._rewind(also_prefetched=True)
+
+    def _rewind(self, *, also_prefetched: bool = False) -> None:
+        if not self._to_rewind and not also_prefetched:
+            return
         failure = None if self._prefetched is None else self._prefetched.exception()
-        if failure is None:
-            records += self._take_prefetched().records
-        else:
+        if failure is not None:
             # The failed read has rewound its own records.
             self._prefetched = None
             log.warning("nothing was read ahead: %s", failure)
+        records = self._to_rewind + self._read_ahead().records
         self._thread.submit(self._fetcher.rewind, FetchedBatch(records)).result()
+        self._prefetched, self._to_rewind = None, ()
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
         """Fetch nothing from these partitions: prefetched records of them are read later, too."""
@@ -242,6 +271,8 @@ class PrefetchingFetcher:
 
     def has_caught_up(self) -> bool:
         """Whether all records are fetched and none is prefetched; False after a failed read."""
+        if self._to_rewind:
+            return False
         prefetched = self._prefetched
         # The next `fetch` raises why a read has failed.
         if prefetched is not None and (

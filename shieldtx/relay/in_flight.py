@@ -20,6 +20,8 @@ from shieldtx.relay.sender import ClaimedBatch
 
 log = logging.getLogger(__name__)
 
+_INTERRUPTED = "interrupted while it was sent: the broker may have it"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PendingSettlement:
@@ -40,10 +42,11 @@ class InFlight:
 
     Used by one thread at a time; `name` and `withdraw_former` also by a renewal during a pass.
 
-    Up to three things are in flight:
+    Up to four things are in flight:
 
     - *Pending write-backs* of events that were sent, or released unsent. They are written back in
       the order in which they were added; one that fails stays first, for the next `settle`.
+    - *The batch being sent*: the broker may have it, however the pass ends.
     - *The batch claimed ahead*, while the batch before it was published.
     - *An ambiguous claim*, whose response was lost: the database may have carried it out, now or
       later. The relay claims nothing more before it is withdrawn, or later events of its keys would
@@ -66,6 +69,10 @@ class InFlight:
         self._withdrawals = 0
         self._pending: deque[PendingWriteBack] = deque()
         self._ahead: ClaimedBatch | None = None
+        self._unsent: set[UUID] = set()
+        """Tokens of the claimed batches of which nothing was sent, and nothing is written back."""
+        self._sending: PendingSettlement | None = None
+        """The write-back of the batch being sent, should its outcome never be known."""
         self._has_ambiguous_claim = False
         self._former_names: deque[str] = deque()
         """Names under which the relay may own shards, where a late claim would find rows."""
@@ -78,8 +85,13 @@ class InFlight:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no write-back is pending and no claim ambiguous."""
-        return not self._pending and not self._has_ambiguous_claim
+        """Whether nothing is being sent, no write-back pending and no claim ambiguous."""
+        return not (self._sending or self._pending or self._has_ambiguous_claim)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a batch is being sent, or was when a pass was broken off."""
+        return self._sending is not None
 
     @property
     def has_pending(self) -> bool:
@@ -92,10 +104,13 @@ class InFlight:
         """Claim up to `limit` due events; the claim is ambiguous where the database raises."""
         since = self._last_claim = self._clock()
         try:
-            return ClaimedBatch(self._store.claim(relay=self._name, limit=limit), since)
-        except Exception:
+            claim = self._store.claim(relay=self._name, limit=limit)
+            if claim.events:
+                self._unsent.add(claim.token)
+        except BaseException:
             self._has_ambiguous_claim = True
             raise
+        return ClaimedBatch(claim, since)
 
     def until_due(self, *, within: timedelta) -> timedelta | None:
         """Return how long until the next delayed event is due; None: none is `within`.
@@ -115,20 +130,29 @@ class InFlight:
         return ahead
 
     @contextmanager
-    def ambiguous_if_interrupted(self) -> Iterator[None]:
-        """Take each claim of an interrupted block for ambiguous: it is withdrawn before the next.
+    def ambiguous_if_abandoned(self) -> Iterator[None]:
+        """Take a claim that an error leaves unsent for ambiguous: it is withdrawn before the next.
 
-        An interruption is what no `except Exception` stops: SystemExit from a hook or a local
-        rollback, KeyboardInterrupt, a panic of an extension.
+        An error that no `except Exception` stops (SystemExit from a hook or a local rollback,
+        KeyboardInterrupt, a panic of an extension) may come anywhere: then every unsent claim is.
         """
         try:
             yield
-        except Exception:
+        except BaseException as error:
+            kept = {self._ahead.claim.token} if self._ahead else set()
+            if self._unsent - kept or not isinstance(error, Exception):
+                # The withdrawal takes the batch ahead too.
+                self._ahead = None
+                self._unsent.clear()
+                self._has_ambiguous_claim = True
             raise
-        except BaseException:
-            self._ahead = None
-            self._has_ambiguous_claim = True
-            raise
+
+    def begin_send(self, batch: ClaimedBatch) -> None:
+        """Note that the broker may have the batch from now on, until `add` tells its outcome."""
+        token = batch.claim.token
+        unconfirmed = Settlement(unconfirmed=batch.event_ids, reason=_INTERRUPTED)
+        self._sending = PendingSettlement(token=token, settlement=unconfirmed)
+        self._unsent.discard(token)
 
     # --- write-backs ------------------------------------------------------------------------------
 
@@ -138,11 +162,16 @@ class InFlight:
             PendingSettlement(token=outcome.token, settlement=outcome.settlement, outage=outage)
         )
         self._pending.extend(outcome.permanent_failures)
+        self._sending = None
 
-    def add_interrupted(self, batch: ClaimedBatch, reason: str) -> None:
-        """Add the write-back of a batch that may have been sent: its attempts do not count."""
-        settlement = Settlement(unconfirmed=batch.event_ids, reason=reason)
-        self._pending.append(PendingSettlement(token=batch.claim.token, settlement=settlement))
+    def add_interrupted(self) -> None:
+        """Add the write-back of a batch whose outcome will not be known: its attempts do not count.
+
+        Nothing of it is sent any more when this is called.
+        """
+        if self._sending is not None:
+            self._pending.append(self._sending)
+            self._sending = None
 
     def release_ahead(self, reason: str) -> bool:
         """Add the write-back of the batch claimed ahead, which was not sent; False: there is none.
@@ -155,6 +184,7 @@ class InFlight:
         settlement = Settlement(unsent=ahead.event_ids, reason=reason)
         # In this order: an error in between must not forget the batch.
         self._pending.append(PendingSettlement(token=ahead.claim.token, settlement=settlement))
+        self._unsent.discard(ahead.claim.token)
         self._ahead = None
         return True
 

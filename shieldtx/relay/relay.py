@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 
 from shieldtx._executors import SingleThread
 from shieldtx.domain.events import Envelope
@@ -155,7 +154,7 @@ class Relay:
         self._renew_at = max(self._renew_at, self._clock() + lease / RENEWALS_PER_LEASE)
         self._has_renewed = True
         if holding.surplus:
-            with self._passing, self._in_flight.ambiguous_if_interrupted():
+            with self._passing, self._in_flight.ambiguous_if_abandoned():
                 self._release_shards(holding.surplus, name)
         if name != self._in_flight.name:
             # A pass has withdrawn an ambiguous claim, which may still find the shards taken here.
@@ -167,6 +166,7 @@ class Relay:
 
     def _release_shards(self, shards: frozenset[int], name: str) -> None:
         """Release shards of which nothing is in flight; a later renewal releases them otherwise."""
+        self._end_interrupted_send()
         if self._in_flight.release_ahead(_SHARDS_LEAVE):
             self._settle_between_passes()
         if self._in_flight.is_settled and name == self._in_flight.name:
@@ -183,7 +183,7 @@ class Relay:
         """
         if not self._has_renewed:
             self._renew_if_due()
-        with self._passing, self._in_flight.ambiguous_if_interrupted():
+        with self._passing, self._in_flight.ambiguous_if_abandoned():
             done = self._reported(self._pass())
         try:
             # After the write-backs, which must not wait for it.
@@ -200,6 +200,7 @@ class Relay:
         return done if earlier is None else earlier.then(done)
 
     def _pass(self) -> RelayResult:
+        self._end_interrupted_send()
         batch = self._in_flight.take_ahead()
         if batch is None:
             settled = self._in_flight.settle()
@@ -221,12 +222,14 @@ class Relay:
         """Publish a batch and settle it: the only batch in flight."""
         # A single event has probed the broker; or later events of its key waited for a retried one.
         others_wait = self._breaker.is_probing or any(e.attempts > 1 for e in batch.claim.events)
-        self._record(batch, self._deliveries(batch, partial(self._sender.send, batch)))
+        self._in_flight.begin_send(batch)
+        self._record(batch, self._sender.send(batch))
         settled = self._in_flight.settle()
         return replace(settled, backlog=backlog or others_wait or settled.released > 0)
 
     def _publish_and_claim_ahead(self, batch: ClaimedBatch, *, backlog: bool) -> RelayResult:
         """Publish a batch; concurrently settle the batch before and claim the next of a backlog."""
+        self._in_flight.begin_send(batch)
         publishing = self._publish_thread.submit(self._sender.send, batch)
         done, ahead = RelayResult(), None
         failure: BaseException | None = None
@@ -236,7 +239,13 @@ class Relay:
                 ahead = self._in_flight.claim(self._batch_size.size)
         except BaseException as error:  # noqa: BLE001  raised again when the batch's outcome is known
             failure = error
-        may_follow = self._record(batch, self._deliveries(batch, publishing.result))
+        try:
+            may_follow = self._record(batch, publishing.result())
+        except Exception as error:
+            if failure is not None:
+                # It may be one that ends the process.
+                raise failure from error
+            raise
         if failure is not None:
             raise failure
         if ahead is not None and ahead.claim.events:
@@ -260,23 +269,19 @@ class Relay:
         # The pause may be longer than the batch's lease.
         return "the broker asks for a pause" if self._batch_size.is_throttled else ""
 
-    def _deliveries(
-        self, batch: ClaimedBatch, send: Callable[[], Sequence[Delivery]]
-    ) -> Sequence[Delivery]:
-        """Return how a batch was delivered; when `send` is interrupted, the broker may have it."""
-        try:
-            return send()
-        except BaseException as interruption:
-            reason = f"interrupted while it was sent: {interruption!r}"
-            self._in_flight.add_interrupted(batch, reason)
-            raise
-
     def _record(self, batch: ClaimedBatch, deliveries: Sequence[Delivery]) -> bool:
         """Add the write-backs of a sent batch; return whether the next batch may follow."""
         self._batch_size.record(self._sender.pressure(), sent=len(deliveries))
         outcome = decide_outcomes(batch.claim, deliveries, self._retry_of)
         self._in_flight.add(outcome, outage=self._breaker.record(outcome))
         return outcome.all_acknowledged
+
+    def _end_interrupted_send(self) -> None:
+        """After a pass that broke off while a batch was sent: await that, and release the batch."""
+        if self._in_flight.is_sending:
+            # The thread makes one call at a time: when this one is made, it sends no more.
+            self._publish_thread.submit(_nothing).result()
+            self._in_flight.add_interrupted()
 
     def until_due(self, *, within: timedelta) -> timedelta | None:
         """Return how long until the next delayed event is due; None: none is `within`.
@@ -291,10 +296,15 @@ class Relay:
         The connections are closed also where the database is unreachable; its error is then raised.
         """
         try:
-            with self._passing, self._in_flight.ambiguous_if_interrupted():
+            with self._passing, self._in_flight.ambiguous_if_abandoned():
+                self._end_interrupted_send()
                 self._in_flight.release_ahead(_SHARDS_LEAVE)
                 self._settle_between_passes()
                 self._leases.leave(relay=self._in_flight.name)
         finally:
             self._publish_thread.shutdown(wait=False)
             self._sender.close()
+
+
+def _nothing() -> None:
+    """Take one's turn in a thread."""

@@ -6,8 +6,10 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -317,6 +319,140 @@ def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
     with pytest.raises(KeyboardInterrupt):
         fetcher.fetch(timeout=0, limit=5)
     assert taken(fetcher.fetch(timeout=0, limit=5)) == [0, 1]
+
+
+class FailingThread(Executor):
+    """Makes its calls at once, but the one with this number, for which it gets no thread."""
+
+    def __init__(self, fails_at: int) -> None:
+        self._fails_at = fails_at
+        self.calls = 0
+
+    def submit(self, call, /, *args, **kwargs):
+        self.calls += 1
+        if self.calls == self._fails_at:
+            raise RuntimeError("can't start new thread")
+        future = Future()
+        try:
+            future.set_result(call(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  raised where the result is asked for
+            future.set_exception(error)
+        return future
+
+
+@pytest.mark.parametrize("fails_at", range(1, 14))
+def test_no_call_that_gets_no_thread_loses_or_skips_a_record(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched, clock: Clock, fails_at: int
+) -> None:
+    fill(broker, range(7))
+    direct = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=partial(decoding.decode, prefix="")
+    )
+    thread = FailingThread(fails_at)
+    fetcher = PrefetchingFetcher(direct, fetch_thread=thread, clock=clock)
+    done: list[int] = []
+    gone_back = False
+    failures = 0
+    for _ in range(10):
+        clock.now += 2 * COMMIT_EVERY
+        try:
+            batch = fetcher.fetch(timeout=0, limit=2)
+            if taken(batch)[:1] == [2] and not gone_back:
+                gone_back = True
+                fetcher.rewind(batch)
+                continue
+            done += taken(batch)
+            fetcher.commit(batch)
+        except RuntimeError:
+            failures += 1
+        assert subscriber.polls == 0 or committed(broker) <= len(done)
+    assert (done, committed(broker)) == (list(range(7)), 7)
+    assert thread.calls >= fails_at
+    assert failures == 1
+
+
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_without_a_thread_everything_is_read_once_and_in_order(
+    broker: MemoryBroker,
+    fetcher: PrefetchingFetcher,
+    monkeypatch: pytest.MonkeyPatch,
+    starts: int,
+) -> None:
+    """The pool that starts no thread has put the call into its queue all the same."""
+    start, failures = threading.Thread.start, iter(range(starts))
+
+    def refusing(thread: threading.Thread) -> None:
+        if next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    fill(broker, range(12))
+    done: list[int] = []
+    for _ in range(8):
+        batch = fetcher.fetch(timeout=0, limit=2)
+        done += taken(batch)
+        fetcher.commit(batch)
+    assert done == list(range(12))
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_records_that_cannot_be_rewound_are_rewound_by_the_next_fetch(
+    broker: MemoryBroker,
+    group: ConsumerGroup,
+    subscriber: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    fails_at: int,
+) -> None:
+    rewind, rewinds = subscriber.rewind, 0
+
+    def refusing(records: tuple[ReceivedRecord, ...]) -> None:
+        nonlocal rewinds
+        rewinds += 1
+        if rewinds <= fails_at:
+            raise MemoryError
+        rewind(records)
+
+    monkeypatch.setattr(subscriber, "rewind", refusing)
+    fill(broker, range(6))
+    # The third batch cannot be decoded at first, and neither can it be rewound.
+    decode = Flaky({5: MemoryError()})
+    direct = BlockingFetcher(group=group, subscriber=subscriber, decode=decode)
+    fetcher = PrefetchingFetcher(direct, fetch_thread=FailingThread(0))
+    batch = fetcher.fetch(timeout=0, limit=2)
+    with pytest.raises(MemoryError):
+        fetcher.rewind(batch)
+    assert not fetcher.has_caught_up()
+    with suppress(MemoryError):
+        # As the consumer does when a partition is to be paused meanwhile.
+        fetcher.rewind(FetchedBatch())
+    done: list[int] = []
+    for _ in range(12):
+        with suppress(MemoryError):
+            done += taken(fetcher.fetch(timeout=0, limit=2))
+    assert done == list(range(6))
+
+
+def test_a_batch_whose_rewind_is_interrupted_comes_first(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
+) -> None:
+    fill(broker, range(6))
+    direct = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=partial(decoding.decode, prefix="")
+    )
+    fetcher = PrefetchingFetcher(direct, fetch_thread=FailingThread(0))
+    batch = fetcher.fetch(timeout=0, limit=2)
+    ahead: Any = fetcher._prefetched
+    wait = ahead.exception
+
+    def interrupted(timeout: float | None = None) -> None:
+        ahead.exception = wait
+        raise KeyboardInterrupt
+
+    ahead.exception = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        fetcher.rewind(batch)
+    assert [taken(fetcher.fetch(timeout=0, limit=2)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(

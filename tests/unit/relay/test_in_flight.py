@@ -34,6 +34,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.settlements: list[Settlement] = []
         self.error: BaseException | None = None
 
     def claim(self, *, relay: str, limit: int) -> Claim:
@@ -42,6 +43,7 @@ class Outbox:
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
         self._note("settle", token)
+        self.settlements.append(settlement)
         return len(settlement)
 
     def fail(self, token: UUID, _: UUID, **__: Any) -> bool:
@@ -143,7 +145,7 @@ def test_an_interruption_makes_claims_ambiguous_and_drops_the_batch_ahead(
     in_flight: InFlight, outbox: Outbox
 ) -> None:
     in_flight.keep_ahead(batch_of(3))
-    with pytest.raises(SystemExit), in_flight.ambiguous_if_interrupted():
+    with pytest.raises(SystemExit), in_flight.ambiguous_if_abandoned():
         raise SystemExit
     assert in_flight.take_ahead() is None
     in_flight.settle()
@@ -151,7 +153,7 @@ def test_an_interruption_makes_claims_ambiguous_and_drops_the_batch_ahead(
 
 
 def test_an_error_is_no_interruption(in_flight: InFlight, outbox: Outbox) -> None:
-    with pytest.raises(OSError, match="away"), in_flight.ambiguous_if_interrupted():
+    with pytest.raises(OSError, match="away"), in_flight.ambiguous_if_abandoned():
         raise OSError("the database is away")
     in_flight.settle()
     assert outbox.calls == []
@@ -211,9 +213,51 @@ def test_a_release_that_is_broken_off_forgets_no_batch(
         raise error
 
     monkeypatch.setattr("shieldtx.relay.in_flight.Settlement", broken)
-    with pytest.raises(error), in_flight.ambiguous_if_interrupted():
+    with pytest.raises(error), in_flight.ambiguous_if_abandoned():
         in_flight.release_ahead("the shards are for another relay")
     if error is KeyboardInterrupt:
         assert not in_flight.is_settled, "it is withdrawn before the next claim"
     else:
         assert in_flight.take_ahead() is batch
+
+
+def test_a_batch_that_an_error_leaves_is_withdrawn_with_the_batch_ahead(
+    in_flight: InFlight, outbox: Outbox
+) -> None:
+    sent = send(in_flight, DONE)
+    in_flight.keep_ahead(in_flight.claim(2))
+    in_flight.claim(3)
+    with pytest.raises(RuntimeError), in_flight.ambiguous_if_abandoned():
+        raise RuntimeError("can't start new thread")
+    assert in_flight.take_ahead() is None
+    in_flight.settle()
+    assert outbox.calls[2:] == [("settle", sent), ("withdraw", "one", "one+1")]
+
+
+def test_a_batch_that_may_be_sent_is_not_withdrawn(in_flight: InFlight, outbox: Outbox) -> None:
+    batch = in_flight.claim(3)
+    in_flight.begin_send(batch)
+    in_flight.keep_ahead(in_flight.claim(2))
+    with pytest.raises(RuntimeError), in_flight.ambiguous_if_abandoned():
+        raise RuntimeError
+    assert in_flight.take_ahead() is not None
+    assert in_flight.is_sending
+    assert not in_flight.is_settled
+    in_flight.add_interrupted()
+    assert not in_flight.is_sending
+    done = in_flight.settle()
+    assert outbox.calls[2:] == [("settle", batch.claim.token)]
+    assert outbox.settlements[-1].unconfirmed == batch.event_ids
+    assert done.released == 3
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_claim_is_ambiguous_whatever_breaks_it_off(
+    in_flight: InFlight, outbox: Outbox, error: type[BaseException]
+) -> None:
+    outbox.error = error("the response is lost")
+    with pytest.raises(error):
+        in_flight.claim(3)
+    outbox.error = None
+    in_flight.settle()
+    assert outbox.calls == [("withdraw", "one", "one+1")]

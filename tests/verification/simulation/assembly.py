@@ -58,6 +58,11 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
 
     def build(process: Process[Relay]) -> Relay:
         store = MemoryOutboxStore(database, by=process.name)
+
+        def retry_of(_: str) -> RetryPolicy:
+            process.may_fail_inside()
+            return retry
+
         return Relay(
             store=Interrupted(process, store),  # type: ignore[arg-type]
             leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
@@ -70,10 +75,10 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
                 send_timeout=timedelta(seconds=3),
                 outage_pause=_PAUSE,
             ),
-            retry_of=lambda _: retry,
+            retry_of=retry_of,
             local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
             clock=process.clock,
-            publish_thread=Beside(world.fates),  # type: ignore[arg-type]
+            publish_thread=Beside(process),  # type: ignore[arg-type]
         )
 
     number = n + (0 if service == "A" else shape.relays)
@@ -113,7 +118,7 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
             group=group,
             fetcher=PrefetchingFetcher(
                 fetcher,
-                fetch_thread=Beside(world.fates),  # type: ignore[arg-type]
+                fetch_thread=Beside(process),  # type: ignore[arg-type]
                 clock=process.clock,
             ),
             store=store,  # type: ignore[arg-type]

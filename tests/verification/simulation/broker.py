@@ -151,6 +151,8 @@ class Sender(Protocol):
 
     def die(self) -> None: ...
 
+    def may_fail_inside(self) -> None: ...
+
 
 class MemoryPublisher:
     """Sends records (the port Publisher)."""
@@ -180,7 +182,8 @@ class MemoryPublisher:
         return deliveries
 
     def pressure(self) -> Backpressure:
-        """Tell of no pressure."""
+        """Tell of no pressure: the first call behind a batch that is sent."""
+        self._sender.may_fail_inside()
         return Backpressure()
 
     def close(self) -> None:

@@ -36,6 +36,10 @@ class FaultSchedule(Protocol):
         """What happens to a call that publishes so many records."""
         ...
 
+    def error_inside(self) -> bool:
+        """Whether a process fails on its own: it gets no thread, no memory."""
+        ...
+
     def chance(self, probability: float) -> bool:
         """Whether something of this probability happens."""
         ...
@@ -68,6 +72,9 @@ class SeededFaultSchedule:
         self._level = level
         self._troubles = [kind for kind in TROUBLES if r.random() < 0.4]
         self._trouble_rate = r.choice((0.1, 0.3, 0.6)) if self._troubles else 0.0
+        # Drawn apart, so that the other schedules are what they would be without them.
+        self._inside = random.Random(f"inside {seed}")
+        self._inside_rate = self._inside.choice((0.0, 0.0, 0.0, 0.0, 0.3))
 
     def fault(self) -> Fault:
         drawn = self._random.random()
@@ -86,6 +93,9 @@ class SeededFaultSchedule:
             sent=int(r.random() * 4),
             later=r.random() < 0.5,
         )
+
+    def error_inside(self) -> bool:
+        return self._inside_rate > 0 and self._inside.random() < self._inside_rate
 
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
+from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch, PrefetchingFetcher
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
@@ -22,7 +22,7 @@ from tests.verification.simulation.database import Database, InboxRow, OutboxRow
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.outbox import MemoryOutboxStore
-from tests.verification.simulation.processes import InterruptedInbox
+from tests.verification.simulation.processes import ErrorInside, InterruptedInbox
 from tests.verification.simulation.retention import MemoryPurgeStore
 
 
@@ -134,6 +134,28 @@ def never_withdraws(_: Any) -> Callable[..., None]:
         self._has_ambiguous_claim = False
 
     return withdraw
+
+
+def forgets_what_an_error_leaves(_: Any) -> Callable[..., Any]:
+    return lambda self: nullcontext()
+
+
+def drops_its_batch_at_an_error(sound: Callable[..., Any]) -> Callable[..., Any]:
+    def fetch(self: PrefetchingFetcher, **options: Any) -> FetchedBatch:
+        try:
+            return sound(self, **options)
+        except ErrorInside:
+            self._prefetched = None
+            raise
+
+    return fetch
+
+
+def forgets_what_may_be_sent(_: Any) -> Callable[..., None]:
+    def begin_send(self: InFlight, batch: Any) -> None:
+        """Leave the batch to the withdrawal, as one that was not sent."""
+
+    return begin_send
 
 
 def keeps_its_name(_: Any) -> Callable[..., None]:

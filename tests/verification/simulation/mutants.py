@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from shieldtx.consumer import handler_caller
 from shieldtx.consumer.batch_executor import BatchExecutor
-from shieldtx.consumer.fetcher import BlockingFetcher
+from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.permanent_failure import PermanentFailures
@@ -38,22 +38,6 @@ class Mutant:
     seed: int = 1
     """From which its schedules are drawn: another one where by the first it takes thousands."""
 
-
-RARE = (
-    "retry-holds-nothing",
-    "takeover-is-fresh",
-    "sends-ahead-in-doubt",
-    "lost-claim-is-forgotten",
-    "undoes-the-unconfirmed",
-    "works-without-token",
-    "waits-in-a-circle",
-    "neighbours-pay-for-a-crash",
-    "failed-key-goes-on",
-    "batch-settles-without-token",
-    "commits-after-the-last-check",
-    "check-only-looks",
-)
-"""Which show after hundreds of schedules: `make faults` searches for them, the tests for others."""
 
 MOST_SCHEDULES = 10_000
 """After so many a mutant counts as alive."""
@@ -135,6 +119,20 @@ MUTANTS = {
         ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", mutant_code.forgets_the_one_before),
         ("sends-ahead-in-doubt", "I4", Relay, "_record", mutant_code.sends_ahead_whatever_happened),
         ("lost-claim-is-forgotten", "I4", InFlight, "withdraw", mutant_code.never_withdraws),
+        (
+            "abandoned-claim-is-forgotten",
+            "I4",
+            InFlight,
+            "ambiguous_if_abandoned",
+            mutant_code.forgets_what_an_error_leaves,
+        ),
+        (
+            "interrupted-batch-is-forgotten",
+            "I5",
+            InFlight,
+            "begin_send",
+            mutant_code.forgets_what_may_be_sent,
+        ),
         ("withdraws-under-its-name", "I4", InFlight, "withdraw", mutant_code.keeps_its_name),
         (
             "undoes-the-unconfirmed",
@@ -144,6 +142,13 @@ MUTANTS = {
             mutant_code.undoes_what_may_be_delivered,
         ),
         # The consumer and its table.
+        (
+            "held-batch-is-forgotten",
+            "I3",
+            PrefetchingFetcher,
+            "fetch",
+            mutant_code.drops_its_batch_at_an_error,
+        ),
         (
             "offset-before-receive",
             "I3",

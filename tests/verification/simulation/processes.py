@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shieldtx.errors import BrokerUnavailable
+from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt
 from shieldtx.ports.relay import ShardLeases
 from tests.verification.simulation.broker import Member, MemorySubscriber, Trouble
 from tests.verification.simulation.database import DatabaseError, Transaction
-from tests.verification.simulation.fault_schedule import Fault, FaultSchedule
+from tests.verification.simulation.fault_schedule import Fault
 
 if TYPE_CHECKING:
     from tests.verification.simulation.world import World
@@ -24,6 +25,10 @@ S = TypeVar("S")
 
 class Killed(BaseException):
     """kill -9: nothing in the process may catch it."""
+
+
+class ErrorInside(RuntimeError):
+    """The process gets no thread, no memory, or has a fault of its own."""
 
 
 class Overdue(DatabaseError):
@@ -103,7 +108,7 @@ class Process(Generic[S]):
             self.is_doomed = self.threads > 1
             if not self.is_doomed:
                 self.bury()
-        except (DatabaseError, BrokerUnavailable) as error:
+        except (DatabaseError, BrokerUnavailable, ErrorInside) as error:
             world.say("{} {}: {!r}", self, what, error)
         else:
             world.say("{} {}: {}", self, what, done)
@@ -129,6 +134,10 @@ class Process(Generic[S]):
 
     def stopped_before_the_check(self) -> bool:
         return self.world.fates.chance(0.5)
+
+    def may_fail_inside(self) -> None:
+        if not self.world.is_calm and self.world.fates.error_inside():
+            raise ErrorInside
 
     def error_of(self, fault: Fault, place: str, *, answered: bool) -> BaseException | None:
         """Return what the process gets to know of a fault; None: nothing."""
@@ -185,14 +194,15 @@ class Interrupted:
 class Beside:
     """What a process does beside something else is done before it or after it, in its order."""
 
-    def __init__(self, fates: FaultSchedule) -> None:
-        self._fates = fates
+    def __init__(self, process: Process[Any]) -> None:
+        self._process = process
         self._promises: deque[Promise] = deque()
 
     def submit(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Promise:
+        self._process.may_fail_inside()
         promise = Promise(self, partial(call, *args, **kwargs))
         self._promises.append(promise)
-        if self._fates.chance(0.5):
+        if self._process.world.fates.chance(0.5):
             self.keep(promise)
         return promise
 
@@ -286,7 +296,10 @@ class InterruptedSubscriber(Interrupted):
         super().__init__(process, port)
         process.member = port.member
         # Nothing of these leaves the process, or the process ends with it.
-        self.rewind = port.rewind
         self.pause = port.pause
         self.has_caught_up = port.has_caught_up
         self.close = port.close
+
+    def rewind(self, records: Sequence[ReceivedRecord]) -> None:
+        self._process.may_fail_inside()
+        self._port.rewind(records)

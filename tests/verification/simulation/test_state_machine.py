@@ -91,6 +91,9 @@ class ArmedFates:
     def trouble(self, _: int) -> Trouble | None:
         return self.troubles.popleft() if self.troubles else None
 
+    def error_inside(self) -> bool:
+        return False
+
     def chance(self, _: float) -> bool:
         return False
 

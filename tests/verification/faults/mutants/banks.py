@@ -278,8 +278,8 @@ def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
     passes = Worker._run_passes
     Worker._run_passes = swallowed
     Worker.stop = lambda self: None
-    InFlight.ambiguous_if_interrupted = lambda self: nullcontext()
-    Relay._deliveries = lambda self, batch, send: send()
+    InFlight.ambiguous_if_abandoned = lambda self: nullcontext()
+    InFlight.add_interrupted = lambda self: setattr(self, "_sending", None)
 
 
 def _whoever_asks_is_believed(breaker: Breaker) -> None:
