@@ -8,16 +8,15 @@ import struct
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from types import MappingProxyType
+from typing import Final
 
 from shieldtx.embedded.child_process import ChildProcess
-from shieldtx.embedded.directories import ServerDirectory
 from shieldtx.embedded.free_ports import HOST, free_port
 from shieldtx.embedded.jars import fetch_kafka
-from shieldtx.embedded.requirements import EmbeddedError, require_java
+from shieldtx.embedded.requirements import require_java
+from shieldtx.embedded.server import EmbeddedServer
 
-READY_S: Final = 60.0
 FORMAT_S: Final = 60.0
 STOP_S: Final = 5.0
 _NODE_ID: Final = 1
@@ -31,7 +30,7 @@ _LOGGING: Final = (
 )
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(EmbeddedServer):
     """An Apache Kafka broker of this process, without authentication, on 127.0.0.1 only.
 
     Topics are never made by being used. The log directory stays over `stop`, `kill` and `start`;
@@ -39,6 +38,8 @@ class EmbeddedKafka:
     the same for the life of the object; clients are told `advertised_port`, for a proxy between
     them and the broker. `settings` are the broker's own and win over the ones made here.
     """
+
+    name = "Apache Kafka"
 
     def __init__(
         self,
@@ -48,67 +49,14 @@ class EmbeddedKafka:
         advertised_port: int | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.port = port or free_port()
-        self._given = directory
-        self._directory: ServerDirectory | None = None
+        super().__init__(directory, port=port or free_port())
         self._advertised_port = advertised_port or self.port
         self._settings = settings
-        self._process: ChildProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def bootstrap(self) -> str:
         """The broker's own address, not the advertised one: "127.0.0.1:port"."""
         return f"{HOST}:{self.port}"
-
-    @property
-    def directory(self) -> Path:
-        """Where `data/` and `kafka.log` are, from the first start on."""
-        if self._directory is None:
-            raise EmbeddedError("Apache Kafka has no directory yet: start it first")
-        return self._directory.path
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id, None while it does not run."""
-        return self._process.pid if self._process and self._process.is_running else None
-
-    def start(self) -> None:
-        """Start the broker, formatting its storage the first time, and wait until it answers.
-
-        Raises RequirementMissing without Java, DownloadFailed when its jars are neither cached
-        nor to be had, ServerFailed, with the end of its log, when it does not answer.
-        """
-        if self.pid is not None:
-            raise EmbeddedError(f"Apache Kafka already runs on port {self.port}")
-        java, jars = require_java(), fetch_kafka()
-        directory = self._open_directory()
-        properties = self._write_properties(directory)
-        run: list[str | Path] = [java, *_SMALL_JVM, *_LOGGING, "-cp", f"{jars}/*"]
-        if not (directory / "data" / "meta.properties").exists():
-            self._format(run, directory, properties)
-        self._process = process = ChildProcess.start(
-            [*run, "kafka.Kafka", properties],
-            name="Apache Kafka",
-            log=directory / "kafka.log",
-            directory=directory,
-        )
-        try:
-            process.await_ready(self._answers, within=READY_S)
-        except BaseException:
-            self.kill()
-            raise
 
     def stop(self) -> None:
         """Shut the broker down in order, by force after 5 s, and keep its data."""
@@ -122,30 +70,19 @@ class EmbeddedKafka:
             self._process.kill()
             self._process = None
 
-    def restart(self) -> None:
-        """Stop and start again, same port and data."""
-        self.stop()
-        self.start()
-
-    def close(self) -> None:
-        """Stop for good; removes the data unless the directory was given."""
-        if self._directory is None:
-            return
-        if self._given:
-            self.stop()
-        else:  # nobody will read it again: no need to shut down in order
-            self.kill()
-        self._directory.remove()
-        self._directory = None
-
-    def _open_directory(self) -> Path:
-        if self._directory is None:
-            self._directory = (
-                ServerDirectory.given(self._given)
-                if self._given
-                else ServerDirectory.temporary("kafka")
-            )
-        return self._directory.path
+    def _launch(self) -> ChildProcess:
+        java, jars = require_java(), fetch_kafka()
+        directory = self._open_directory()
+        properties = self._write_properties(directory)
+        run: list[str | Path] = [java, *_SMALL_JVM, *_LOGGING, "-cp", f"{jars}/*"]
+        if not (directory / "data" / "meta.properties").exists():
+            self._format(run, directory, properties)
+        return ChildProcess.start(
+            [*run, "kafka.Kafka", properties],
+            name=self.name,
+            log=directory / "kafka.log",
+            directory=directory,
+        )
 
     def _write_properties(self, directory: Path) -> Path:
         # A new one each time: only this broker asks its controller, so nothing remembers it.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Final, Literal, Self
+from types import MappingProxyType
+from typing import Final
 from urllib.parse import urlencode
 
 import psycopg
 from psycopg import sql
 
 from shieldtx.embedded.child_process import ChildProcess
-from shieldtx.embedded.directories import ServerDirectory
 from shieldtx.embedded.free_ports import HOST, free_port
 from shieldtx.embedded.postgres_cluster import (
     SUPERUSER,
@@ -21,24 +20,25 @@ from shieldtx.embedded.postgres_cluster import (
     programs,
     unprivileged_account,
 )
-from shieldtx.embedded.requirements import EmbeddedError
+from shieldtx.embedded.server import EmbeddedServer
 
-READY_S: Final = 60.0
 STOP_S: Final = 10.0
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(EmbeddedServer):
     """A PostgreSQL server of this process, on TCP at 127.0.0.1 and nowhere else.
 
     Other users of the machine reach 127.0.0.1 too, and a superuser of PostgreSQL runs programs:
     so the superuser has a random password, kept in the directory and part of the URLs.
     PostgreSQL refuses to run as root: started by root, it runs as the account `nobody`.
 
-    The data stays over `stop` and `start`; `close`, or leaving the `with` block, removes it
+    The data stays over `stop`, `kill` and `start`; `close`, or leaving the `with` block, removes it
     unless `directory` was given. The port stays the same for the life of the object. `settings`
     are PostgreSQL's own (`max_connections`, ...). With `fsync` off, data survives a crash of the
     server but not of the machine.
     """
+
+    name = "PostgreSQL"
 
     def __init__(
         self,
@@ -47,10 +47,8 @@ class EmbeddedPostgres:
         fsync: bool = True,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.port = free_port()
+        super().__init__(directory, port=free_port())
         self.user = SUPERUSER
-        self._given = directory
-        self._directory: ServerDirectory | None = None
         self._settings = {
             **settings,
             "listen_addresses": HOST,
@@ -61,31 +59,6 @@ class EmbeddedPostgres:
         # Copying files takes two checkpoints, which cost nothing without fsync.
         self._copy_strategy = sql.SQL("wal_log" if fsync else "file_copy")
         self._account = unprivileged_account()
-        self._process: ChildProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def directory(self) -> Path:
-        """Where `data/` and `postgres.log` are, from the first start on."""
-        if self._directory is None:
-            raise EmbeddedError("PostgreSQL has no directory yet: start it first")
-        return self._directory.path
-
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's process id, None while it does not run."""
-        return self._process.pid if self._process and self._process.is_running else None
 
     @property
     def password(self) -> str:
@@ -101,59 +74,18 @@ class EmbeddedPostgres:
         login = urlencode({"user": self.user, "password": self.password})
         return f"jdbc:postgresql://{HOST}:{self.port}/{database}?{login}"
 
-    def start(self) -> None:
-        """Start the server, on a fresh data directory the first time, and wait until it answers.
+    def stop(self) -> None:
+        """Roll back what runs and shut the server down in order, by force after 10 s."""
+        self._end(signal.SIGINT, signal.SIGQUIT)
 
-        Raises EmbeddedError, with the end of the server's log, when it does not.
-        """
-        if self.pid is not None:
-            raise EmbeddedError(f"PostgreSQL already runs on port {self.port}")
-        directory = self._open_directory()
-        binaries = programs(directory, self._account)
-        data = initialised_data(directory, binaries=binaries, account=self._account)
-        command: list[str | Path] = [binaries / "postgres", "-D", data]
-        for name, value in self._settings.items():
-            command += ["-c", f"{name}={value}"]
-        self._process = process = ChildProcess.start(
-            command,
-            name="PostgreSQL",
-            log=directory / "postgres.log",
-            directory=data,
-            account=self._account,
-            # An immediate stop: to the postmaster SIGKILL would leave its children to find out.
-            death_signal=signal.SIGQUIT,
-        )
-        try:
-            process.await_ready(self._answers, within=READY_S)
-        except BaseException:
-            self.stop("immediate")
-            raise
+    def kill(self) -> None:
+        """Crash the server on purpose: the next start recovers from the write-ahead log."""
+        self._end(signal.SIGQUIT)
 
-    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop the server and keep the data.
-
-        `fast` rolls back what runs and shuts down in order; `immediate` crashes on purpose, so
-        that the next start recovers from the write-ahead log.
-        """
-        if self._process is None:
-            return
-        gentle = (signal.SIGINT,) if mode == "fast" else ()
-        self._process.stop((*gentle, signal.SIGQUIT), patience=STOP_S)
-        self._process = None
-
-    def restart(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop and start again, same port and data."""
-        self.stop(mode)
-        self.start()
-
-    def close(self) -> None:
-        """Stop for good; removes the data unless the directory was given."""
-        if self._directory is None:
-            return
-        # Nobody will read it again: no need to shut down in order.
-        self.stop("fast" if self._given else "immediate")
-        self._directory.remove()
-        self._directory = None
+    def _end(self, *signals: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.stop(signals, patience=STOP_S)
+            self._process = None
 
     def create_database(self, name: str, *, template: str = "template1") -> None:
         """Create a database, as a copy of `template`, which nobody may be connected to."""
@@ -191,11 +123,19 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def _open_directory(self) -> Path:
-        if self._directory is None:
-            self._directory = (
-                ServerDirectory.given(self._given)
-                if self._given
-                else ServerDirectory.temporary("postgres")
-            )
-        return self._directory.path
+    def _launch(self) -> ChildProcess:
+        directory = self._open_directory()
+        binaries = programs(directory, self._account)
+        data = initialised_data(directory, binaries=binaries, account=self._account)
+        command: list[str | Path] = [binaries / "postgres", "-D", data]
+        for name, value in self._settings.items():
+            command += ["-c", f"{name}={value}"]
+        return ChildProcess.start(
+            command,
+            name=self.name,
+            log=directory / "postgres.log",
+            directory=data,
+            account=self._account,
+            # An immediate stop: to the postmaster SIGKILL would leave its children to find out.
+            death_signal=signal.SIGQUIT,
+        )

@@ -186,7 +186,7 @@ class TestPostgres:
             own_postgres.url("postgres").replace("postgresql+psycopg", "postgresql")
         )
         open_transaction.execute("INSERT INTO kept VALUES (2)")
-        own_postgres.stop("immediate")
+        own_postgres.kill()
         assert own_postgres.pid is None
         assert not accepts_connections(own_postgres.port)
         own_postgres.start()

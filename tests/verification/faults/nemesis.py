@@ -116,7 +116,8 @@ def freeze_worker(n: Nemesis) -> None:
 
 def stop_database(n: Nemesis) -> None:
     """F4."""
-    n.banks.postgres.restart("immediate")
+    n.banks.postgres.kill()
+    n.banks.postgres.start()
 
 
 def end_backends(n: Nemesis) -> None:

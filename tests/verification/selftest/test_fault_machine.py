@@ -201,7 +201,7 @@ def test_a_server_that_a_full_disk_has_crashed_comes_back_with_what_was_committe
                         connection.execute(MEGABYTE_OF_LOG)
                     committed += 1
             assert connection.broken, "what cannot be logged is a crash"
-        server.stop("immediate")  # it may be gone by itself
+        server.kill()  # it may be gone by itself
         disk.free()
         server.start()
         with connect(server) as connection:

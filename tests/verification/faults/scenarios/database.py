@@ -41,7 +41,8 @@ def stopped_immediately(banks: Banks) -> None:
     for _ in range(STOPS):
         clients = banks.begin_writing(40, pause=0.02)
         _until_all_work(banks)
-        banks.postgres.restart("immediate")
+        banks.postgres.kill()
+        banks.postgres.start()
         clients.finish()
     banks.write(20)
     banks.expect(
