@@ -57,15 +57,13 @@ class Declarations:
 
         def decorate(function: F) -> F:
             decorated = publish_decorator(outbox, publication)(function)
-            event_type = publication.event_type
-            if self.event_types.find(event_type) is None:
-                kind = payload if payload is not None else payload_type_of(function)
-                self.event_types.declare(event_type, payload=kind, topic=topic, retry=retry)
-            elif any(given is not None for given in (payload, topic, retry)):
-                raise ConfigurationError(
-                    f"event type {event_type!r} is declared already: give its payload, topic and "
-                    "retry once, to shield.declare, and leave them out here"
-                )
+            self.event_types.declare_at_method(
+                publication.event_type,
+                infer_payload=partial(payload_type_of, function),
+                payload=payload,
+                topic=topic,
+                retry=retry,
+            )
             return decorated
 
         return decorate

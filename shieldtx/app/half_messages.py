@@ -16,7 +16,7 @@ from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages.block import HalfMessageBlock, guard_open
-from shieldtx.half_messages.check_back import CheckBack, Checker, Expiry
+from shieldtx.half_messages.check_back import CheckBack, Checker, Parking
 from shieldtx.half_messages.messages import EventFields, HalfMessages
 from shieldtx.half_messages.transactional_decorator import (
     LocalTransactionSpec,
@@ -76,19 +76,19 @@ class HalfMessageWiring:
         payload: Any = None,
         *,
         rollback_on: tuple[type[BaseException], ...] = (),
-        **parts: Unpack[EventFields],
+        **fields: Unpack[EventFields],
     ) -> HalfMessageBlock:
         """Open a block around a local transaction that is not in the outbox's own database.
 
         The message is prepared first; see `ShieldTx.half` and HalfMessageBlock.
         """
         return HalfMessageBlock(
-            self.messages, event_type, payload, rollback_on=rollback_on, **parts
+            self.messages, event_type, payload, rollback_on=rollback_on, **fields
         )
 
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[EventFields]) -> UUID:
+    def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
         """Prepare a half message by itself and return its id, to be committed or rolled back."""
-        return self.messages.prepare(event_type, payload, **parts)
+        return self.messages.prepare(event_type, payload, **fields)
 
     def commit(self, *event_ids: UUID) -> None:
         """Send half messages whose local transaction committed."""
@@ -122,18 +122,18 @@ class HalfMessageWiring:
         """Return the decorator of a method that is a local transaction."""
 
         def decorate(function: F) -> F:
-            event_type, payload = transaction.event_type, transaction.payload
             decorated = transactional(lambda: self.messages, transaction)(function)
-            if self._event_types.find(event_type) is None:
-                kind = payload_type
-                if kind is None and isinstance(payload, str):
-                    kind = payload_type_of(function, payload)
-                self._event_types.declare(event_type, payload=kind, topic=topic)
-            elif any(given is not None for given in (payload_type, topic)):
-                raise ConfigurationError(
-                    f"event type {event_type!r} is declared already: give its payload and topic "
-                    "once, to shield.declare, and leave them out here"
-                )
+            named = transaction.payload
+
+            def payload_of_argument() -> Any:
+                return payload_type_of(function, named) if isinstance(named, str) else None
+
+            self._event_types.declare_at_method(
+                transaction.event_type,
+                infer_payload=payload_of_argument,
+                payload=payload_type,
+                topic=topic,
+            )
             return decorated
 
         return decorate
@@ -204,9 +204,9 @@ class HalfMessageWiring:
         """Return the event types with a checker that have a half message due for a check."""
         return self._check_store.types_due(sorted(self._checkers))
 
-    def expiry(self) -> Expiry:
+    def parking(self) -> Parking:
         """Build what leaves half messages to a person."""
-        return Expiry(store=self._check_store)
+        return Parking(store=self._check_store)
 
     def other_barriers(self) -> Sequence[tuple[Engine, str | None]]:
         """Return the databases and schemas of barriers that are not in the service's own."""

@@ -57,7 +57,7 @@ class Stores:
         """Build what discards rows that will never be handled."""
         return SqlDiscards(self._connections.engine, self._connections.tables)
 
-    def half_messages(self) -> SqlHalfMessageAdmin:
+    def half_message_admin(self) -> SqlHalfMessageAdmin:
         """Build what shows half messages to an operator, and ends them in the operator's name."""
         return SqlHalfMessageAdmin(
             self._connections.engine,

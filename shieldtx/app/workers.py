@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 RETENTION = timedelta(minutes=1)
 CHECKS = timedelta(seconds=1)
 """Between two looks for half messages that are due for a check."""
-EXPIRY = timedelta(seconds=10)
+PARKING = timedelta(seconds=10)
 LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
 
@@ -103,17 +103,17 @@ def _half_message_jobs(
     def check(check_back: CheckBack) -> bool:
         return check_back.run_once().more
 
-    def expire() -> bool:
-        return expiry.run_once().more
+    def park() -> bool:
+        return parking.run_once().more
 
-    expiry = app.half_messages.expiry()
+    parking = app.half_messages.parking()
     check_backs = app.half_messages.check_backs(stopping=stopping)
     checks = [
         PeriodicJob(name=_checks_of(each.event_type), run=partial(check, each), every=None)
         for each in check_backs
     ]
     looks = [PeriodicJob(name="checks", run=look, every=CHECKS)] if checks else []
-    return [*looks, *checks, PeriodicJob(name="expiry", run=expire, every=EXPIRY)]
+    return [*looks, *checks, PeriodicJob(name="parking", run=park, every=PARKING)]
 
 
 def _checks_of(event_type: str) -> str:

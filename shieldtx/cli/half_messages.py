@@ -48,7 +48,7 @@ def list_(
     """
     app = invocation(context).service()
     app.schema.check()
-    found = [_summary(m) for m in app.stores.half_messages().latest(limit=limit, topic=topic)]
+    found = [_summary(m) for m in app.stores.half_message_admin().latest(limit=limit, topic=topic)]
     if as_json:
         print_json(found)
         return
@@ -80,7 +80,7 @@ def show(
     """
     app = invocation(context).service()
     app.schema.check()
-    details = _details(_found(app.stores.half_messages(), event_id), unmasked=payload)
+    details = _details(_found(app.stores.half_message_admin(), event_id), unmasked=payload)
     if as_json:
         print_json(details)
     else:
@@ -146,14 +146,14 @@ def _decide(
 ) -> None:
     app = invocation(context).service()
     app.schema.check()
-    desk = app.stores.half_messages()
-    chosen = [_found(desk, event_id) for event_id in dict.fromkeys(event_ids)]
+    admin = app.stores.half_message_admin()
+    chosen = [_found(admin, event_id) for event_id in dict.fromkeys(event_ids)]
     for message in chosen:
         typer.echo(_warning(message, outcome), err=True)
     if not yes and not confirm(f"{outcome.capitalize()}?"):
         typer.echo("nothing was decided (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)
-    desk.decide(chosen, outcome, who=who or current_operator())
+    admin.decide(chosen, outcome, who=who or current_operator())
     if as_json:
         print_json([_summary(message) for message in chosen])
         return
@@ -161,12 +161,12 @@ def _decide(
         print_line(f"{message} {_IS[outcome]}")
 
 
-def _found(desk: SqlHalfMessageAdmin, ref: str) -> HalfMessage:
+def _found(admin: SqlHalfMessageAdmin, ref: str) -> HalfMessage:
     try:
         event_id = UUID(ref)
     except ValueError:
         raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx half list`") from None
-    found = desk.find(event_id)
+    found = admin.find(event_id)
     if found is None:
         raise ConfigurationError(f"there is no half message {event_id} in this database")
     return found

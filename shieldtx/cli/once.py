@@ -71,8 +71,8 @@ def _check_once(app: ShieldTx, stop: threading.Event) -> None:
     for check_back in app.half_messages.check_backs(stopping=stop.is_set):
         while check_back.run_once().more and not stop.is_set():
             pass
-    expiry = app.half_messages.expiry()
-    while expiry.run_once().more and not stop.is_set():
+    parking = app.half_messages.parking()
+    while parking.run_once().more and not stop.is_set():
         pass
 
 

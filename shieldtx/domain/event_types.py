@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -137,6 +137,29 @@ class EventTypeRegistry:
         self.limits_backlogs = self.limits_backlogs or event_type.backlog_limit is not None
         self._types[name] = event_type
         return event_type
+
+    def declare_at_method(
+        self,
+        name: str,
+        *,
+        infer_payload: Callable[[], Any],
+        payload: Any,
+        topic: str | None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """Declare an event type where a method is decorated, unless `declare` has done it.
+
+        Where no `payload` is given, the method tells it. Raises ConfigurationError where the type
+        is declared and something is given here too.
+        """
+        if self.find(name) is None:
+            inferred = infer_payload() if payload is None else payload
+            self.declare(name, payload=inferred, topic=topic, retry=retry)
+        elif any(given is not None for given in (payload, topic, retry)):
+            raise ConfigurationError(
+                f"event type {name!r} is declared already: give its payload, topic and retry once, "
+                "to shield.declare, and leave them out here"
+            )
 
     def find(self, name: str) -> EventType | None:
         """Return a declared type, or None."""

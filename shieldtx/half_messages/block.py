@@ -50,10 +50,10 @@ class HalfMessageBlock:
         payload: Any = None,
         *,
         rollback_on: tuple[type[BaseException], ...] = (),
-        **parts: Unpack[EventFields],
+        **fields: Unpack[EventFields],
     ) -> None:
         self._messages = messages
-        self._prepare_first = partial(self.prepare, event_type, payload, **parts)
+        self._prepare_first = partial(self.prepare, event_type, payload, **fields)
         self._rollback_on = rollback_on
         self._said: LocalOutcome | None = None
         self._barriers: dict[UUID, Barrier] = {}
@@ -66,9 +66,9 @@ class HalfMessageBlock:
         """Of the first message."""
         return self.ids[0]
 
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[EventFields]) -> UUID:
+    def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
         """Prepare one more message of the same local transaction; all end together."""
-        event_id = self._messages.prepare(event_type, payload, **parts)
+        event_id = self._messages.prepare(event_type, payload, **fields)
         self.ids.append(event_id)
         barrier = self._messages.barrier_of(event_type)
         if barrier is not None:

@@ -14,7 +14,7 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.half_messages.checker_pool import CheckerPool
+from shieldtx.half_messages.check_run import CheckRun
 from shieldtx.ports.half_messages import CheckResult, DueCheck, HalfMessageStore
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class CheckBackResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExpiryResult:
+class ParkingResult:
     """What one pass did, in half messages."""
 
     parked: int
@@ -88,7 +88,7 @@ class CheckBack:
         self._after_commit = after_commit
         self._stopping = stopping
         self._clock = clock
-        self._hanging: list[CheckerPool] = []
+        self._hanging: list[CheckRun] = []
 
     def run_once(self) -> CheckBackResult:
         """Check what is due, up to the size of a batch; errors of the database are raised."""
@@ -97,21 +97,21 @@ class CheckBack:
             return CheckBackResult()
         ends = self._clock() + self._budget
         claim = self._store.claim_checks(self.event_type, limit=self._batch_size)
-        asking = CheckerPool(
+        run = CheckRun(
             claim.checks,
-            self._ask,
+            self._check,
             may_begin=lambda: not self._stopping() and self._clock() < ends,
             timeout=self._timeout,
             clock=self._clock,
         )
         counts: Counter[LocalOutcome | None] = Counter()
         try:
-            asking.begin(threads=threads, name=f"shieldtx-check-{self.event_type}")
-            for answers in asking.answers(within=_WRITTEN_WITHIN_S):
+            run.begin(threads=threads, name=f"shieldtx-check-{self.event_type}")
+            for answers in run.answers(within=_WRITTEN_WITHIN_S):
                 counts.update(self._record(claim.token, answers))
         finally:
-            unmade = asking.end()
-            self._hanging.append(asking)
+            unmade = run.end()
+            self._hanging.append(run)
         self._store.give_back(claim.token, unmade)
         return CheckBackResult(
             checked=len(claim.checks) - len(unmade),
@@ -123,9 +123,9 @@ class CheckBack:
         )
 
     def _free_threads(self) -> int:
-        """Return how many may ask: as many as there are, without those that have not come back."""
-        self._hanging = [asking for asking in self._hanging if asking.hanging]
-        return max(0, self._threads - sum(asking.hanging for asking in self._hanging))
+        """Return how many threads are free: those that have not come back are not."""
+        self._hanging = [run for run in self._hanging if run.hanging]
+        return max(0, self._threads - sum(run.hanging for run in self._hanging))
 
     def _record(self, token: UUID, answers: Sequence[CheckResult]) -> list[LocalOutcome | None]:
         """Return what was said, None for what does not count any more."""
@@ -146,7 +146,7 @@ class CheckBack:
             self._after_commit()
         return said
 
-    def _ask(self, check: DueCheck) -> CheckResult:
+    def _check(self, check: DueCheck) -> CheckResult:
         try:
             outcome = self._checker(check.envelope)
         except BaseException as error:
@@ -158,14 +158,14 @@ class CheckBack:
         return CheckResult(check, outcome, f"the checker said {outcome}")
 
 
-class Expiry:
+class Parking:
     """Leaves half messages to a person whose checks, or whose time, are used up."""
 
     def __init__(self, *, store: HalfMessageStore, batch_size: int = 100) -> None:
         self._store = store
         self._batch_size = batch_size
 
-    def run_once(self) -> ExpiryResult:
+    def run_once(self) -> ParkingResult:
         """Park up to a batch, of any event type, and raise the alarm for each."""
         parked = self._store.park(limit=self._batch_size)
         for envelope in parked:
@@ -176,4 +176,4 @@ class Expiry:
                 envelope.id,
                 envelope.id,
             )
-        return ExpiryResult(parked=len(parked), more=len(parked) == self._batch_size)
+        return ParkingResult(parked=len(parked), more=len(parked) == self._batch_size)

@@ -88,28 +88,28 @@ class HalfMessages:
         self._store = store
         self.barrier_of = barrier_of
         """By event type; None where another one tells the end of its local transactions."""
-        self._seal = to_envelope
+        self._to_envelope = to_envelope
         self._after_commit = after_commit
 
-    def prepare(self, event_type: str, payload: Any = None, **parts: Unpack[EventFields]) -> UUID:
+    def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
         """Store a half message and return its id.
 
         Raises EventRefused naming the field, UnknownEventType, and what the database raises: then
         the local transaction is not to be run.
         """
-        when, immunity = due(parts.get("delay"), parts.get("at")), parts.get("immunity")
+        when, immunity = due(fields.get("delay"), fields.get("at")), fields.get("immunity")
         if immunity is not None and immunity < timedelta(0):
             raise EventRefused("immunity", f"{immunity} is in the past")
         event = Event(
             type=event_type,
             payload=payload,
-            key=parts.get("key"),
-            biz_key=parts.get("biz_key"),
-            operation=parts.get("operation", Operation.INSERT),
-            headers=parts.get("headers", NO_HEADERS),
+            key=fields.get("key"),
+            biz_key=fields.get("biz_key"),
+            operation=fields.get("operation", Operation.INSERT),
+            headers=fields.get("headers", NO_HEADERS),
         )
         message = NewHalfMessage(
-            envelope=self._seal(event), delay=when.delay, at=when.at, immunity=immunity
+            envelope=self._to_envelope(event), delay=when.delay, at=when.at, immunity=immunity
         )
         self._store.prepare([message])
         return event.id

@@ -50,7 +50,7 @@ class Outbox:
         self.source = source
         self._event_types = event_types
         self._writer = writer
-        self._gate = BacklogLimiter(writer)
+        self._backlog_limiter = BacklogLimiter(writer)
         self._traceparent = traceparent
         self._after_commit = after_commit
 
@@ -223,7 +223,7 @@ class Outbox:
         if isinstance(caller, Session):
             connection = buffers_of(caller)[self].binding.connection()
         for event_type in event_types:
-            self._gate.admit(self._event_types.get(event_type), connection)
+            self._backlog_limiter.admit(self._event_types.get(event_type), connection)
 
     def _admit_session(
         self, caller: Session | AsyncSession, *, lazily: bool = False
@@ -233,7 +233,7 @@ class Outbox:
         buffers = buffers_of(session)
         if self not in buffers:
             buffers[self] = SessionBuffer(
-                session, self._writer, self._after_commit, self._gate.sample_for_others
+                session, self._writer, self._after_commit, self._backlog_limiter.sample_for_others
             )
         buffers[self].admit(asynchronous=isinstance(caller, AsyncSession), lazily=lazily)
         return buffers[self]

@@ -39,7 +39,7 @@ class Stores:
     inbox: SqlInboxStore
     purge: SqlRetentionStore
     half: SqlHalfMessageStore
-    desk: SqlHalfMessageAdmin
+    admin: SqlHalfMessageAdmin
     barrier: SqlBarrier
 
 
@@ -81,7 +81,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         inbox=SqlInboxStore(engine, described),
         purge=SqlRetentionStore(engine, described),
         half=SqlHalfMessageStore(engine, described, shards=SHARDS, plan=CheckSchedule()),
-        desk=SqlHalfMessageAdmin(engine, described),
+        admin=SqlHalfMessageAdmin(engine, described),
         barrier=SqlBarrier(engine, described, patience=timedelta(seconds=0.2)),
     )
     engine.dispose()

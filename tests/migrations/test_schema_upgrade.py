@@ -462,15 +462,15 @@ def test_a_half_message_is_found_and_decided_whatever_is_known_of_its_checks(
     half = an_event | {"status": "HALF", "waiting": True}
     with engine.begin() as connection:
         connection.execute(insert(tables().outbox).values(half))
-    desk = SqlHalfMessageAdmin(engine, tables())
+    admin = SqlHalfMessageAdmin(engine, tables())
 
-    [listed] = desk.latest(limit=9)
-    assert desk.find(half["event_id"]) == listed
-    desk.decide([listed], LocalOutcome.ROLLBACK, who="ann")
+    [listed] = admin.latest(limit=9)
+    assert admin.find(half["event_id"]) == listed
+    admin.decide([listed], LocalOutcome.ROLLBACK, who="ann")
 
-    found = desk.find(half["event_id"])
+    found = admin.find(half["event_id"])
     assert found is None or found.status is OutboxStatus.DISCARDED
-    assert desk.latest(limit=9) == []
+    assert admin.latest(limit=9) == []
 
 
 def test_what_is_discarded_keeps_the_tables_of_this_release(

@@ -115,12 +115,12 @@ class Bystanders:
         if delayed is None:
             return
         with self.stores.engine.begin() as connection:
-            desk = SqlDelayedEventStore(self.stores.tables)
+            delayed_events = SqlDelayedEventStore(self.stores.tables)
             if self.chance.random() < 0.5:
-                desk.cancel(connection, delayed, who="ann")
+                delayed_events.cancel(connection, delayed, who="ann")
             else:
                 due = Due(at=datetime.now(UTC) + timedelta(minutes=5))
-                desk.reschedule(connection, delayed, due, who="ann")
+                delayed_events.reschedule(connection, delayed, due, who="ann")
 
     def put_an_event_back(self) -> None:
         """Redeliver an event that has failed, or that is missing at the broker."""

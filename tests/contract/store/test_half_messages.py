@@ -426,9 +426,9 @@ def test_a_person_decides_and_it_is_on_the_record(
     if parked:
         use_up(stores, event_id)
         stores.half.park(limit=10)
-    message = stores.desk.find(event_id)
+    message = stores.admin.find(event_id)
     assert message is not None
-    stores.desk.decide([message], outcome, who="ann")
+    stores.admin.decide([message], outcome, who="ann")
     after = row(stores, event_id)
     assert (after["status"], after["last_error"]) == (status, None)
     assert (after["settled_at"] is None) == (outcome is COMMIT)
@@ -444,10 +444,10 @@ def test_a_person_decides_and_it_is_on_the_record(
 @pytest.mark.begun_by_hand
 def test_a_person_decides_about_all_or_none(stores: Stores) -> None:
     first, second = prepare(stores, envelope(), envelope())
-    seen = [m for m in (stores.desk.find(first), stores.desk.find(second)) if m]
+    seen = [m for m in (stores.admin.find(first), stores.admin.find(second)) if m]
     stores.half.resolve([second], COMMIT)
     with pytest.raises(IllegalTransition, match=f"{second} is INIT"):
-        stores.desk.decide(seen, ROLLBACK, who="ann")
+        stores.admin.decide(seen, ROLLBACK, who="ann")
     assert row(stores, first)["status"] == "HALF"
     with stores.engine.connect() as connection:
         assert connection.execute(select(stores.tables.audit)).all() == []
@@ -458,13 +458,13 @@ def test_what_waits_for_a_person_is_listed_first(stores: Stores) -> None:
     use_up(stores, unresolved)
     stores.half.park(limit=10)
     add(stores, envelope())
-    assert [m.envelope.id for m in stores.desk.latest(limit=10)] == [unresolved, half, other]
-    assert [m.envelope.id for m in stores.desk.latest(limit=10, topic="other")] == [other]
+    assert [m.envelope.id for m in stores.admin.latest(limit=10)] == [unresolved, half, other]
+    assert [m.envelope.id for m in stores.admin.latest(limit=10, topic="other")] == [other]
 
 
 def test_an_ordinary_event_is_no_half_message(stores: Stores) -> None:
     [event_id] = add(stores, envelope())
-    assert stores.desk.find(event_id) is None
+    assert stores.admin.find(event_id) is None
 
 
 # --- the barrier ----------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def let_time_pass(service: Service) -> None:
 def let_time_run_out(service: Service) -> None:
     """Have every half message be too old, and parked."""
     service.execute("UPDATE shield_outbox SET due_at = now() WHERE check_at IS NOT NULL")
-    service.app.half_messages.expiry().run_once()
+    service.app.half_messages.parking().run_once()
 
 
 def check(service: Service) -> CheckBackResult:
@@ -329,7 +329,7 @@ def test_checks_that_are_used_up_leave_it_to_a_person_with_an_alarm(orders, wire
     event_id = orders.app.half_prepare(PLACED, {}, key="a")
     for _ in range(20):
         check(orders)
-        orders.app.half_messages.expiry().run_once()
+        orders.app.half_messages.parking().run_once()
     assert len(asked) == 15
     assert status(orders, event_id) == "UNRESOLVED"
     assert any(r.levelname == "ERROR" and str(event_id) in r.message for r in caplog.records)
@@ -525,7 +525,7 @@ def test_a_message_that_kills_its_checkers_costs_its_neighbours_one_check_at_mos
         ends.append(process.wait(60))
     assert ends == [-signal.SIGKILL] * 3 + [0]
     service.execute("UPDATE shield_outbox SET check_at = created_at WHERE status = 'HALF'")
-    assert service.app.half_messages.expiry().run_once().parked == 1
+    assert service.app.half_messages.parking().run_once().parked == 1
     rows = service.rows("SELECT key, status, checks FROM shield_outbox ORDER BY event_id")
     assert rows == [("a", "INIT", 2), ("poison", "UNRESOLVED", 3), ("b", "INIT", 2)]
 
@@ -1187,15 +1187,15 @@ def test_a_command_line_without_the_application_closes_the_services_own_barrier(
     orders.app.barrier(PLACED)
     unknowing = ShieldTx(orders.app.settings, engine=orders.engine)
     with pytest.raises(LateTransaction), orders.app.half(PLACED) as tx:  # noqa: PT012
-        desk = unknowing.stores.half_messages()
-        desk.decide([desk.find(tx.id)], LocalOutcome.ROLLBACK, who="ann")
+        admin = unknowing.stores.half_message_admin()
+        admin.decide([admin.find(tx.id)], LocalOutcome.ROLLBACK, who="ann")
         with orders.transaction() as session:
             tx.guard(session)
 
 
 def decide(service, event_id, outcome):
-    desk = service.app.stores.half_messages()
-    desk.decide([desk.find(event_id)], outcome, who="ann")
+    admin = service.app.stores.half_message_admin()
+    admin.decide([admin.find(event_id)], outcome, who="ann")
 
 
 # --- order and delays -----------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def full(shop: Shop) -> Shop:
 
 def forget(shop: Shop) -> None:
     """Let every look be as old as it may be."""
-    shop.outbox._gate._samples.clear()
+    shop.outbox._backlog_limiter._samples.clear()
 
 
 def waiting(shop: Shop, topic: str = "limited", upto: int = 100) -> int:
@@ -101,7 +101,7 @@ def test_a_look_is_made_once_a_while_however_many_events_are_added(shop: Shop) -
         # The first event of a process reads the number of shards.
         shop.outbox.add(session, Event(type="order.placed"))
     now = [0.0]
-    shop.outbox._gate._clock = lambda: now[0]
+    shop.outbox._backlog_limiter._clock = lambda: now[0]
     with shop.statements() as statements:
         for _ in range(20):
             with shop.session() as session, session.begin():

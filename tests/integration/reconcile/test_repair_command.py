@@ -24,7 +24,7 @@ from tests.support.service import Service
 HOUR = timedelta(hours=1)
 
 
-class Desk:
+class Operator:
     """A person with a configuration of both services, and with runs to look at."""
 
     def __init__(self, pair: Pair, folder: Path) -> None:
@@ -81,25 +81,25 @@ def url(service: Service) -> str:
 
 
 @pytest.fixture
-def desk(make_service: Callable[..., Service], tmp_path: Path) -> Desk:
-    return Desk(Pair(make_service), tmp_path)
+def operator(make_service: Callable[..., Service], tmp_path: Path) -> Operator:
+    return Operator(Pair(make_service), tmp_path)
 
 
 @pytest.fixture
-def missing(desk: Desk) -> list[ListedRow]:
+def missing(operator: Operator) -> list[ListedRow]:
     """Three events that the group stock has not received."""
-    desk.pair.write(3)
-    desk.pair.work()
-    desk.pair.lose_inbox_rows("stock")
-    return desk.pair.missing("stock")
+    operator.pair.write(3)
+    operator.pair.work()
+    operator.pair.lose_inbox_rows("stock")
+    return operator.pair.missing("stock")
 
 
 def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
-    desk: Desk, missing: list[ListedRow]
+    operator: Operator, missing: list[ListedRow]
 ):
-    desk.ran("r1", missing)
+    operator.ran("r1", missing)
 
-    assert desk.answers("repair", "r1", "--yes") == {
+    assert operator.answers("repair", "r1", "--yes") == {
         "run": "r1",
         "dry_run": False,
         "repaired": [
@@ -113,74 +113,80 @@ def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
         ],
         "not_repairable": [],
     }
-    (again,) = desk.answers("repair", "last", "--yes")["repaired"]
+    (again,) = operator.answers("repair", "last", "--yes")["repaired"]
     assert (again["done"], again["needless"]) == (0, 3)
-    desk.pair.work()
-    assert len(desk.pair.stock.effects("stock")) == 3
+    operator.pair.work()
+    assert len(operator.pair.stock.effects("stock")) == 3
 
 
-def test_a_person_is_shown_what_would_be_tried_and_asked(desk: Desk, missing: list[ListedRow]):
-    desk.ran("r1", missing)
+def test_a_person_is_shown_what_would_be_tried_and_asked(
+    operator: Operator, missing: list[ListedRow]
+):
+    operator.ran("r1", missing)
 
-    no = desk.says("repair", "last", answer="n\n")
+    no = operator.says("repair", "last", answer="n\n")
     assert no.exit_code == 3
     assert "publish again: 3 rows, MISSING_DOWNSTREAM" in no.stderr
     assert "nothing was repaired" in no.stderr
-    assert desk.pair.orders.outbox() == {"PROCESSED": 3}
+    assert operator.pair.orders.outbox() == {"PROCESSED": 3}
 
-    yes = desk.says("repair", "last", "--who", "ann, ticket 7", answer="y\n")
+    yes = operator.says("repair", "last", "--who", "ann, ticket 7", answer="y\n")
     assert yes.exit_code == 0, yes.stderr
     assert "publish again" in yes.stdout
-    ((who, *_),) = desk.pair.audits(desk.pair.orders)
+    ((who, *_),) = operator.pair.audits(operator.pair.orders)
     assert who == "ann, ticket 7"
 
 
-def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk, missing: list[ListedRow]):
-    desk.ran("r1", missing)
+def test_a_dry_run_asks_nobody_and_writes_nothing(operator: Operator, missing: list[ListedRow]):
+    operator.ran("r1", missing)
 
-    result = desk.says("repair", "last", "--dry-run")
+    result = operator.says("repair", "last", "--dry-run")
 
     assert result.exit_code == 0, result.stderr
     assert "would be done" in result.stdout
-    assert desk.pair.orders.outbox() == {"PROCESSED": 3}
+    assert operator.pair.orders.outbox() == {"PROCESSED": 3}
 
 
 def test_what_cannot_be_repaired_is_shown_with_its_number_and_why(
-    desk: Desk, missing: list[ListedRow]
+    operator: Operator, missing: list[ListedRow]
 ):
-    differing = [listed(Verdict.PAYLOAD_DIFFERS, sent=sent) for sent in desk.pair.sent()]
-    desk.ran("r1", [*missing, *differing])
+    differing = [listed(Verdict.PAYLOAD_DIFFERS, sent=sent) for sent in operator.pair.sent()]
+    operator.ran("r1", [*missing, *differing])
 
-    data = desk.answers("repair", "last", "--yes")
+    data = operator.answers("repair", "last", "--yes")
 
     assert data["not_repairable"] == [
         {"verdict": "PAYLOAD_DIFFERS", "rows": 3, "reason": Verdict.PAYLOAD_DIFFERS.advice}
     ]
-    table = desk.says("repair", "last", "--yes").stdout
+    table = operator.says("repair", "last", "--yes").stdout
     assert "not repaired: 3 PAYLOAD_DIFFERS" in table
 
 
-def test_only_the_verdicts_that_are_named_are_repaired(desk: Desk, missing: list[ListedRow]):
-    desk.pair.write(1)
-    desk.pair.orders.execute(
+def test_only_the_verdicts_that_are_named_are_repaired(
+    operator: Operator, missing: list[ListedRow]
+):
+    operator.pair.write(1)
+    operator.pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x' "
         "WHERE status = 'INIT'"
     )
-    *_, failed = desk.pair.sent()
-    desk.ran("r1", [*missing, listed(Verdict.PARKED, sent=failed)])
-    assert "--verdict PARKED" in desk.says("repair", "last", "--yes", "--dry-run").stdout
+    *_, failed = operator.pair.sent()
+    operator.ran("r1", [*missing, listed(Verdict.PARKED, sent=failed)])
+    assert "--verdict PARKED" in operator.says("repair", "last", "--yes", "--dry-run").stdout
 
-    (done,) = desk.answers("repair", "last", "--yes", "--verdict", "PARKED")["repaired"]
+    (done,) = operator.answers("repair", "last", "--yes", "--verdict", "PARKED")["repaired"]
 
     assert (done["action"], done["done"]) == ("replay event", 1)
-    assert desk.pair.orders.outbox() == {"PROCESSED": 3, "INIT": 1}
+    assert operator.pair.orders.outbox() == {"PROCESSED": 3, "INIT": 1}
 
 
-def test_rows_that_are_in_flight_are_no_ones_to_repair(desk: Desk, missing: list[ListedRow]):
+def test_rows_that_are_in_flight_are_no_ones_to_repair(
+    operator: Operator, missing: list[ListedRow]
+):
     in_flight = [replace(row, verdict=Verdict.IN_FLIGHT) for row in missing]
-    desk.ran("r1", in_flight)
+    operator.ran("r1", in_flight)
 
-    assert desk.answers("repair", "last") == {
+    assert operator.answers("repair", "last") == {
         "run": "r1",
         "dry_run": False,
         "repaired": [],
@@ -189,81 +195,81 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(desk: Desk, missing: list
 
 
 def test_what_another_service_may_have_purged_by_now_is_left_to_a_person(
-    desk: Desk, missing: list[ListedRow]
+    operator: Operator, missing: list[ListedRow]
 ):
-    desk.ran("r1", missing)
-    desk.configure(retention="PT10H")
-    (fresh,) = desk.answers("repair", "last", "--dry-run")["repaired"]
+    operator.ran("r1", missing)
+    operator.configure(retention="PT10H")
+    (fresh,) = operator.answers("repair", "last", "--dry-run")["repaired"]
     assert fresh["done"] == 3
 
     long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in missing]
-    write_parquet(desk.folder / "r1" / "rows", long_ago)
+    write_parquet(operator.folder / "r1" / "rows", long_ago)
 
-    (left,) = desk.answers("repair", "last", "--yes")["not_repairable"]
+    (left,) = operator.answers("repair", "last", "--yes")["not_repairable"]
     assert left["rows"] == 3
     assert "purged" in left["reason"]
 
 
-def test_a_run_that_left_nothing_to_repair_by_says_so(desk: Desk, missing: list[ListedRow]):
-    assert "no run 'last'" in desk.says("repair", "last").stderr
-    desk.runs.begin("r0", mode="full", who="night@host")
-    assert "r0 is still at work" in desk.says("repair", "r0").stderr
-    desk.runs.finish("r0", outcome="ERROR", problem="no Java")
+def test_a_run_that_left_nothing_to_repair_by_says_so(operator: Operator, missing: list[ListedRow]):
+    assert "no run 'last'" in operator.says("repair", "last").stderr
+    operator.runs.begin("r0", mode="full", who="night@host")
+    assert "r0 is still at work" in operator.says("repair", "r0").stderr
+    operator.runs.finish("r0", outcome="ERROR", problem="no Java")
 
-    result = desk.says("repair", "last")
+    result = operator.says("repair", "last")
 
     assert result.exit_code == 3
     assert "run r0 broke off (ERROR)" in result.stderr
 
 
 def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(
-    desk: Desk, missing: list[ListedRow], tmp_path: Path
+    operator: Operator, missing: list[ListedRow], tmp_path: Path
 ):
-    first, second = desk.ran("r1", missing), desk.ran("r2", missing)
+    first, second = operator.ran("r1", missing), operator.ran("r2", missing)
     copy = tmp_path / "copy"
     first.rename(copy)
     second.rename(first)
 
-    result = desk.says("repair", "r1", "--yes")
+    result = operator.says("repair", "r1", "--yes")
     assert result.exit_code == 3
     assert "holds the findings of run r2 by now" in result.stderr
-    gone = desk.says("repair", "r2", "--yes")
+    gone = operator.says("repair", "r2", "--yes")
     assert "repair on the machine of night@host" in gone.stderr
 
-    assert desk.answers("repair", "r1", "--yes", "--folder", str(copy))["run"] == "r1"
+    assert operator.answers("repair", "r1", "--yes", "--folder", str(copy))["run"] == "r1"
 
 
 @pytest.mark.parametrize("command", [["repair", "last", "--yes"], ["runs"]])
-def test_a_database_that_cannot_be_used_is_named_without_its_password(desk: Desk, command):
-    wrong = desk.pair.orders.engine.url.set(password="hunter2", port=1)
-    desk.variables["ORDERS_URL"] = wrong.render_as_string(hide_password=False)
+def test_a_database_that_cannot_be_used_is_named_without_its_password(operator: Operator, command):
+    wrong = operator.pair.orders.engine.url.set(password="hunter2", port=1)
+    operator.variables["ORDERS_URL"] = wrong.render_as_string(hide_password=False)
 
-    result = desk.says(*command)
+    result = operator.says(*command)
 
     assert result.exit_code == 3
     assert "the database cannot be used" in result.stderr
     assert "hunter2" not in result.output
 
 
-def test_tables_of_an_older_release_are_told_to_upgrade(desk: Desk):
-    desk.pair.stock.app.schema.downgrade("0002")
+def test_tables_of_an_older_release_are_told_to_upgrade(operator: Operator):
+    operator.pair.stock.app.schema.downgrade("0002")
 
-    result = desk.says("repair", "last")
+    result = operator.says("repair", "last")
 
     assert result.exit_code == 3
     told = f"service stock: the tables are at revision 0002, this shieldtx needs {HEAD}"
     assert told in result.stderr
 
 
-def test_runs_are_listed_the_latest_first(desk: Desk, missing: list[ListedRow]):
-    desk.ran("r1", missing)
-    desk.runs.begin("r2", mode="incremental", who="night@host", folder="/runs/r2")
+def test_runs_are_listed_the_latest_first(operator: Operator, missing: list[ListedRow]):
+    operator.ran("r1", missing)
+    operator.runs.begin("r2", mode="incremental", who="night@host", folder="/runs/r2")
 
-    second, first = desk.answers("runs")
+    second, first = operator.answers("runs")
 
     assert (second["run"], second["outcome"], second["mode"]) == ("r2", "RUNNING", "incremental")
     assert (first["run"], first["outcome"], first["mismatches"]) == ("r1", "MISMATCHES", 3)
     assert first["totals"] == {"MISSING_DOWNSTREAM": 3}
-    table = desk.says("runs", "--limit", "1").stdout
+    table = operator.says("runs", "--limit", "1").stdout
     assert "r2" in table
     assert "r1" not in table

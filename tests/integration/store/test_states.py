@@ -152,11 +152,11 @@ def decide(outcome: LocalOutcome) -> Callable[[Row], object]:
     """A person who has seen the row as it is."""
 
     def act(row: Row) -> None:
-        desk = SqlHalfMessageAdmin(row.shop.engine, row.shop.tables)
-        message = desk.find(row.envelope.id)
+        admin = SqlHalfMessageAdmin(row.shop.engine, row.shop.tables)
+        message = admin.find(row.envelope.id)
         assert message is not None
         with suppress(IllegalTransition):
-            desk.decide([message], outcome, who="ann")
+            admin.decide([message], outcome, who="ann")
 
     return act
 

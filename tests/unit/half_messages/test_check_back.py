@@ -14,7 +14,7 @@ import pytest
 
 from shieldtx import LocalOutcome, new_event_id
 from shieldtx.domain.events import Envelope
-from shieldtx.half_messages.check_back import CheckBack, CheckBackResult, Expiry
+from shieldtx.half_messages.check_back import CheckBack, CheckBackResult, Parking
 from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, DueCheck
 from tests.conftest import Eventually
 
@@ -226,7 +226,7 @@ def test_parking_raises_the_alarm_for_each(own_log):
     store = store_of(0)
     store.old = [envelope() for _ in range(3)]
     ids = [str(each.id) for each in store.old]
-    parking = Expiry(store=store, batch_size=2)  # type: ignore[arg-type]
+    parking = Parking(store=store, batch_size=2)  # type: ignore[arg-type]
     assert [(p.parked, p.more) for p in (parking.run_once(), parking.run_once())] == [
         (2, True),
         (1, False),

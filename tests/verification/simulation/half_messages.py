@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition, LateTransaction
-from shieldtx.half_messages.check_back import CheckBack, Expiry
+from shieldtx.half_messages.check_back import CheckBack, Parking
 from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports.half_messages import (
     CheckClaim,
@@ -200,7 +200,7 @@ class MemoryBarrier:
         return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
 
 
-def checking(world: World) -> list[Process[CheckBack] | Process[Expiry]]:
+def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
     """Make what checks the half messages of the upstream bank, twice, and what parks them."""
     barrier = MemoryBarrier(world.a)
 
@@ -221,12 +221,12 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Expiry]]:
             clock=process.clock,
         )
 
-    def expiry(process: Process[Expiry]) -> Expiry:
-        return Expiry(store=_store(world, process), batch_size=2)  # type: ignore[arg-type]
+    def parking(process: Process[Parking]) -> Parking:
+        return Parking(store=_store(world, process), batch_size=2)  # type: ignore[arg-type]
 
     return [
         *(Process(world, f"checks {n}", check_back) for n in range(2)),
-        Process(world, "expiry", expiry),
+        Process(world, "parking", parking),
     ]
 
 

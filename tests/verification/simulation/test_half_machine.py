@@ -32,7 +32,7 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, select,
 from shieldtx import LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefused
-from shieldtx.half_messages.check_back import CheckBack, Expiry
+from shieldtx.half_messages.check_back import CheckBack, Parking
 from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.ports.half_messages import CheckClaim, CheckSchedule, NewHalfMessage
 from shieldtx.ports.relay import Settlement
@@ -69,7 +69,7 @@ class World:
         for engine in (self.outbox, self.ledger):
             Schema(engine, shards=1).upgrade()
         self.store = SqlHalfMessageStore(self.outbox, self.tables, shards=1, plan=PLAN)
-        self.desk = SqlHalfMessageAdmin(self.outbox, self.tables)
+        self.admin = SqlHalfMessageAdmin(self.outbox, self.tables)
         self.barrier = SqlBarrier(self.ledger, self.tables, patience=timedelta(milliseconds=1))
         self.relay = SqlRelayStore(self.outbox, self.tables)
         self.messages = HalfMessages(
@@ -225,7 +225,7 @@ class HalfMachine(RuleBasedStateMachine):
 
     @rule()
     def park(self) -> None:
-        Expiry(store=self.world.store).run_once()
+        Parking(store=self.world.store).run_once()
 
     @rule()
     def jump(self) -> None:
@@ -244,12 +244,12 @@ class HalfMachine(RuleBasedStateMachine):
     @rule(message=messages)
     def decide(self, message: UUID) -> None:
         """About what nobody could tell, by asking the database of the local transactions."""
-        found = self.world.desk.find(message)
+        found = self.world.admin.find(message)
         assert found is not None
         if found.status is OutboxStatus.UNRESOLVED:
             truth = self.world.barrier.ask(message)
             if truth is not UNKNOWN:
-                self.world.desk.decide([found], truth, who="ann")
+                self.world.admin.decide([found], truth, who="ann")
 
     # --- what holds at any time -------------------------------------------------------------------
 
@@ -380,9 +380,9 @@ class CommitsInTheEnd(HalfMachine):
         super().park()
         for message, row in self.world.rows().items():
             if row.status == "UNRESOLVED":
-                found = self.world.desk.find(message)
+                found = self.world.admin.find(message)
                 assert found is not None
-                self.world.desk.decide([found], COMMIT, who="nobody")
+                self.world.admin.decide([found], COMMIT, who="nobody")
 
 
 def test_the_machine_finds_out_a_default_after_the_last_check(world: World) -> None:

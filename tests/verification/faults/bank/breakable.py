@@ -30,7 +30,7 @@ HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
 """Seconds."""
 if "BANK_HALF_TICK" in os.environ:
     # How often a relay looks for what is to be checked, or to be parked.
-    workers.CHECKS = workers.EXPIRY = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
+    workers.CHECKS = workers.PARKING = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
 
 if "BANK_INSERT_CHARACTERS" in os.environ:
     # How much a consumer puts into one INSERT.

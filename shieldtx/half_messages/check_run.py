@@ -1,4 +1,4 @@
-"""The checker pool: calls checkers of local transactions in threads, under deadlines."""
+"""One run of checks: calls checkers of local transactions in threads, under deadlines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Running(NamedTuple):
     deadline: float
 
 
-class CheckerPool:
+class CheckRun:
     """The checks of one batch, on their way through a few threads that end with it.
 
     A thread whose check is over its deadline is given up: nobody waits for it, and what it says is
@@ -27,19 +27,19 @@ class CheckerPool:
     def __init__(
         self,
         checks: Sequence[DueCheck],
-        ask: Callable[[DueCheck], CheckResult],
+        make_check: Callable[[DueCheck], CheckResult],
         *,
         may_begin: Callable[[], bool],
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Call `ask`, which raises nothing, for each check that `may_begin` when it is its turn."""
+        """Make each check that `may_begin` when it is its turn; `make_check` raises nothing."""
         self._left = deque(checks)
-        self._ask = ask
+        self._make_check = make_check
         self._may_begin = may_begin
         self._timeout = timeout
         self._clock = clock
-        self._askers: set[threading.Thread] = set()
+        self._threads: set[threading.Thread] = set()
         self._running: dict[threading.Thread, _Running] = {}
         self._hanging: set[threading.Thread] = set()
         self._answers: list[CheckResult] = []
@@ -52,54 +52,54 @@ class CheckerPool:
             return len(self._hanging)
 
     def begin(self, *, threads: int, name: str) -> None:
-        """Start to ask."""
+        """Start the threads."""
         with self._all_done:
             for _ in range(min(threads, len(self._left))):
-                asker = threading.Thread(target=self._work, name=name, daemon=True)
-                asker.start()
-                self._askers.add(asker)
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()
+                self._threads.add(thread)
 
     def answers(self, *, within: float) -> Iterator[list[CheckResult]]:
-        """Hand the answers over, each `within` so many seconds, until nobody asks any more."""
+        """Hand the answers over, each `within` so many seconds, until all threads have ended."""
         is_over = False
         while not is_over:
             with self._all_done:
-                self._all_done.wait_for(lambda: not self._askers, self._patience(within))
+                self._all_done.wait_for(lambda: not self._threads, self._patience(within))
                 self._give_up_late_ones()
                 answers, self._answers = self._answers, []
-                is_over = not self._askers
+                is_over = not self._threads
             yield answers
 
     def end(self) -> list[DueCheck]:
-        """Ask no further, wait for nobody, and return the checks that were not made."""
+        """Begin no further check, wait for none, and return the checks that were not made."""
         with self._all_done:
             unmade = list(self._left)
             self._left.clear()
-            for asker in list(self._running):
-                self._give_up(asker)
+            for thread in list(self._running):
+                self._give_up(thread)
             return unmade
 
     def _work(self) -> None:
-        asker = threading.current_thread()
+        thread = threading.current_thread()
         answer = None
-        while (check := self._next(asker, answer)) is not None:
-            answer = self._ask(check)
+        while (check := self._next(thread, answer)) is not None:
+            answer = self._make_check(check)
 
-    def _next(self, asker: threading.Thread, answer: CheckResult | None) -> DueCheck | None:
-        """Hear the answer of a thread, unless it was given up, and return what it is to ask."""
+    def _next(self, thread: threading.Thread, answer: CheckResult | None) -> DueCheck | None:
+        """Note the answer of a thread, unless it was given up, and return its next check."""
         with self._all_done:
-            if asker in self._hanging:
-                self._hanging.remove(asker)
+            if thread in self._hanging:
+                self._hanging.remove(thread)
                 return None
             if answer is not None:
-                del self._running[asker]
+                del self._running[thread]
                 self._answers.append(answer)
             if self._left and self._may_begin():
                 check = self._left.popleft()
-                self._running[asker] = _Running(check, self._clock() + self._timeout)
+                self._running[thread] = _Running(check, self._clock() + self._timeout)
                 return check
-            self._askers.remove(asker)
-            if not self._askers:
+            self._threads.remove(thread)
+            if not self._threads:
                 self._all_done.notify_all()
             return None
 
@@ -110,14 +110,14 @@ class CheckerPool:
 
     def _give_up_late_ones(self) -> None:
         now = self._clock()
-        late = [asker for asker, running in self._running.items() if running.deadline <= now]
-        for asker in late:
+        late = [thread for thread, running in self._running.items() if running.deadline <= now]
+        for thread in late:
             reason = f"no answer within {self._timeout:g} s"
-            check = self._running[asker].check
+            check = self._running[thread].check
             self._answers.append(CheckResult(check, LocalOutcome.UNKNOWN, reason))
-            self._give_up(asker)
+            self._give_up(thread)
 
-    def _give_up(self, asker: threading.Thread) -> None:
-        del self._running[asker]
-        self._askers.remove(asker)
-        self._hanging.add(asker)
+    def _give_up(self, thread: threading.Thread) -> None:
+        del self._running[thread]
+        self._threads.remove(thread)
+        self._hanging.add(thread)
