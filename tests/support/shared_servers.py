@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -181,6 +181,19 @@ def _servers_of(config: pytest.Config) -> ServerOwner | ServerClient:
 def postgres(pytestconfig: pytest.Config) -> EmbeddedPostgres:
     """The PostgreSQL of the run; it survives its own crashes, not the machine's."""
     return _servers_of(pytestconfig).postgres()
+
+
+@pytest.fixture(scope="session")
+def undisturbed_postgres() -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL of this process alone.
+
+    For tests of what waits for the transactions of the whole server: those of other tests are none
+    of theirs.
+    """
+    server = EmbeddedPostgres(fsync=False)
+    start_in_memory(server)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ APART = {
 }
 """The stages beside the suite; each is a mark, set by hand or by `_stage_of`."""
 
-SERVERS = {"postgres", "kafka", "spark"}
+SERVERS = {"postgres", "undisturbed_postgres", "kafka", "spark"}
 """Fixtures that start a server (Spark's is a JVM), beside those of `_starts_a_server`."""
 ON_SERVERS = ("postgresql", "kafka-python", "confluent-kafka")
 """How the parameters begin for which a fixture that has other cases too asks for a server."""

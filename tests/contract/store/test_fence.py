@@ -38,6 +38,12 @@ BEHIND = 50
 """Rows of each key."""
 
 
+@pytest.fixture
+def migrated_url(undisturbed_url: str) -> str:
+    """The fence waits for every transaction of its server."""
+    return undisturbed_url
+
+
 @pytest.fixture(autouse=True)
 def _rows_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the first minutes with a large pile: none but the first of each key is blocked."""

@@ -15,6 +15,12 @@ SEEDS = (7, 2, 4, 8, 1, 5, 3)
 pytestmark = pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
 
 
+@pytest.fixture
+def migrated_url(undisturbed_url: str) -> str:
+    """The fence waits for every transaction of its server."""
+    return undisturbed_url
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_event_overtakes_and_none_is_lost(stores: Stores, seed: int) -> None:
     play(stores, seed)

@@ -22,8 +22,8 @@ from tests.integration.relay.test_low_water_mark import SHARDS, Line, Play, _env
 
 
 @pytest.fixture
-def line(migrated_url: str) -> Iterator[Line]:
-    engine = create_engine(migrated_url, pool_size=20)
+def line(undisturbed_url: str) -> Iterator[Line]:
+    engine = create_engine(undisturbed_url, pool_size=20)
     yield Line(engine)
     engine.dispose()
 

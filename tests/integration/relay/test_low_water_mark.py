@@ -95,8 +95,9 @@ def _envelope(key: str) -> Envelope:
 
 
 @pytest.fixture
-def line(migrated_url: str) -> Iterator[Line]:
-    engine = create_engine(migrated_url, pool_size=20)
+def line(undisturbed_url: str) -> Iterator[Line]:
+    # The mark waits for every transaction of its server.
+    engine = create_engine(undisturbed_url, pool_size=20)
     yield Line(engine)
     engine.dispose()
 
