@@ -14,8 +14,8 @@ SEED ?=
 UPGRADE ?=
 # Which tests: the suite, demo, cluster, browser, selftest, or all of them, as CI does.
 STAGE ?= suite
-# How many processes run them: more than there are cores, since most tests wait most of the time.
-WORKERS ?= 5
+# How many processes run them (auto: see tests/support/work_units.py).
+WORKERS ?= auto
 UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)

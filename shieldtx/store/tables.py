@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -57,8 +58,19 @@ class Tables:
 
 
 def tables(schema: str | None = None, metadata: MetaData | None = None) -> Tables:
-    """Describe the tables in `schema` (None: the connection's own), in a host's metadata if any."""
-    metadata = metadata or MetaData(schema=schema, naming_convention=NAMING)
+    """Describe the tables in `schema` (None: the connection's own), in a host's metadata if any.
+
+    Without a host's metadata, all callers of a process share the description of a schema.
+    """
+    return _own(schema) if metadata is None else _described(metadata, schema)
+
+
+@cache
+def _own(schema: str | None) -> Tables:
+    return _described(MetaData(schema=schema, naming_convention=NAMING), schema)
+
+
+def _described(metadata: MetaData, schema: str | None) -> Tables:
     return Tables(
         metadata=metadata,
         outbox=_outbox(metadata, schema),

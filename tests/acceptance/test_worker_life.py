@@ -74,6 +74,15 @@ def test_a_worker_outlives_the_reader_of_its_standard_output(
         relay.wait()
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """A hangup ends processes that start now, although the tests may run below `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
 def test_sighup_frees_what_a_worker_holds(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     relay = shop.orders.start("relay", SHIELDTX_RELAY_LEASE="600")

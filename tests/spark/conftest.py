@@ -43,6 +43,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory, jdbc_jar: Path) -> Iterator[
     session.stop()
 
 
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Spark interprets its plans: of a few rows, compiling them takes most of the time.
+
+    Whole runs are tested as they are, compiled.
+    """
+    with _compiling(spark, whole_stage="false", factory="NO_CODEGEN"):
+        yield
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles its plans, as in a run."""
+    with _compiling(spark, whole_stage="true", factory="FALLBACK"):
+        yield
+
+
+@contextmanager
+def _compiling(spark: SparkSession, *, whole_stage: str, factory: str) -> Iterator[None]:
+    wanted = {"spark.sql.codegen.wholeStage": whole_stage, "spark.sql.codegen.factoryMode": factory}
+    before = {name: spark.conf.get(name) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
 @pytest.fixture
 def orders(databases: MigratedDatabases) -> Iterator[Service]:
     """The upstream, with its tables in the connection's own schema."""

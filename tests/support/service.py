@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import RetryPolicy, Settings, ShieldTx
-from shieldtx.consumer.consumer import Consumer
+from shieldtx.app import builders
+from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.errors import BrokerError
 from shieldtx.ports.broker import (
     Backpressure,
@@ -26,10 +29,12 @@ from shieldtx.ports.broker import (
     TopicAdmin,
 )
 from shieldtx.relay.relay import Relay
+from shieldtx.testing.memory_broker import MemoryBroker
 
 SHARDS = 8
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
 """Three attempts without any waiting."""
+IDLE = timedelta(milliseconds=10)
 SECONDS_LATE = 10
 """On a busy machine; polls are ten minutes or more away where this is asked."""
 
@@ -61,9 +66,21 @@ class App(ShieldTx):
     def build_consumer(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
-        made = super().build_consumer(group, stopping=stopping)
+        with self._without_idle_waits():
+            made = super().build_consumer(group, stopping=stopping)
         self._workers.append(made)
         return made
+
+    @contextmanager
+    def _without_idle_waits(self) -> Iterator[None]:
+        """Of a broker in memory, records are there at once: passes without any need not wait."""
+        broker = self.broker.broker if isinstance(self.broker, Wire) else self.broker
+        if isinstance(broker, MemoryBroker):
+            quick = partial(ConsumerSettings, poll_timeout=IDLE)
+            with patch.object(builders, "ConsumerSettings", quick):
+                yield
+        else:
+            yield
 
     def close(self) -> None:
         for worker in self._workers:
@@ -151,7 +168,7 @@ class Wire:
     """A broker with a knob between it and its publishers: decide the fate of single records."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self.broker = broker
         self.fate: Callable[[Record], Delivery | None] = lambda record: None
         """What to answer for a record; None: publish it."""
         self.lose_answers = False
@@ -160,13 +177,13 @@ class Wire:
         self.before_publish: Callable[[], None] = lambda: None
 
     def publisher(self) -> Publisher:
-        return _WiredPublisher(self, self._broker.publisher())
+        return _WiredPublisher(self, self.broker.publisher())
 
     def subscriber(self, group: str, topics: list[str]) -> Subscriber:
-        return self._broker.subscriber(group, topics)
+        return self.broker.subscriber(group, topics)
 
     def topics(self) -> TopicAdmin:
-        return self._broker.topics()
+        return self.broker.topics()
 
 
 class _WiredPublisher:

@@ -6,6 +6,7 @@ is made again by `make test STAGE=all ARGS="--seconds=tests/support/seconds_per_
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,9 @@ GROUPS = {
     "tests/spark/test_prefetch.py": "spark, whole runs",
 }
 """By how the names of their tests begin."""
+
+WHERE_MOST_WAIT = 5
+"""Processes on a machine of few cores, which tests of servers leave alone half of the time."""
 
 SECONDS = Path(__file__).with_name("seconds_per_file.txt")
 WORTH_NOTING_S = 3
@@ -45,6 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker ends with it alone."""
     items[:] = longest_first(items, _seconds_per_file())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes run the tests: each core one; more where servers are waited for."""
+    cores = os.cpu_count() or 1
+    return cores if config.option.markexpr == "not server" else max(cores, WHERE_MOST_WAIT)
 
 
 class GroupedScheduling(LoadFileScheduling):

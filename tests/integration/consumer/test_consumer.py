@@ -419,6 +419,7 @@ def test_full_batches_keep_nobody_from_looking_at_what_is_due(world: World) -> N
     consumer = world.consumer()
     consumer._clock = consumer._due._clock = lambda: now[0]
     consumer._settings = ConsumerSettings(batch_size=2)
+    consumer._due._interval = 0.2
     drain(consumer)
     trouble.clear()
     world.downstream.execute("UPDATE shield_inbox SET due_at = now()")

@@ -18,7 +18,7 @@ MOVED = "settled_at >="
 
 
 def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_looked_up(
-    spark, orders, stock
+    spark, compiled, orders, stock
 ):
     event = orders.write(age=300)
     stock.receive(event, group="reserve", source="orders", age=90)
@@ -29,8 +29,6 @@ def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_loo
         folder=Path("unused"),
         selection=Selection(moved_since={"orders": since, "stock": since}),
     )
-    # As in such a run; the session is shared, and a run before may have left it off.
-    spark.conf.set("spark.sql.codegen.wholeStage", True)
     databases = Databases(spark=spark, request=request)
     books = books_of(databases, plan_of(databases, None))
     text = books.pairs._jdf.queryExecution().withCachedData().toString()

@@ -24,12 +24,13 @@ from tests.verification.faults.report import line_of, line_of_trophy, table_of
 from tests.verification.faults.scenarios import FAULTS
 from tests.verification.faults.world import World
 from tests.verification.model.explore import explore
+from tests.verification.model.worlds import MUTANTS as MUTANTS_OF_THE_MODEL
 from tests.verification.model.worlds import WORLDS
 from tests.verification.simulation.campaign import run as simulate
-from tests.verification.simulation.mutants import MOST_SCHEDULES, RARE
+from tests.verification.simulation.mutants import MOST_SCHEDULES
 from tests.verification.simulation.mutants import MUTANTS as MUTANTS_SIMULATED
 
-IN_MEMORY = ("model", "simulation", "simulation-mutants")
+IN_MEMORY = ("model", "model-mutants", "simulation", "simulation-mutants")
 ON_SERVERS = ("matrix", "sweep", "mutants")
 PARTS = (*IN_MEMORY, *ON_SERVERS)
 SCHEDULES = 100_000
@@ -63,6 +64,18 @@ class Run:
             self._console.print(violation, style="red")
         self.report["model"] = {"states": states, "violations": len(violations)}
 
+    def model_mutants(self) -> None:
+        """Break each rule of the protocol: its invariant catches that."""
+        found = {}
+        for bounds, invariant in MUTANTS_OF_THE_MODEL.items():
+            result = explore(bounds)
+            name = bounds.mutant.name if bounds.mutant else "none"
+            caught = any(violation.invariant == invariant for violation in result.violations)
+            line = f"{name}: {invariant} after {result.states:,} states"
+            self._say(Text(line if caught else f"{line}: NOT CAUGHT"), passed=caught)
+            found[name] = {"caught": caught, "states": result.states}
+        self.report["model-mutants"] = found
+
     def simulation(self) -> None:
         """Play schedules of faults that are drawn from seeds."""
         result = simulate(SCHEDULES, self._asked.seed)
@@ -81,9 +94,9 @@ class Run:
         }
 
     def simulation_mutants(self) -> None:
-        """Search for the defects that too few schedules show for the tests to wait for them."""
+        """Search for the schedules that show each defect."""
         found = {}
-        for mutant in (MUTANTS_SIMULATED[name] for name in RARE):
+        for mutant in MUTANTS_SIMULATED.values():
             result = simulate(
                 MOST_SCHEDULES,
                 mutant.seed,

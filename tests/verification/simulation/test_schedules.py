@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.verification.simulation import replay, run
 
-SCHEDULES = 300
+SCHEDULES = 50
 """`make faults` plays 100,000."""
 
 

@@ -186,12 +186,15 @@ def sessions_of_forks(banks: Banks) -> None:
 
 def signalled(banks: Banks) -> None:
     """Workers are asked to end at any moment, from their first one on, by the one or the other."""
+    # What nohup has ignored for this process stays ignored for the workers.
+    ignores_hangups = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGTERM, signal.SIGTERM if ignores_hangups else signal.SIGHUP)
     clients = banks.begin_writing(150, pause=0.05)
     for number in range(ENDS):
         side = banks.sides[number % 2]
         worker = side.launch(*_commands(side)[number // 2 % 2])
         time.sleep(banks.chance.uniform(0.0, LONGEST_LIFE_S))
-        asked = banks.chance.choice((signal.SIGTERM, signal.SIGHUP))
+        asked = banks.chance.choice(numbers)
         worker.send(asked)
         ended = worker.join(30)
         status = worker.exit_status
