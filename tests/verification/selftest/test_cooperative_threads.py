@@ -10,14 +10,14 @@ from tests.verification.simulation.cooperative_threads import CooperativeThreads
 
 
 def test_a_strand_runs_only_while_it_is_waited_for() -> None:
-    strands, said = CooperativeThreads(), []
+    threads, said = CooperativeThreads(), []
 
     def count() -> None:
         for number in range(3):
             said.append(number)
-            strands.running.pause()
+            threads.running.pause()
 
-    one, other = strands.start(count), strands.start(count)
+    one, other = threads.start(count), threads.start(count)
     assert said == [0, 0]
     one.resume()
     other.resume()
@@ -27,21 +27,21 @@ def test_a_strand_runs_only_while_it_is_waited_for() -> None:
     assert (one.is_done, other.is_done) == (True, False)
     other.resume()
     other.resume()
-    strands.close()
+    threads.close()
 
 
 def test_what_comes_out_of_a_strand_is_raised_where_it_is_waited_for() -> None:
-    strands = CooperativeThreads()
+    threads = CooperativeThreads()
     with pytest.raises(ZeroDivisionError):
-        strands.start(lambda: 1 / 0)
-    strands.close()
+        threads.start(lambda: 1 / 0)
+    threads.close()
 
 
 def test_threads_are_used_again_and_end_whatever_is_quicker() -> None:
     for _ in range(300):
-        strands, done = CooperativeThreads(), []
+        threads, done = CooperativeThreads(), []
         for number in range(4):
-            strands.start(partial(done.append, number))
+            threads.start(partial(done.append, number))
         assert done == [0, 1, 2, 3]
-        assert len(strands.idle) == 1
-        strands.close()
+        assert len(threads.idle) == 1
+        threads.close()

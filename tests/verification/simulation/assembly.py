@@ -28,7 +28,7 @@ from tests.verification.simulation.processes import (
     InterruptedSubscriber,
     Process,
 )
-from tests.verification.simulation.retention import MemoryPurgeStore
+from tests.verification.simulation.retention import MemoryRetentionStore
 from tests.verification.simulation.world_config import WorldConfig
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ _PAUSE = RetryPolicy(
 )
 _ENCODE = partial(cloudevents.encode, prefix="")
 _DECODE = partial(decoding.decode, prefix="")
-_CATALOG = EventTypeRegistry()
+_EVENT_TYPES = EventTypeRegistry()
 _RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
 
 
 def relay(world: World, service: str, n: int) -> Process[Relay]:
     """Make the n-th relay of a service."""
-    database, shape = world.databases[service], world.shape
+    database, config = world.databases[service], world.config
     retry = RetryPolicy(
-        max_attempts=shape.attempts,
+        max_attempts=config.attempts,
         first=timedelta(seconds=1),
         longest=timedelta(seconds=4),
         jitter=0,
@@ -70,7 +70,7 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
             encode=_ENCODE,
             settings=RelaySettings(
                 name=process.name,
-                batch_size=shape.relay_batch,
+                batch_size=config.relay_batch,
                 lease=RELAY_LEASE,
                 send_timeout=timedelta(seconds=3),
                 outage_pause=_PAUSE,
@@ -81,13 +81,13 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
             publish_thread=Beside(process),  # type: ignore[arg-type]
         )
 
-    number = n + (0 if service == "A" else shape.relays)
+    number = n + (0 if service == "A" else config.relays)
     return Process(world, f"relay {service}{n}", build, **_clocks(world, number))
 
 
 def consumers(world: World) -> list[Process[Consumer]]:
     """Make all members of all groups."""
-    declared = _groups(world.shape)
+    declared = _groups(world.config)
     of_service = [("A", "refunds"), ("B", "bank"), ("B", "fraud")]
     consumers = []
     for service, name in of_service:
@@ -95,15 +95,17 @@ def consumers(world: World) -> list[Process[Consumer]]:
             continue
         topics = [physical_topic("", t, kind) for t, kind in declared[name].subscriptions()]
         world.broker.groups[name] = Group(topics)
-        members = 1 if name == "fraud" else world.shape.consumers
+        members = 1 if name == "fraud" else world.config.consumers
         consumers += [_consumer(world, service, name, n) for n in range(members)]
     return consumers
 
 
 def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
-    database, shape = world.databases[service], world.shape
-    group = _groups(shape)[name]
-    outbox = MemoryOutbox(source=service, new_id=world.next_id, event_types=_CATALOG, writer=None)
+    database, config = world.databases[service], world.config
+    group = _groups(config)[name]
+    outbox = MemoryOutbox(
+        source=service, new_id=world.next_id, event_types=_EVENT_TYPES, writer=None
+    )
 
     def build(process: Process[Consumer]) -> Consumer:
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
@@ -123,28 +125,28 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
             ),
             store=store,  # type: ignore[arg-type]
             processor=EventProcessor(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
-            settings=ConsumerSettings(batch_size=shape.consumer_batch, poll_timeout=timedelta(0)),
+            settings=ConsumerSettings(batch_size=config.consumer_batch, poll_timeout=timedelta(0)),
             clock=process.clock,
         )
 
     return Process(world, f"{name} {n}", build)
 
 
-def housekeeper(world: World, service: str) -> Process[RetentionService]:
-    """Make the housekeeper of a service."""
+def retention(world: World, service: str) -> Process[RetentionService]:
+    """Make the retention of a service."""
 
     def build(process: Process[RetentionService]) -> RetentionService:
-        store = MemoryPurgeStore(world.databases[service], wall_clock=process.wall_clock)
+        store = MemoryRetentionStore(world.databases[service], wall_clock=process.wall_clock)
         return RetentionService(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
 
     number = 0 if service == "A" else 1
-    return Process(world, f"housekeeper {service}", build, **_clocks(world, number))
+    return Process(world, f"retention {service}", build, **_clocks(world, number))
 
 
-def _groups(shape: WorldConfig) -> dict[str, ConsumerGroup]:
-    return groups(shape.attempts, fraud=shape.has_fraud_group, sharing=shape.sharing)
+def _groups(config: WorldConfig) -> dict[str, ConsumerGroup]:
+    return groups(config.attempts, fraud=config.has_fraud_group, sharing=config.sharing)
 
 
 def _clocks(world: World, number: int) -> dict[str, float]:
-    rates, skews = world.shape.rates, world.shape.skews
+    rates, skews = world.config.rates, world.config.skews
     return {"rate": rates[number % len(rates)], "skew": skews[number % len(skews)]}

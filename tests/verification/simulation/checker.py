@@ -172,7 +172,7 @@ class _Look:
             for key, row in database.inbox.items():
                 died = row.settled_at is not None and (row.last_error or "").startswith(_DIED)
                 turns = database.turns[key]
-                if died and turns < self._world.shape.attempts:
+                if died and turns < self._world.config.attempts:
                     name = f"{row.envelope.kind} {_number(row)}"
                     yield Violation("I5", f"{name} of {row.group} was given up after {turns} turns")
 

@@ -10,8 +10,8 @@ from typing import Any
 class CooperativeThread:
     """What one thread is doing; between its start and its end it may pause any number of times."""
 
-    def __init__(self, strands: CooperativeThreads) -> None:
-        self._strands = strands
+    def __init__(self, threads: CooperativeThreads) -> None:
+        self._strands = threads
         self._may_run = _closed()
         self._has_stopped = _closed()
         self._call: Callable[[], Any] | None = None
@@ -37,7 +37,7 @@ class CooperativeThread:
             raise error
 
     def pause(self) -> None:
-        """Give way to whoever let this strand run; to be called from inside it."""
+        """Give way to whoever let this thread run; to be called from inside it."""
         self._has_stopped.release()
         self._may_run.acquire()
 
@@ -58,17 +58,17 @@ class CooperativeThread:
 
 
 class CooperativeThreads:
-    """The strands of one world; their threads are used again."""
+    """The threads of one world; their threads are used again."""
 
     def __init__(self) -> None:
         self.running: CooperativeThread | None = None
         self.idle: list[CooperativeThread] = []
 
     def start(self, call: Callable[[], Any]) -> CooperativeThread:
-        """Run `call` in a strand until it pauses or ends."""
-        strand = self.idle.pop() if self.idle else CooperativeThread(self)
-        strand.begin(call)
-        return strand
+        """Run `call` in a thread until it pauses or ends."""
+        thread = self.idle.pop() if self.idle else CooperativeThread(self)
+        thread.begin(call)
+        return thread
 
     def close(self) -> None:
         """End all threads; none of them is paused."""

@@ -24,10 +24,10 @@ from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.store.tables import Tables, tables
 from tests.verification.simulation.database import EPOCH, Clock, Database, Shard
-from tests.verification.simulation.half_messages import PLAN, MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.half_messages import PLAN, MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore, UniqueViolation
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
-from tests.verification.simulation.retention import MemoryPurgeStore
+from tests.verification.simulation.retention import MemoryRetentionStore
 
 SHARDS = 2
 
@@ -40,8 +40,8 @@ class Memory:
         self.outbox = MemoryOutboxStore(self.database)
         self.leases = MemoryLeaseStore(self.database)
         self.inbox = MemoryInboxStore(self.database)
-        self.purge = MemoryPurgeStore(self.database, wall_clock=lambda: clock.now)
-        self.halves = MemoryHalfStore(self.database)
+        self.purge = MemoryRetentionStore(self.database, wall_clock=lambda: clock.now)
+        self.half_messages = MemoryHalfMessageStore(self.database)
         self.barrier = MemoryBarrier(self.database)
 
     def write(self, envelope: Envelope, delay: float) -> None:
@@ -79,7 +79,7 @@ class Memory:
             "shards": [(s.number, s.owner, s.epoch, s.lease_until or None) for s in db.shards],
             "relays": sorted(db.relays.items()),
             "parked": sorted(db.parked),
-            "halves": [
+            "half_messages": [
                 (row.envelope.id, row.checks, row.check_at)
                 for row in outbox
                 if row.checks is not None
@@ -114,7 +114,7 @@ class Sqlite:
         self.leases = SqlLeaseStore(self.engine, self.tables)
         self.inbox = SqlInboxStore(self.engine, self.tables)
         self.purge = SqlRetentionStore(self.engine, self.tables)
-        self.halves = SqlHalfMessageStore(self.engine, self.tables, shards=SHARDS, plan=PLAN)
+        self.half_messages = SqlHalfMessageStore(self.engine, self.tables, shards=SHARDS, plan=PLAN)
         self.barrier = SqlBarrier(self.engine, self.tables, patience=timedelta(seconds=1))
 
     def write(self, envelope: Envelope, delay: float) -> None:
@@ -149,7 +149,7 @@ class Sqlite:
             "shards": select(s.shard, s.owner, s.epoch, s.lease_until).order_by(s.shard),
             "relays": select(r.relay, r.alive_until).order_by(r.relay),
             "parked": select(p.consumer_group, p.topic, p.record_partition, p.record_offset),
-            "halves": select(o.event_id, o.checks, o.check_at)
+            "half_messages": select(o.event_id, o.checks, o.check_at)
             .where(o.checks.is_not(None))
             .order_by(o.seq),
             "barrier": select(b.event_id, b.committed).order_by(b.event_id),

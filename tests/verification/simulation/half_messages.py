@@ -48,7 +48,7 @@ _BARRIER = "barrier"
 _HALF, _UNRESOLVED = OutboxStatus.HALF, OutboxStatus.UNRESOLVED
 
 
-class MemoryHalfStore:
+class MemoryHalfMessageStore:
     """Prepares, checks and ends half messages (the port HalfMessageStore)."""
 
     def __init__(self, database: Database, *, by: str = "") -> None:
@@ -205,7 +205,7 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
     barrier = MemoryBarrier(world.a)
 
     def checker(envelope: Envelope) -> LocalOutcome:
-        if not world.is_calm and world.fates.chance(UNREACHABLE):
+        if not world.is_calm and world.schedule.chance(UNREACHABLE):
             raise DatabaseError("the ledger cannot be reached")
         return barrier.ask(envelope.id)
 
@@ -250,7 +250,7 @@ def write(
         raise DatabaseError("the client comes too late") from late
     except _RolledBack:
         # Half of those who roll back say nothing about it.
-        if world.fates.chance(0.5):
+        if world.schedule.chance(0.5):
             return LocalOutcome.UNKNOWN
         outcome = LocalOutcome.ROLLBACK
     try:
@@ -262,7 +262,7 @@ def write(
 
 def decide(world: World) -> None:
     """Let a person look into the ledger, and decide about what nobody could tell."""
-    store = MemoryHalfStore(world.a, by="a person")
+    store = MemoryHalfMessageStore(world.a, by="a person")
     for row in world.a.outbox.values():
         if row.status is _UNRESOLVED:
             outcome = MemoryBarrier(world.a).ask(row.envelope.id)
@@ -281,7 +281,7 @@ def _refuse_unless_wanted(transfer: Transfer) -> None:
 
 
 def _store(world: World, process: Process[object]) -> Interrupted:
-    return Interrupted(process, MemoryHalfStore(world.a, by=process.name))
+    return Interrupted(process, MemoryHalfMessageStore(world.a, by=process.name))
 
 
 def _messages(store: Interrupted) -> HalfMessages:

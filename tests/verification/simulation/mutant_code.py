@@ -19,11 +19,11 @@ from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayResult
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
-from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.outbox import MemoryOutboxStore
 from tests.verification.simulation.processes import ErrorInside, InterruptedInbox
-from tests.verification.simulation.retention import MemoryPurgeStore
+from tests.verification.simulation.retention import MemoryRetentionStore
 
 
 def taken_for(
@@ -79,7 +79,7 @@ def forgets_the_one_before(sound: Callable[..., None]) -> Callable[..., None]:
 
 
 def commits_what_nobody_knows(_: Any) -> Callable[..., None]:
-    def park(self: MemoryHalfStore, row: OutboxRow) -> None:
+    def park(self: MemoryHalfMessageStore, row: OutboxRow) -> None:
         self.end(row, LocalOutcome.COMMIT)
 
     return park
@@ -311,7 +311,7 @@ def believes_every_call(_: Any) -> Callable[..., None]:
 
 
 def purges_whatever_is_old(sound: Callable[..., Any]) -> Callable[..., Any]:
-    def purge(self: MemoryPurgeStore, table: str, rows: Any, purgeable: Any, *more: Any) -> Any:
+    def purge(self: MemoryRetentionStore, table: str, rows: Any, purgeable: Any, *more: Any) -> Any:
         return sound(self, table, rows, {row.status for row in rows.values()}, *more)
 
     return purge

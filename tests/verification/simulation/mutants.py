@@ -18,11 +18,11 @@ from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.relay import Relay
 from tests.verification.simulation import mutant_code
 from tests.verification.simulation.database import Database
-from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.outbox import MemoryOutboxStore
 from tests.verification.simulation.processes import InterruptedInbox
-from tests.verification.simulation.retention import MemoryPurgeStore
+from tests.verification.simulation.retention import MemoryRetentionStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +240,7 @@ MUTANTS = {
         (
             "commits-after-the-last-check",
             "I1",
-            MemoryHalfStore,
+            MemoryHalfMessageStore,
             "_park",
             mutant_code.commits_what_nobody_knows,
         ),
@@ -249,7 +249,7 @@ MUTANTS = {
         (
             "purges-whatever-is-old",
             "I9",
-            MemoryPurgeStore,
+            MemoryRetentionStore,
             "_purge",
             mutant_code.purges_whatever_is_old,
         ),

@@ -36,7 +36,7 @@ class Overdue(DatabaseError):
 
 
 class Process(Generic[S]):
-    """A relay, a consumer or a housekeeper, made anew after each death.
+    """A relay, a consumer or a retention, made anew after each death.
 
     Its own clock runs at a `rate` of its own; its wall clock is wrong by `skew` seconds.
     """
@@ -133,10 +133,10 @@ class Process(Generic[S]):
         return self.world.trouble(self, records)
 
     def stopped_before_the_check(self) -> bool:
-        return self.world.fates.chance(0.5)
+        return self.world.schedule.chance(0.5)
 
     def may_fail_inside(self) -> None:
-        if not self.world.is_calm and self.world.fates.error_inside():
+        if not self.world.is_calm and self.world.schedule.error_inside():
             raise ErrorInside
 
     def error_of(self, fault: Fault, place: str, *, answered: bool) -> BaseException | None:
@@ -202,7 +202,7 @@ class Beside:
         self._process.may_fail_inside()
         promise = Promise(self, partial(call, *args, **kwargs))
         self._promises.append(promise)
-        if self._process.world.fates.chance(0.5):
+        if self._process.world.schedule.chance(0.5):
             self.keep(promise)
         return promise
 

@@ -17,7 +17,7 @@ LAST_ID = UUID(int=2**128 - 1)
 CLOCK_SKEW = timedelta(days=1)
 
 
-class MemoryPurgeStore:
+class MemoryRetentionStore:
     """Walks over the tables batch by batch; `wall_clock` is the process's own, in seconds."""
 
     def __init__(self, database: Database, *, wall_clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""One schedule: a world of a shape drawn from a seed, and what happens in it, step by step."""
+"""One schedule: a world of a config drawn from a seed, and what happens in it, step by step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.verification.simulation.world import World
 from tests.verification.simulation.world_config import config_of, with_half_messages
 
 _APART = 9_973
-"""Keeps the numbers that draw the shape apart from those that draw the faults."""
+"""Keeps the numbers that draw the config apart from those that draw the faults."""
 
 
 def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     """Run the schedule of a seed to its end, and return what it violated."""
     draw = random.Random(seed * _APART + 1)
     # Drawn apart, so that the other worlds are what they would be without them.
-    shape = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
-    fates = SeededFaultSchedule(seed, sleepy=shape.has_strands)
-    world = World(shape, fates, trace=trace)
+    config = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
+    schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
+    world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)
     count = len(steps)
 
@@ -33,18 +33,18 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
         world.renew(relay)
     for _ in range(draw.randint(20, 50)):
         next_step()
-    return finish(world, keep_house=draw.random() < 0.25)
+    return finish(world, purge=draw.random() < 0.25)
 
 
-def finish(world: World, *, keep_house: bool) -> Sequence[Violation]:
+def finish(world: World, *, purge: bool) -> Sequence[Violation]:
     """Heal and drain a world, and return what it violated."""
     world.heal()
-    if world.strands is not None:
-        world.strands.close()
+    if world.threads is not None:
+        world.threads.close()
     is_drained = world.drain()
     found = violations(world, is_drained=is_drained)
-    if keep_house and not found:
-        world.keep_house()
+    if purge and not found:
+        world.purge()
         found = violations(world, is_drained=is_drained, is_purged=True)
     return found
 
@@ -56,8 +56,8 @@ def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
         steps += [partial(world.work, relay)] * 4 + [partial(world.renew, relay)] * 2
     for consumer in world.consumers:
         steps += [partial(world.work, consumer)] * 4
-    for housekeeper in world.housekeepers:
-        steps.append(partial(world.work, housekeeper))
+    for retention in world.retentions:
+        steps.append(partial(world.work, retention))
     for process in world.checking:
         steps += [partial(world.work, process)] * 3
     for seconds in (0.5, 2.0, 2.0, 4.0, 11.0):
@@ -70,7 +70,7 @@ def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
     if draw.random() < 0.3:
         steps += [world.switch_broker] * 2
     steps.append(world.land)
-    if world.strands is not None:
+    if world.threads is not None:
         steps += [world.let_leases_lapse] * 4
         steps += [world.wake] * (len(steps) // 8)
     return steps

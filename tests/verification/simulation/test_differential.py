@@ -58,8 +58,8 @@ def _make_all(sqlite: Sqlite, sequences: int) -> None:
 class Calls:
     """Calls of every port, drawn from a seed."""
 
-    def __init__(self, twins: BothStores, draw: random.Random) -> None:
-        self.twins = twins
+    def __init__(self, pair: BothStores, draw: random.Random) -> None:
+        self.pair = pair
         self.draw = draw
         self.events: list[Envelope] = []
         self.claims: list[tuple[Any, Any]] = []
@@ -96,12 +96,12 @@ class Calls:
     # --- time and the write side ------------------------------------------------------------------
 
     def pass_time(self) -> None:
-        self.twins.clock.now += self.seconds()
+        self.pair.clock.now += self.seconds()
 
     def write(self) -> None:
         number = len(self.events)
         event = Envelope(
-            id=self.twins.new_id(),
+            id=self.pair.new_id(),
             type="t",
             source=self.draw.choice("AAAB"),
             topic="t",
@@ -113,13 +113,13 @@ class Calls:
         self.events.append(event)
         delay = self.draw.choice([0.0, 0.0, 0.0, 3.0])
         if event.source == "A":
-            self.twins.both(lambda side: side.write(event, delay))
+            self.pair.both(lambda side: side.write(event, delay))
 
     def refuse(self) -> None:
         """Make a rollback of some event, now and then of another rollback."""
         event = self.draw.choice(self.events)
         rollback = event.evolve(
-            id=self.twins.new_id(),
+            id=self.pair.new_id(),
             source=self.draw.choice("BC"),
             kind=TxKind.ROLLBACK,
             causation_id=event.id,
@@ -131,18 +131,18 @@ class Calls:
 
     def renew(self) -> None:
         relay, lease = self.relay(), timedelta(seconds=self.seconds())
-        holding = self.twins.same(lambda side: side.leases.renew(relay=relay, lease=lease))
+        holding = self.pair.same(lambda side: side.leases.renew(relay=relay, lease=lease))
         if holding.surplus:
-            self.twins.both(lambda side: side.leases.give_back(relay=relay, shards=holding.surplus))
+            self.pair.both(lambda side: side.leases.give_back(relay=relay, shards=holding.surplus))
 
     def leave(self) -> None:
         relay = self.relay()
-        self.twins.both(lambda side: side.leases.leave(relay=relay))
+        self.pair.both(lambda side: side.leases.leave(relay=relay))
 
     def claim(self) -> None:
         relay = self.relay()
         # Enough for all: which rows a smaller claim takes first is the planner's choice.
-        mine, theirs = self.twins.both(lambda side: side.outbox.claim(relay=relay, limit=400))
+        mine, theirs = self.pair.both(lambda side: side.outbox.claim(relay=relay, limit=400))
         assert [(c.envelope.id, c.attempts, c.unconfirmed) for c in mine.events] == [
             (c.envelope.id, c.attempts, c.unconfirmed) for c in theirs.events
         ]
@@ -155,7 +155,7 @@ class Calls:
         relay = self.relay()
         renamed = f"{relay}+"
         self.relays[self.relays.index(relay)] = renamed
-        self.twins.same(lambda side: side.outbox.withdraw(relay=relay, renamed=renamed))
+        self.pair.same(lambda side: side.outbox.withdraw(relay=relay, renamed=renamed))
 
     def settle(self) -> None:
         if not self.claims:
@@ -174,15 +174,15 @@ class Calls:
             retries=[Retry(event_id=i, delay=delay, reason="later") for i in ends["retry"]],
             reason="away",
         )
-        memory = self.twins.memory
+        memory = self.pair.memory
 
         def token(side: Any) -> Any:
             return (mine if side is memory else theirs).token
 
-        self.twins.same(lambda side: side.outbox.settle(token(side), settlement))
+        self.pair.same(lambda side: side.outbox.settle(token(side), settlement))
         for event_id in ends["fail"]:
             undo = self.draw.choice([None, _breaks, _succeeds])
-            self.twins.same(
+            self.pair.same(
                 lambda side, event_id=event_id, undo=undo: side.outbox.fail(
                     token(side), event_id, reason="refused", local_rollback=undo
                 )
@@ -199,10 +199,10 @@ class Calls:
         if self.draw.random() < 0.2:
             # Another event of the same business key, and a record of which nothing can be made.
             first = arrivals[0]
-            twin = first.envelope.evolve(id=self.twins.new_id())
-            arrivals.append(self.arrival(twin))
+            store = first.envelope.evolve(id=self.pair.new_id())
+            arrivals.append(self.arrival(store))
             parked.append(Parked(record=_record(99), reason="bad"))
-        mine, theirs = self.twins.both(lambda side: side.inbox.receive(group, arrivals, parked))
+        mine, theirs = self.pair.both(lambda side: side.inbox.receive(group, arrivals, parked))
         assert [e.id for e in mine.fresh] == [e.id for e in theirs.fresh]
         started = [[(a.envelope.id, a.number) for a in r.started] for r in (mine, theirs)]
         assert started[0] == started[1]
@@ -216,18 +216,18 @@ class Calls:
         handled = {
             ("t", kind) for kind in self.draw.choice([[*TxKind], [*TxKind], [TxKind.COMMIT]])
         }
-        self.twins.same(
+        self.pair.same(
             lambda side: [e.id for e in side.inbox.due(group, handled=handled, limit=limit)]
         )
-        self.twins.same(lambda side: dict(side.inbox.unhandled(group, handled=handled, limit=1000)))
+        self.pair.same(lambda side: dict(side.inbox.unhandled(group, handled=handled, limit=1000)))
 
     def start_attempt(self) -> None:
-        rows = list(self.twins.memory.database.inbox.values())
+        rows = list(self.pair.memory.database.inbox.values())
         if not rows:
             return
         row = self.draw.choice(rows)
         lease, most = timedelta(seconds=self.seconds()), self.draw.randint(1, 3)
-        mine, theirs = self.twins.both(
+        mine, theirs = self.pair.both(
             lambda side: side.inbox.start_attempt(
                 row.group, row.envelope, lease=lease, max_attempts=most
             )
@@ -255,7 +255,7 @@ class Calls:
             return seen
 
         if attempt is not None:
-            self.twins.same(apply)
+            self.pair.same(apply)
 
     def effects(self) -> None:
         part, breaks = self.part(), self.draw.random() < 0.2
@@ -266,29 +266,29 @@ class Calls:
                     raise ArithmeticError
 
         if part is not None:
-            self.twins.same(apply)
+            self.pair.same(apply)
 
     def release(self) -> None:
         part = self.part()
         if part is not None:
-            self.twins.same(lambda side: side.inbox.release(part(side)))
+            self.pair.same(lambda side: side.inbox.release(part(side)))
 
     def postpone(self) -> None:
         attempt, delay = self.attempt(), timedelta(seconds=self.seconds())
         if attempt is not None:
-            self.twins.same(
+            self.pair.same(
                 lambda side: side.inbox.postpone(attempt(side), delay=delay, reason="again")
             )
 
     def note(self) -> None:
         part = self.part()
         if part is not None:
-            self.twins.same(lambda side: side.inbox.note(part(side), reason="the process ends"))
+            self.pair.same(lambda side: side.inbox.note(part(side), reason="the process ends"))
 
     def give_up(self) -> None:
         attempt, also = self.attempt(), self.draw.choice([None, _breaks, _succeeds])
         if attempt is not None:
-            self.twins.same(
+            self.pair.same(
                 lambda side: side.inbox.give_up(attempt(side), reason="enough", also=also)
             )
 
@@ -296,8 +296,8 @@ class Calls:
 
     def purge(self) -> None:
         older, limit = timedelta(seconds=self.seconds()), self.draw.choice([1, 2, 100])
-        self.twins.same(lambda side: side.purge.purge_outbox(older_than=older, limit=limit))
-        self.twins.same(lambda side: side.purge.purge_inbox(older_than=older, limit=limit))
+        self.pair.same(lambda side: side.purge.purge_outbox(older_than=older, limit=limit))
+        self.pair.same(lambda side: side.purge.purge_inbox(older_than=older, limit=limit))
 
     # --- what is drawn ----------------------------------------------------------------------------
 
@@ -322,13 +322,13 @@ class Calls:
         mine, theirs = self.draw.choice(self.batches[-3:])
         first = self.draw.randrange(len(mine))
         end = self.draw.randint(first + 1, len(mine))
-        return lambda side: (mine if side is self.twins.memory else theirs)[first:end]
+        return lambda side: (mine if side is self.pair.memory else theirs)[first:end]
 
     def attempt(self) -> Callable[[Any], Any] | None:
         if not self.attempts:
             return None
         mine, theirs = self.draw.choice(self.attempts[-3:])
-        return lambda side: mine if side is self.twins.memory else theirs
+        return lambda side: mine if side is self.pair.memory else theirs
 
 
 def _compensate(inbox: Any, session: Any, attempt: Any, *, own: bool) -> list[Any]:

@@ -14,13 +14,15 @@ from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half_messages import CheckResult, DueCheck, NewHalfMessage
 from tests.verification.simulation.database import EPOCH
 from tests.verification.simulation.differential import BothStores, Sqlite
-from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfStore
+from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.mutants import MUTANTS, applied
 
 ALL = 400
 CALLS = 70
 SEQUENCES = 30
-OF_HALVES = [n for n, m in MUTANTS.items() if m.of in {MemoryHalfStore, MemoryBarrier}]
+OF_HALF_MESSAGES = [
+    n for n, m in MUTANTS.items() if m.of in {MemoryHalfMessageStore, MemoryBarrier}
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def test_memory_and_sqlite_do_the_same_with_half_messages(sqlite: Sqlite) -> Non
     _make_all(sqlite)
 
 
-@pytest.mark.parametrize("name", OF_HALVES)
+@pytest.mark.parametrize("name", OF_HALF_MESSAGES)
 def test_half_messages_in_memory_with_a_defect_do_something_else(sqlite: Sqlite, name: str) -> None:
     with applied(name), pytest.raises(AssertionError):
         _make_all(sqlite)
@@ -48,8 +50,8 @@ def _make_all(sqlite: Sqlite) -> None:
 class Calls:
     """Calls of the store and of the barrier, drawn from a seed."""
 
-    def __init__(self, twins: BothStores, draw: random.Random) -> None:
-        self.twins = twins
+    def __init__(self, pair: BothStores, draw: random.Random) -> None:
+        self.pair = pair
         self.draw = draw
         self.ids: list[UUID] = []
         self.due: list[tuple[dict[int, UUID], DueCheck]] = []
@@ -71,11 +73,11 @@ class Calls:
             call()
 
     def pass_time(self) -> None:
-        self.twins.clock.now += self.draw.choice([0.5, 1.0, 2.0, 2.0, 2.0, 4000.0])
+        self.pair.clock.now += self.draw.choice([0.5, 1.0, 2.0, 2.0, 2.0, 4000.0])
 
     def prepare(self) -> None:
         event = Envelope(
-            id=self.twins.new_id(),
+            id=self.pair.new_id(),
             type=self.draw.choice("ttu"),
             source="A",
             topic="t",
@@ -85,52 +87,52 @@ class Calls:
         )
         delay = self.draw.choice([None, None, timedelta(seconds=3)])
         self.ids.append(event.id)
-        self.twins.same(
-            lambda side: side.halves.prepare([NewHalfMessage(envelope=event, delay=delay)])
+        self.pair.same(
+            lambda side: side.half_messages.prepare([NewHalfMessage(envelope=event, delay=delay)])
         )
 
     def resolve(self) -> None:
         some = self.draw.sample(self.ids, k=min(2, len(self.ids)))
         outcome = self.known()
-        self.twins.same(lambda side: side.halves.resolve(some, outcome))
+        self.pair.same(lambda side: side.half_messages.resolve(some, outcome))
 
     def claim_checks(self) -> None:
         # Enough for all: which of those that are due alike come first is the planner's choice.
-        mine, theirs = self.twins.both(lambda side: side.halves.claim_checks("t", limit=ALL))
+        mine, theirs = self.pair.both(lambda side: side.half_messages.claim_checks("t", limit=ALL))
         assert mine.checks == theirs.checks
         assert mine.more == theirs.more
-        tokens = {id(self.twins.memory): mine.token, id(self.twins.sqlite): theirs.token}
+        tokens = {id(self.pair.memory): mine.token, id(self.pair.sqlite): theirs.token}
         self.due += [(tokens, check) for check in mine.checks]
 
     def answer(self) -> None:
         outcome = self.draw.choice([LocalOutcome.UNKNOWN, LocalOutcome.UNKNOWN, self.known()])
         for tokens, check in self.some():
             said = [CheckResult(check, outcome, "who knows")]
-            self.twins.same(
+            self.pair.same(
                 lambda side, tokens=tokens, said=said: set(
-                    side.halves.answer(tokens[id(side)], said)
+                    side.half_messages.answer(tokens[id(side)], said)
                 )
             )
 
     def give_back(self) -> None:
         for tokens, check in self.some():
-            self.twins.same(
-                lambda side, tokens=tokens, check=check: side.halves.give_back(
+            self.pair.same(
+                lambda side, tokens=tokens, check=check: side.half_messages.give_back(
                     tokens[id(side)], [check]
                 )
             )
 
     def park(self) -> None:
-        mine, theirs = self.twins.both(lambda side: side.halves.park(limit=ALL))
+        mine, theirs = self.pair.both(lambda side: side.half_messages.park(limit=ALL))
         assert {e.id for e in mine} == {e.id for e in theirs}
 
     def run_local(self) -> None:
         event_id, commits = self.draw.choice(self.ids), self.draw.random() < 0.7
-        self.twins.same(lambda side: side.run_local(event_id, commits=commits))
+        self.pair.same(lambda side: side.run_local(event_id, commits=commits))
 
     def ask(self) -> None:
         event_id = self.draw.choice(self.ids)
-        self.twins.same(lambda side: side.barrier.ask(event_id))
+        self.pair.same(lambda side: side.barrier.ask(event_id))
 
     def some(self) -> list[tuple[dict[int, UUID], DueCheck]]:
         """Choose a check, most often one of the latest; sometimes somebody has made it already."""

@@ -91,21 +91,21 @@ class Race:
         if source == "B":
             row = OutboxRow(envelope=self.event, seq=1, shard=0, due_at=0.0)
             self.database.outbox[self.event.id] = row
-        self.strands = CooperativeThreads()
+        self.threads = CooperativeThreads()
         self._arrivals = [(self.event, lease), (self.rollback, None)]
 
     def run(self, choices: Sequence[int]) -> None:
         """Let the workers take turns as chosen, then go to their ends one after the other."""
-        strands = self.strands
+        threads = self.threads
         workers = [
-            strands.start(partial(self._work, n, self._pause)) for n in range(len(self._arrivals))
+            threads.start(partial(self._work, n, self._pause)) for n in range(len(self._arrivals))
         ]
         for choice in choices:
             _resume(workers[choice])
         for worker in workers:
             while not worker.is_done:
                 _resume(worker)
-        strands.close()
+        threads.close()
         for _ in range(5):
             self.clock.now += LEASE.total_seconds() + 1
             for envelope, _ in self._arrivals:
@@ -144,7 +144,7 @@ class Race:
         return EventProcessor(group=self.group, store=store, outbox=outbox)  # type: ignore[arg-type]
 
     def _pause(self) -> None:
-        running = self.strands.running
+        running = self.threads.running
         assert running is not None
         running.pause()
 

@@ -58,7 +58,7 @@ SHAPES = st.builds(
     consumer_batch=st.sampled_from([1, 10]),
     attempts=st.integers(1, 3),
     has_fraud_group=st.booleans(),
-    halves=st.sampled_from([frozenset(), frozenset(), frozenset({0, 2, 3})]),
+    half_messages=st.sampled_from([frozenset(), frozenset(), frozenset({0, 2, 3})]),
 )
 
 TROUBLE = st.builds(
@@ -104,10 +104,10 @@ class ArmedFates:
 class Banks(RuleBasedStateMachine):
     """What may happen, as rules; after the last of them everything heals, drains and is checked."""
 
-    @initialize(shape=SHAPES)
-    def begin(self, shape: WorldConfig) -> None:
-        self.fates = ArmedFates()
-        self.world = World(shape, self.fates)
+    @initialize(config=SHAPES)
+    def begin(self, config: WorldConfig) -> None:
+        self.schedule = ArmedFates()
+        self.world = World(config, self.schedule)
         self.meanwhile: deque[tuple[str, int]] = deque()
         self.world.next_step = self.step
         for relay in self.world.relays:
@@ -157,22 +157,22 @@ class Banks(RuleBasedStateMachine):
         which=ANY,
     )
     def disturb_the_servers(self, what: str, which: int) -> None:
-        self.fates.suspended_for = which
+        self.schedule.suspended_for = which
         getattr(self.world, what)()
 
     @rule(places=st.integers(0, 9), fault=st.sampled_from([Fault.ERROR, Fault.LATE, Fault.KILL]))
     def order_a_fault(self, places: int, fault: Fault) -> None:
-        self.fates.arm(places, fault)
+        self.schedule.arm(places, fault)
 
     @rule(places=st.integers(0, 9), steps=STEPS)
     def order_a_suspension(self, places: int, steps: list[tuple[str, int]]) -> None:
-        self.fates.arm(places, Fault.STOP)
-        self.fates.suspended_for = len(steps)
+        self.schedule.arm(places, Fault.STOP)
+        self.schedule.suspended_for = len(steps)
         self.meanwhile.extend(steps)
 
     @rule(trouble=TROUBLE)
     def order_trouble(self, trouble: Trouble) -> None:
-        self.fates.troubles.append(trouble)
+        self.schedule.troubles.append(trouble)
 
     def step(self) -> None:
         """Do what was ordered to happen while a process is suspended."""
@@ -190,7 +190,7 @@ class Banks(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            found = finish(self.world, keep_house=False)
+            found = finish(self.world, purge=False)
             assert not found, found
 
 

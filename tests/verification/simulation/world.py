@@ -1,4 +1,4 @@
-"""The simulated world: two services on the real relays, consumers and housekeepers."""
+"""The simulated world: two services on the real relays, consumers and retentions."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class World:
     """Everything that exists in one schedule; its methods are what may happen next."""
 
     def __init__(
-        self, shape: WorldConfig, fates: FaultSchedule, *, trace: list[str] | None = None
+        self, config: WorldConfig, schedule: FaultSchedule, *, trace: list[str] | None = None
     ) -> None:
-        self.shape = shape
-        self.fates = fates
+        self.config = config
+        self.schedule = schedule
         self.trace = trace
         self.is_calm = False
         self.clock = Clock()
-        self.transfers = shape.transfers
+        self.transfers = config.transfers
         self.events: dict[int, UUID] = {}
         """The event of each transfer whose writing was begun."""
         self.running: list[Process[Any]] = []
@@ -55,27 +55,29 @@ class World:
         self.overdue: list[Callable[[], object]] = []
         """Statements that nobody waits for any more, on their way to a database."""
         self._ids = 0
-        self._unwritten = list(shape.transfers)
+        self._unwritten = list(config.transfers)
         self._writing: set[str | None] = set()
         topics = [physical_topic("", TOPIC, kind) for kind in TxKind]
-        self.broker = Broker(topics, shape.partitions)
+        self.broker = Broker(topics, config.partitions)
         self.a, self.b = self._database(), self._database()
         self.databases = {"A": self.a, "B": self.b}
         self.relays = [
             assembly.relay(self, service, n)
             for service in self.databases
-            for n in range(shape.relays)
+            for n in range(config.relays)
         ]
         self.consumers = assembly.consumers(self)
-        self.housekeepers = [assembly.housekeeper(self, service) for service in self.databases]
-        self.checking: list[Process[Any]] = [*half_messages.checking(self)] if shape.halves else []
+        self.retentions = [assembly.retention(self, service) for service in self.databases]
+        self.checking: list[Process[Any]] = (
+            [*half_messages.checking(self)] if config.half_messages else []
+        )
         self.processes: list[Process[Any]] = [
             *self.relays,
             *self.consumers,
-            *self.housekeepers,
+            *self.retentions,
             *self.checking,
         ]
-        self.strands = CooperativeThreads() if shape.has_strands else None
+        self.threads = CooperativeThreads() if config.has_threads else None
         self.sleeping: list[CooperativeThread] = []
         self.next_step: Callable[[], None] = lambda: None
         """What happens while a process is suspended."""
@@ -145,7 +147,7 @@ class World:
         members = self.dead or [p.member for p in self.consumers if p.member is not None]
         if not members:
             return
-        member = members[self.fates.between(0, len(members) - 1)]
+        member = members[self.schedule.between(0, len(members) - 1)]
         self.say("{} is put out of its group", member.name)
         self.broker.leave(member)
         if member in self.dead:
@@ -160,8 +162,8 @@ class World:
             if offset
         ]
         if committed:
-            name, place, offset = committed[self.fates.between(0, len(committed) - 1)]
-            earlier = self.fates.between(0, offset - 1)
+            name, place, offset = committed[self.schedule.between(0, len(committed) - 1)]
+            earlier = self.schedule.between(0, offset - 1)
             self.say("{} goes back from {} to {} of {}", name, offset, earlier, place)
             self.broker.reset(name, place, earlier)
 
@@ -179,7 +181,7 @@ class World:
     def arrive(self) -> None:
         """Let a database carry out a statement whose sender has given it up."""
         if self.overdue:
-            late = self.overdue.pop(self.fates.between(0, len(self.overdue) - 1))
+            late = self.overdue.pop(self.schedule.between(0, len(self.overdue) - 1))
             try:
                 self.say("an overdue statement arrives: {}", late())
             except DatabaseError as error:
@@ -188,10 +190,10 @@ class World:
     def wake(self) -> None:
         """Let one of the processes go on that sleep side by side."""
         if self.sleeping:
-            strand = self.sleeping.pop(self.fates.between(0, len(self.sleeping) - 1))
-            strand.resume()
-            if not strand.is_done:
-                self.sleeping.append(strand)
+            thread = self.sleeping.pop(self.schedule.between(0, len(self.sleeping) - 1))
+            thread.resume()
+            if not thread.is_done:
+                self.sleeping.append(thread)
 
     # --- what goes wrong --------------------------------------------------------------------------
 
@@ -199,12 +201,12 @@ class World:
         """A process comes to a place where something may happen to it."""
         if self.is_calm:
             return
-        if self.overdue and self.fates.chance(0.2):
+        if self.overdue and self.schedule.chance(0.2):
             self.arrive()
             # It is the later events that show whether it did harm.
-            if self.fates.chance(0.7):
+            if self.schedule.chance(0.7):
                 self.write()
-        fault = self.fates.fault()
+        fault = self.schedule.fault()
         if fault is Fault.NONE:
             return
         when = "after" if answered else "before"
@@ -228,21 +230,21 @@ class World:
         """What happens to a call that publishes."""
         if self.is_calm:
             return None
-        trouble = self.fates.trouble(records)
+        trouble = self.schedule.trouble(records)
         if trouble is not None:
             self.say("{} publishes {} into {}", process, records, trouble)
         return trouble
 
     def _suspend(self) -> None:
         """Let others have their turns: beside the process, or inside the call that it makes."""
-        if self.strands is not None and self.strands.running is not None:
+        if self.threads is not None and self.threads.running is not None:
             asleep, self.running = self.running, []
-            self.strands.running.pause()
+            self.threads.running.pause()
             self.running = asleep
         elif len(self.running) <= DEEPEST:
-            if self.fates.chance(0.3):
+            if self.schedule.chance(0.3):
                 self.let_leases_lapse()
-            for _ in range(self.fates.between(1, 10)):
+            for _ in range(self.schedule.between(1, 10)):
                 self.next_step()
 
     # --- its end ----------------------------------------------------------------------------------
@@ -284,7 +286,7 @@ class World:
 
     def relays_with_work(self) -> list[Process[Relay]]:
         """Return the relays of the services whose outbox has open rows."""
-        half = self.shape.relays
+        half = self.config.relays
         return [
             relay
             for database, relays in ((self.a, self.relays[:half]), (self.b, self.relays[half:]))
@@ -299,12 +301,12 @@ class World:
             consumer.service.has_caught_up() for consumer in self.consumers
         )
 
-    def keep_house(self) -> None:
-        """Let the retention of everything end, and the housekeepers go over the tables."""
+    def purge(self) -> None:
+        """Let the retention of everything end, and the retentions go over the tables."""
         self.pass_time(RETENTION.total_seconds() + 60)
         for _ in range(20):
-            for housekeeper in self.housekeepers:
-                self.work(housekeeper)
+            for retention in self.retentions:
+                self.work(retention)
             if not self.purgeable():
                 return
 
@@ -329,18 +331,18 @@ class World:
         return UUID(int=(int(self.clock.now * 1000) << 80) + self._ids)
 
     def _act(self, process: Process[Any], what: str, call: Callable[[], Any]) -> Any:
-        """Let a process do something, in a strand of its own where there are any."""
-        if self.strands is None or self.is_calm or self.running:
+        """Let a process do something, in a thread of its own where there are any."""
+        if self.threads is None or self.is_calm or self.running:
             return process.do(what, call)
-        strand = self.strands.start(partial(process.do, what, call))
-        if not strand.is_done:
-            self.sleeping.append(strand)
+        thread = self.threads.start(partial(process.do, what, call))
+        if not thread.is_done:
+            self.sleeping.append(thread)
         return None
 
     def _write(self, client: Process[None], transfer: Transfer) -> bool:
         event_id = self.events[transfer.number] = self.next_id()
         try:
-            if transfer.number in self.shape.halves:
+            if transfer.number in self.config.half_messages:
                 half_messages.write(self, client, transfer, envelope_of(transfer, event_id))
                 return True
             with self.a.transaction() as session:
@@ -354,7 +356,7 @@ class World:
         return True
 
     def _database(self) -> Database:
-        shards = [Shard(n) for n in range(self.shape.shards)]
+        shards = [Shard(n) for n in range(self.config.shards)]
         return Database(clock=self.clock, shards=shards, business=Bank(self))
 
 

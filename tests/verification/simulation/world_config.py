@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tests.verification.simulation.banks import Transfer
 
-HALVES = 0.2
+HALF_MESSAGES = 0.2
 """The share of worlds with half messages."""
 
 
@@ -27,9 +27,9 @@ class WorldConfig:
     has_fraud_group: bool
     sharing: str = "one"
     """How the handler of the transfers takes its events: "one" by one, "alone", or as a "list"."""
-    halves: frozenset[int] = frozenset()
+    half_messages: frozenset[int] = frozenset()
     """The transfers whose events are half messages."""
-    has_strands: bool = False
+    has_threads: bool = False
     """Whether suspended processes sleep side by side, instead of one inside the other."""
     rates: tuple[float, ...] = (1.0,)
     """How fast the processes' own clocks run, in turn."""
@@ -37,12 +37,12 @@ class WorldConfig:
     """How many seconds their wall clocks are wrong, in turn."""
 
 
-def with_half_messages(shape: WorldConfig, draw: random.Random) -> WorldConfig:
+def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
     """Let, in some worlds, transfers be announced by half messages."""
-    if draw.random() >= HALVES:
-        return shape
+    if draw.random() >= HALF_MESSAGES:
+        return config
     return replace(
-        shape, halves=frozenset(t.number for t in shape.transfers if draw.random() < 0.7)
+        config, half_messages=frozenset(t.number for t in config.transfers if draw.random() < 0.7)
     )
 
 
@@ -79,7 +79,7 @@ def config_of(draw: random.Random) -> WorldConfig:
         attempts=draw.randint(1, 3),
         has_fraud_group=has_fraud_group,
         sharing=draw.choice(("one", "one", "one", "alone", "list")),
-        has_strands=r() < 0.25,
+        has_threads=r() < 0.25,
         rates=(1.0, 0.7, 1.4) if clocks_are_wrong else (1.0,),
         skews=(0.0, 3600.0, -3600.0) if clocks_are_wrong else (0.0,),
     )
