@@ -31,7 +31,12 @@ class EmbeddedServer(ABC):
         self._process: ChildProcess | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # Nobody else will: the block is not entered.
+            self.close()
+            raise
         return self
 
     def __exit__(

@@ -191,9 +191,11 @@ def undisturbed_postgres() -> Iterator[EmbeddedPostgres]:
     of theirs.
     """
     server = EmbeddedPostgres(fsync=False)
-    start_in_memory(server)
-    yield server
-    server.close()
+    try:
+        start_in_memory(server)
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

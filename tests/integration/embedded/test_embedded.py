@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -243,6 +244,15 @@ class TestPostgres:
             server.start()
         assert server.pid is None
         server.close()
+
+    def test_a_block_that_is_not_entered_leaves_no_directory(self) -> None:
+        server = EmbeddedPostgres(settings={"max_connections": "many"})
+        with pytest.raises(ServerFailed) as failed, server:
+            pytest.fail("it was entered")
+        [left] = re.findall(r"\S+/postgres\.log", str(failed.value))
+        assert not Path(left).parent.exists()
+        with pytest.raises(EmbeddedError, match="no directory"):
+            _ = server.directory
 
 
 class TestKafka:
