@@ -46,6 +46,8 @@ SEEDS = {
     "withdraws-under-its-name": 74,
     "works-without-token": 3,
     "batch-settles-without-token": 9,
+    "abandoned-claim-is-forgotten": 5,
+    "interrupted-batch-is-forgotten": 6,
 }
 """By which a defect shows that needs a rare coincidence; found by trying one after the other.
 
