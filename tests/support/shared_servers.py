@@ -8,7 +8,6 @@ their owner dies (shieldtx.embedded.child_process), and the next run removes the
 from __future__ import annotations
 
 import secrets
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,14 +16,12 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import psutil
 import pytest
 
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.directories import ServerDirectory
+from tests.support.memory import MEMORY, has_plenty_of_memory
 
-MEMORY = Path("/dev/shm")  # noqa: S108  what is in it has names of its own
-GIBIBYTE = 2**30
 POSTGRES_SETTINGS = {
     "max_connections": "500",
     # A small log is overwritten again and again and takes no memory for new files.
@@ -205,15 +202,8 @@ def kafka(pytestconfig: pytest.Config) -> EmbeddedKafka:
 
 
 def start_in_memory(server: Server) -> None:
-    """Start a server, with its files in memory if there is plenty.
-
-    A database is some hundred files: on a busy disk they take ten times as long as in memory.
-    """
+    """Start a server, with its files in memory if there is plenty."""
     with pytest.MonkeyPatch.context() as patched:
-        if (
-            MEMORY.is_dir()
-            and shutil.disk_usage(MEMORY).free > 4 * GIBIBYTE
-            and psutil.virtual_memory().available > 8 * GIBIBYTE
-        ):
+        if has_plenty_of_memory():
             patched.setattr(tempfile, "tempdir", str(MEMORY))
         server.start()
