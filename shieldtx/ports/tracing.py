@@ -65,7 +65,7 @@ class TracedAttempt:
     """When it ended, by the database's clock."""
     waited: float | None
     took: float | None
-    """Seconds; see `tracing.Entry`."""
+    """Seconds; see `TraceEntry`."""
     partition: int | None
     offset: int | None
     reason: str
@@ -104,7 +104,7 @@ class TraceEntry:
     """None: of a relay."""
     attempt: int
     outcome: str
-    """The name of an Outcome or, of a group, of a verdict."""
+    """The name of a DeliveryOutcome (relay) or of an AttemptOutcome (consumer group)."""
     ended: float
     """By the clock of the tracer."""
     waited: float | None = None

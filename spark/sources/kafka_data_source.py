@@ -1,7 +1,7 @@
 """The records of topics as a data source of Spark: one row each, without values.
 
 Spark's own Kafka source needs jars that not every registry has. Workers import this module, so it
-imports nothing but PySpark, PyArrow and what `kafka_ranges` needs.
+imports nothing but PySpark, PyArrow and what `range_reader` needs.
 """
 
 from __future__ import annotations
