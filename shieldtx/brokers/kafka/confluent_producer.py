@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _METADATA_AGE_S: Final = 60.0
 _ASK_S: Final = 1.0
-_LEAVE_S: Final = 2.0
+_CLOSE_S: Final = 2.0
 # How long to wait for the records of a round before looking whether the client has ended.
 _LOOK_S: Final = 0.25
 _FATAL: Final = {
@@ -69,7 +69,7 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
             client.ask(timeout=within)
         except BaseException:
             # Left to the garbage collector it would keep its threads and its pipes for minutes.
-            client.abandon()
+            client.discard()
             raise
     return client
 
@@ -160,13 +160,13 @@ class Confluent:
         """Begin a round."""
         return _ProduceRound(self.producer, self._on_full)
 
-    def leave(self) -> None:
-        """Let go of the broker in good order, within a few seconds."""
+    def close(self) -> None:
+        """Close the connection after sending what is under way, within a few seconds."""
         with suppress(confluent_kafka.KafkaException, SystemError):
-            self.producer.flush(_LEAVE_S)
-        self.abandon()
+            self.producer.flush(_CLOSE_S)
+        self.discard()
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Drop what is not acknowledged yet."""
         with suppress(confluent_kafka.KafkaException, SystemError):
             self.producer.purge(blocking=False)

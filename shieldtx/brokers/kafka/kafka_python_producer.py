@@ -49,12 +49,12 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
 
 
 class Producer(KafkaProducer):
-    """A producer that can be let go of with records under way (the protocol ProducerClient)."""
+    """A producer that can be closed with records under way (the protocol ProducerClient)."""
 
     network: Network
     record_by_record: int | None = None
     """The bytes of a batch, where the fast way is not taken."""
-    _abandoned = False
+    _discarded = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
@@ -89,26 +89,26 @@ class Producer(KafkaProducer):
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything and wait for it, up to `timeout` seconds for each batch."""
-        if not self._abandoned:
+        if not self._discarded:
             super().flush(timeout)  # type: ignore[no-untyped-call]
 
-    def leave(self) -> None:
-        """Let go of the broker in good order, within a few seconds."""
+    def close(self, timeout: float | None = _CLOSE_S, null_logger: bool = False) -> None:  # noqa: FBT001, FBT002  the base class has it so
+        """Close the connection after sending what is under way, within a few seconds."""
         try:
-            self.close(timeout=_CLOSE_S)  # type: ignore[no-untyped-call]
+            super().close(timeout, null_logger)  # type: ignore[no-untyped-call]
         except KafkaError:
-            self.abandon()
+            self.discard()
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Close without waiting; what is not acknowledged yet may or may not be in the log.
 
         The client's own close() waits for its batches first, and raises without having closed
         anything when they do not end.
         """
-        self._abandoned = True
-        self.close(timeout=0)  # type: ignore[no-untyped-call]
+        self._discarded = True
+        super().close(timeout=0)  # type: ignore[no-untyped-call]
 
     def __del__(self) -> None:
-        """Abandon what nobody closed: the client's own would wait, and switch its logger off."""
+        """Discard an unclosed client: its own close() would wait, and switch its logger off."""
         with suppress(Exception):
-            self.abandon()
+            self.discard()

@@ -42,7 +42,7 @@ class ProduceRound(Protocol):
         ...
 
     def send(self, deadline: float) -> list[Any]:
-        """Send everything, wait until `deadline` (monotonic) at most; return an End for each."""
+        """Send everything and return a RecordResult for each; wait until `deadline` (monotonic)."""
         ...
 
 
@@ -68,11 +68,11 @@ class ProducerClient(Protocol):
         """Begin a round; the one before has ended."""
         ...
 
-    def leave(self) -> None:
-        """Let go of the broker in good order, within a few seconds."""
+    def close(self) -> None:
+        """Close the connection after sending what is under way, within a few seconds."""
         ...
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Close without waiting; what is not acknowledged yet may or may not be in the log."""
         ...
 

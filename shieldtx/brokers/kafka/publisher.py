@@ -94,7 +94,7 @@ class KafkaPublisher:
         """Let go of the broker."""
         client, self._client = self._client, None
         if client is not None:
-            client.leave()
+            client.close()
 
     def _reject_impossible(self, call: PublishRequest) -> None:
         limit = self._settings.max_record_bytes
@@ -227,7 +227,7 @@ class KafkaPublisher:
         """Drop the client, whose state nobody can trust any more, without waiting for it."""
         client, self._client = self._client, None
         if client is not None:
-            client.abandon()
+            client.discard()
 
 
 def _content_bytes(record: Record) -> int:

@@ -188,7 +188,7 @@ def test_a_record_that_is_taken_while_its_client_ends_does_not_keep_the_round_wa
             began = time.monotonic()
             ends = round_.send(began + 20)
         finally:
-            client.abandon()
+            client.discard()
         assert time.monotonic() - began < 5
         assert all(end.is_done for end in ends)
 
