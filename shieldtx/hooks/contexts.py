@@ -100,7 +100,6 @@ def consume_context_of(
 ) -> ConsumeContext:
     """Return the context of one attempt, before or after its outcome."""
     envelope = attempt.envelope
-    partition, offset = attempt.place or (None, None)
     return ConsumeContext(
         event_id=envelope.id,
         type=envelope.type,
@@ -110,8 +109,8 @@ def consume_context_of(
         key=envelope.key,
         group=attempt.group,
         attempt=attempt.number,
-        partition=partition,
-        offset=offset,
+        partition=attempt.partition,
+        offset=attempt.offset,
         outcome=outcome,
         error=error,
         exception=exception,

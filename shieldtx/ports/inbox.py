@@ -52,8 +52,9 @@ class Attempt(NamedTuple):
     token: UUID
     exhausted: bool = False
     """The attempts were used up before: the last one died with its process."""
-    place: tuple[int, int] | None = None
-    """Partition and offset of the record; None of a row that came without one."""
+    partition: int | None = None
+    offset: int | None = None
+    """Of the record; None of a row that came without one."""
 
 
 class AttemptOutcome(StrEnum):
@@ -166,7 +167,7 @@ class InboxStore(Protocol):
         ...
 
     def clear(self, session: Session) -> None:
-        """Make the session of an effect as new for the next handler; nothing in it is undone.
+        """Empty the session of an effect for the next handler; nothing in it is undone.
 
         Raises HandlerError when the handler before has ended or spoilt the transaction.
         """

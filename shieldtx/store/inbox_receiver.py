@@ -1,4 +1,4 @@
-"""The consumer's intake: records become rows of the inbox, or parked records."""
+"""Receiving: records become rows of the inbox, or parked records."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class InboxReceiver:
                     group=group,
                     number=1,
                     token=token,
-                    place=(arrival.record.partition, arrival.record.offset),
+                    partition=arrival.record.partition,
+                    offset=arrival.record.offset,
                 )
                 for arrival in started.values()
             ],

@@ -114,7 +114,8 @@ class SqlInboxStore:
             number=min(number, max_attempts),
             token=token,
             exhausted=number > max_attempts,
-            place=None if offset is None else (partition, offset),
+            partition=partition,
+            offset=offset,
         )
 
     @contextmanager
@@ -155,7 +156,7 @@ class SqlInboxStore:
             settle(session, locked, self._all_processed, parameters)
 
     def clear(self, session: Session) -> None:
-        """Make the session of an effect as new for the next handler; nothing in it is undone."""
+        """Empty the session of an effect for the next handler; nothing in it is undone."""
         check_intact(session)
         if len(session.identity_map):
             session.expunge_all()

@@ -147,7 +147,7 @@ def test_the_inbox_tells_of_each_group(stores: Stores, traces: SqlTraceStore) ->
     stores.inbox.receive("fraud", [IncomingEvent(envelope=came, record=record)], [])
     attempt = stores.inbox.start_attempt(GROUP, came, lease=MINUTE, max_attempts=3)
     assert attempt is not None
-    assert attempt.place == (2, 7)
+    assert (attempt.partition, attempt.offset) == (2, 7)
     stores.inbox.postpone(attempt, delay=MINUTE, reason="no such shelf")
 
     by_group = {row.group: row for row in traces.facts(came.id).received}

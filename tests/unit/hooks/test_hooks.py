@@ -39,7 +39,9 @@ def claimed(*keys: str) -> list[ClaimedEvent]:
 
 
 def attempt(key: str = "k") -> Attempt:
-    return Attempt(envelope=envelope(key), group="stock", number=1, token=uuid4(), place=(3, 17))
+    return Attempt(
+        envelope=envelope(key), group="stock", number=1, token=uuid4(), partition=3, offset=17
+    )
 
 
 class Clock:
