@@ -35,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
 
 
-_Place: TypeAlias = tuple[Engine | None, str | None]
+_BarrierDatabase: TypeAlias = tuple[Engine | None, str | None]
 """The database of a barrier (None: the service's own) and its schema."""
 
 
@@ -63,7 +63,7 @@ class HalfMessageWiring:
         self._to_envelope = to_envelope
         self._after_commit = after_commit
         self._checkers: dict[str, Checker] = {}
-        self._barriers: dict[str, _Place] = {}
+        self._barriers: dict[str, _BarrierDatabase] = {}
         """By event type: where its barrier is."""
         self._barrier_at = cache(partial(self._open_barrier, engine))
         self._checked_barrier_at = cache(partial(self._open_barrier, checks_engine))
@@ -160,12 +160,14 @@ class HalfMessageWiring:
         It is in the service's database; or in that of an `engine`, where `shieldtx db upgrade` has
         made the tables in its `schema`. Each local transaction of these types calls `guard`.
         """
-        place = (engine, schema if engine is not None else self._settings.database_schema)
+        database = (engine, schema if engine is not None else self._settings.database_schema)
         if engine is not None:
             renew_after_fork(engine)
         for event_type in event_types:
-            self._barriers[event_type] = place
-            self._add(event_type, lambda envelope: self._checked_barrier_at(place).ask(envelope.id))
+            self._barriers[event_type] = database
+            self._add(
+                event_type, lambda envelope: self._checked_barrier_at(database).ask(envelope.id)
+            )
 
     # --- what runs it -----------------------------------------------------------------------------
 
@@ -237,8 +239,8 @@ class HalfMessageWiring:
             ),
         )
 
-    def _open_barrier(self, own: Callable[[], Engine], place: _Place) -> SqlBarrier:
-        engine, schema = place
+    def _open_barrier(self, own: Callable[[], Engine], database: _BarrierDatabase) -> SqlBarrier:
+        engine, schema = database
         return SqlBarrier(
             engine if engine is not None else own(),
             tables(schema),
@@ -246,8 +248,8 @@ class HalfMessageWiring:
         )
 
     def _barrier_of(self, event_type: str) -> SqlBarrier | None:
-        place = self._barriers.get(event_type)
-        return None if place is None else self._barrier_at(place)
+        database = self._barriers.get(event_type)
+        return None if database is None else self._barrier_at(database)
 
     def barrier_to_ask(self, event_type: str, outcome: LocalOutcome) -> SqlBarrier | None:
         """Return the barrier that is asked before an operator's decision about a half message.

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session, SessionTransaction
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.half_messages import Barrier
 
-_WAITING = "shieldtx.entries"
-_WAITED_FOR = "shieldtx.entries_waiting"
-_ENTERED = "shieldtx.entered"
+_WAITING = "shieldtx.barrier_entries"
+_WAITED_FOR = "shieldtx.barrier_entries_waiting"
+_ENTERED = "shieldtx.barrier_entries_made"
 
 _IN_A_SAVEPOINT = (
     "the barrier would be in a savepoint, and be gone when that alone is rolled back: "
@@ -24,10 +24,10 @@ _IN_A_SAVEPOINT = (
 )
 
 
-class _End(Enum):
+class _TransactionOutcome(Enum):
     """How a local transaction has ended, as far as its connection shows."""
 
-    NONE = auto()
+    OPEN = auto()
     TRIED_TO_COMMIT = auto()
     """The barrier alone knows whether it did: COMMIT of an aborted transaction rolls back."""
     ROLLED_BACK = auto()
@@ -39,16 +39,16 @@ class BarrierEntry:
     def __init__(self, caller: Session | Connection, event_ids: Sequence[UUID]) -> None:
         self.caller = caller
         self.event_ids = frozenset(event_ids)
-        self._end = _End.NONE
+        self._outcome = _TransactionOutcome.OPEN
 
     @property
     def is_open(self) -> bool:
         """Whether the local transaction may still commit or roll back."""
-        return self._end is _End.NONE and self.caller.in_transaction()
+        return self._outcome is _TransactionOutcome.OPEN and self.caller.in_transaction()
 
-    def end(self, how: _End) -> None:
+    def end(self, outcome: _TransactionOutcome) -> None:
         """Note how the local transaction ended."""
-        self._end = how
+        self._outcome = outcome
 
 
 def enter_now(
@@ -91,7 +91,7 @@ def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID
     entry = BarrierEntry(session, event_ids)
     session.info.setdefault(_WAITING, []).append((barrier, entry))
     for connection in root.connections if root is not None else ():
-        _hear_of(connection, session)
+        _await_commit_of(connection, session)
     return entry
 
 
@@ -99,8 +99,11 @@ def _is_shared(caller: Session | Connection) -> bool:
     return isinstance(caller, Session) and isinstance(caller.get_bind(), Connection)
 
 
-def _hear_of(connection: Connection, session: Session) -> None:
-    """Hear of a connection's commit: it may come without `before_commit`, or inside a savepoint."""
+def _await_commit_of(connection: Connection, session: Session) -> None:
+    """Enter with a connection's commit too.
+
+    It may come without the session's `before_commit`, or inside a savepoint.
+    """
     if session.get_bind().engine is connection.engine:
         connection.execution_options(**{_WAITED_FOR: session})
 
@@ -125,7 +128,7 @@ def _on_before_commit(session: Session) -> None:
 @sqlalchemy_event.listens_for(Session, "after_begin")
 def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
     if _WAITING in session.info:
-        _hear_of(connection, session)
+        _await_commit_of(connection, session)
 
 
 @sqlalchemy_event.listens_for(Engine, "commit")
@@ -138,7 +141,7 @@ def _on_connection_commit(connection: Connection, *_: Any) -> None:
         _enter_waiting(connection, session)
     except BaseException:
         # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
-        # back to the pool with the connection, for somebody else to commit.
+        # back to the pool with the connection, and its next user would commit it.
         connection.connection.rollback()
         raise
 
@@ -152,23 +155,23 @@ def _enter_waiting(connection: Connection, session: Session) -> None:
 def _on_end(session: Session, ended: SessionTransaction) -> None:
     if ended.parent is None:
         for _, entry in session.info.pop(_WAITING, ()):
-            entry.end(_End.ROLLED_BACK)
+            entry.end(_TransactionOutcome.ROLLED_BACK)
 
 
 @sqlalchemy_event.listens_for(Engine, "commit")
 @sqlalchemy_event.listens_for(Engine, "commit_twophase")
 def _on_commit(connection: Connection, *_: Any) -> None:
-    _end(connection, _End.TRIED_TO_COMMIT)
+    _note_outcome(connection, _TransactionOutcome.TRIED_TO_COMMIT)
 
 
 @sqlalchemy_event.listens_for(Engine, "rollback")
 @sqlalchemy_event.listens_for(Engine, "rollback_twophase")
 def _on_rollback(connection: Connection, *_: Any) -> None:
-    _end(connection, _End.ROLLED_BACK)
+    _note_outcome(connection, _TransactionOutcome.ROLLED_BACK)
 
 
-def _end(connection: Connection, how: _End) -> None:
+def _note_outcome(connection: Connection, outcome: _TransactionOutcome) -> None:
     entered: list[BarrierEntry] = connection.get_execution_options().get(_ENTERED, [])
     for entry in entered:
-        entry.end(how)
+        entry.end(outcome)
     entered.clear()
