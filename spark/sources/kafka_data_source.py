@@ -128,8 +128,8 @@ class TopicReader(DataSourceReader):
         """Read a part; raises BrokerError where it cannot be read to its end."""
         if not isinstance(partition, Part):
             return  # Spark's own, where there is nothing to read
-        for stretch in RangeReader(self._connection).read(partition.ranges):
-            yield batch_of(stretch, self._logs[stretch.range.topic])
+        for record_range in RangeReader(self._connection).read(partition.ranges):
+            yield batch_of(record_range, self._logs[record_range.range.topic])
 
 
 def parts_of(ranges: Iterable[OffsetRange], size: int) -> tuple[Part, ...]:
@@ -146,12 +146,12 @@ def parts_of(ranges: Iterable[OffsetRange], size: int) -> tuple[Part, ...]:
     return (*parts, Part(tuple(gathered))) if gathered else tuple(parts)
 
 
-def batch_of(stretch: RecordRange, log: Log) -> pa.RecordBatch:
-    """Return a stretch of records as Spark takes it."""
-    partition = stretch.range.partition
-    rows = [_row(record, log) for record in stretch.records]
-    if stretch.deleted_to is not None:
-        rows.append(_unfit(log, partition, stretch.deleted_to, None, DELETED))
+def batch_of(record_range: RecordRange, log: Log) -> pa.RecordBatch:
+    """Return a range of records as Spark takes it."""
+    partition = record_range.range.partition
+    rows = [_row(record, log) for record in record_range.records]
+    if record_range.deleted_to is not None:
+        rows.append(_unfit(log, partition, record_range.deleted_to, None, DELETED))
     columns = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)],

@@ -26,9 +26,9 @@ HORIZONS: Final = {
     "partitions": NUMBER,
     "complete_since": TIME,
 }
-_PLACE: Final = ("topic", "kind", "partition")
+_TOPIC_KIND_PARTITION: Final = ("topic", "kind", "partition")
 
-Place = tuple[str, str, int]
+TopicKindPartition = tuple[str, str, int]
 """Logical topic, kind, partition."""
 
 
@@ -36,9 +36,9 @@ Place = tuple[str, str, int]
 class Contents:
     """What was read of the topics, in numbers."""
 
-    first_sent: Mapping[Place, datetime]
+    first_sent: Mapping[TopicKindPartition, datetime]
     """When the first record of these services was sent that lies behind all that was deleted."""
-    lost: frozenset[Place]
+    lost: frozenset[TopicKindPartition]
     """Partitions whose oldest records were deleted while they were read."""
     unfit: Mapping[tuple[str, str, str], int]
     """By topic, kind and problem: records that are no events."""
@@ -56,14 +56,14 @@ def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
     """Look through all records once, and once more through those of partitions with losses."""
     is_ours = is_of(names)
     rows = (
-        records.groupBy(*_PLACE, is_ours.alias("ours"), "problem")
+        records.groupBy(*_TOPIC_KIND_PARTITION, is_ours.alias("ours"), "problem")
         .agg(F.count(F.lit(1)).alias("number"), _first_sent())
         .collect()
     )
-    lost = frozenset(_place(row) for row in rows if row.problem == DELETED)
+    lost = frozenset(_partition_of(row) for row in rows if row.problem == DELETED)
     ours = [row for row in rows if row.ours]
     if lost:
-        ours = [row for row in ours if _place(row) not in lost]
+        ours = [row for row in ours if _partition_of(row) not in lost]
         ours += _first_behind_losses(records.where(is_ours | (F.col("problem") == DELETED)))
     unfit: dict[tuple[str, str, str], int] = {}
     for row in rows:
@@ -72,7 +72,7 @@ def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
             unfit[key] = unfit.get(key, 0) + row.number
     return Contents(
         first_sent={
-            _place(row): row.first_sent.astimezone(UTC)
+            _partition_of(row): row.first_sent.astimezone(UTC)
             for row in ours
             if row.first_sent is not None
         },
@@ -85,9 +85,9 @@ def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
 def complete_since(
     contents: Contents,
     logs: Iterable[Log],
-    extents: Mapping[str, TopicOffsets],
+    offsets: Mapping[str, TopicOffsets],
     since: datetime | None,
-) -> dict[Place, datetime | None]:
+) -> dict[TopicKindPartition, datetime | None]:
     """Tell for each partition since when no record of it is missing; None: nobody knows.
 
     Where the log has lost its beginning, that is when the first record of these services that is
@@ -95,23 +95,23 @@ def complete_since(
     asked, whose clocks nobody vouches for. A partition that has lost its beginning and holds no
     record of these services tells nothing: it may have lost any, up to now.
     """
-    found: dict[Place, datetime | None] = {}
+    found: dict[TopicKindPartition, datetime | None] = {}
     for log in logs:
-        extent = extents[log.name]
-        for range_ in extent.ranges:
-            place = (log.topic, log.kind, range_.partition)
-            if place in contents.lost:
-                found[place] = contents.first_sent.get(place)
-            elif range_.partition in extent.later:
-                found[place] = since
+        of_topic = offsets[log.name]
+        for range_ in of_topic.ranges:
+            partition = (log.topic, log.kind, range_.partition)
+            if partition in contents.lost:
+                found[partition] = contents.first_sent.get(partition)
+            elif range_.partition in of_topic.later:
+                found[partition] = since
             elif range_.start == 0:
-                found[place] = EVERYTHING
+                found[partition] = EVERYTHING
             else:
-                found[place] = contents.first_sent.get(place)
+                found[partition] = contents.first_sent.get(partition)
     return found
 
 
-def horizons(spark: SparkSession, since: Mapping[Place, datetime | None]) -> DataFrame:
+def horizons(spark: SparkSession, since: Mapping[TopicKindPartition, datetime | None]) -> DataFrame:
     """Return since when partitions are complete, and topics as a whole (the latest of theirs)."""
     topics = _by_topic(since)
     rows = [
@@ -119,13 +119,13 @@ def horizons(spark: SparkSession, since: Mapping[Place, datetime | None]) -> Dat
         for (topic, kind, partition), when in since.items()
     ]
     for (topic, kind), times in topics.items():
-        told = [when for when in times if when is not None]
-        latest = max(told) if len(told) == len(times) else None
+        known = [when for when in times if when is not None]
+        latest = max(known) if len(known) == len(times) else None
         rows.append((topic, kind, WHOLE, len(times), latest))
     return frame_of(spark, HORIZONS, rows)
 
 
-def unjudged(since: Mapping[Place, datetime | None]) -> Iterable[str]:
+def unjudged(since: Mapping[TopicKindPartition, datetime | None]) -> Iterable[str]:
     """Name the topics no partition of which tells since when it is complete."""
     for (topic, kind), times in _by_topic(since).items():
         if not any(times):
@@ -142,19 +142,20 @@ def _first_sent() -> Column:
 
 def _first_behind_losses(records: DataFrame) -> list[Row]:
     is_loss = F.col("problem") == DELETED
-    lost = records.where(is_loss).groupBy(*_PLACE).agg(F.max("offset").alias("lost_to"))
+    losses = records.where(is_loss).groupBy(*_TOPIC_KIND_PARTITION)
+    lost = losses.agg(F.max("offset").alias("lost_to"))
     return (
         records.where(F.col("problem").isNull())
-        .join(F.broadcast(lost), on=list(_PLACE), how="inner")
+        .join(F.broadcast(lost), on=list(_TOPIC_KIND_PARTITION), how="inner")
         .where(F.col("offset") >= F.col("lost_to"))
-        .groupBy(*_PLACE)
+        .groupBy(*_TOPIC_KIND_PARTITION)
         .agg(_first_sent())
         .collect()
     )
 
 
 def _by_topic(
-    since: Mapping[Place, datetime | None],
+    since: Mapping[TopicKindPartition, datetime | None],
 ) -> dict[tuple[str, str], list[datetime | None]]:
     topics: dict[tuple[str, str], list[datetime | None]] = {}
     for (topic, kind, _), when in since.items():
@@ -162,5 +163,5 @@ def _by_topic(
     return topics
 
 
-def _place(row: Row) -> Place:
+def _partition_of(row: Row) -> TopicKindPartition:
     return (row.topic, row.kind, row.partition)

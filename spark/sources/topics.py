@@ -59,9 +59,9 @@ def read(
     obstacles: list[str] = []
     try:
         connection = connection_of(request.broker)
-        extents, obstacles = _extents(connection, logs, since)
-        known = [log for log in logs if log.name in extents]
-        ranges = [range_ for log in known for range_ in extents[log.name].ranges]
+        offsets, obstacles = _offsets_of(connection, logs, since)
+        known = [log for log in logs if log.name in offsets]
+        ranges = [range_ for log in known for range_ in offsets[log.name].ranges]
         # Read once: what is judged has to be what was counted, and topics go on meanwhile.
         records = _read_once(frame_of(spark, connection, known, ranges)) if known else None
     except (BrokerError, ConfigurationError) as error:
@@ -71,7 +71,7 @@ def read(
         return Reading(records=None, horizons=horizons(spark, {}), obstacles=tuple(obstacles))
     names = {service.name for service in request.services}
     contents = contents_of(records, names)
-    whole = complete_since(contents, known, extents, since)
+    whole = complete_since(contents, known, offsets, since)
     return Reading(
         records=records.where(is_of(names)),
         horizons=horizons(spark, whole),
@@ -110,10 +110,10 @@ def read_since(request: ReconcileRequest) -> datetime | None:
     return max(begins, default=None)
 
 
-def _extents(
+def _offsets_of(
     connection: KafkaConnection, logs: Iterable[Log], since: datetime | None
 ) -> tuple[dict[str, TopicOffsets], list[str]]:
-    extents: dict[str, TopicOffsets] = {}
+    offsets: dict[str, TopicOffsets] = {}
     obstacles: list[str] = []
     with TopicOffsetReader(connection) as asked:
         for log in logs:
@@ -124,12 +124,12 @@ def _extents(
                         "one by one: its records could not be judged"
                     )
                 else:
-                    extents[log.name] = asked.of(log.name, since=since)
+                    offsets[log.name] = asked.of(log.name, since=since)
             except BrokerUnavailable:
                 raise
             except (BrokerError, TopicMissing) as error:
                 obstacles.append(f"topic {log.name} could not be read: {error}")
-    return extents, obstacles
+    return offsets, obstacles
 
 
 def _read_once(records: DataFrame) -> DataFrame:
