@@ -1,4 +1,4 @@
-"""`shieldtx trace`: the life of one event, across services and all that followed from it."""
+"""`shieldtx trace`: the timeline of one event, across services, with all that it caused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trace(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the whole life of one event: when it was written, published, received, and what became.
+    """Show the timeline of one event: written, published, received, and its outcome.
 
     What followed from it stands below: its rollbacks and compensations, and the events that its
     handlers wrote. With --config the databases of all services of reconcile.toml are asked, and
@@ -57,14 +57,14 @@ def trace(
     asked = _id_of(event_id)
     with _asked_services(context, config) as services:
         first = timeline.first_cause(asked, services.readers) if whole else asked
-        life = timeline.trace(first, services.readers)
-    if life is None:
+        found = timeline.trace(first, services.readers)
+    if found is None:
         names = ", ".join(services.readers)
         raise ConfigurationError(f"there is no event {asked} in the database of {names}")
     if as_json:
-        print_json(data_of(life) | {"not_asked": services.absent})
+        print_json(data_of(found) | {"not_asked": services.absent})
         return
-    print_made_table(tree_of(life, asked=asked))
+    print_made_table(tree_of(found, asked=asked))
     for problem in services.absent:
         print_line(f"not asked: {problem}")
 

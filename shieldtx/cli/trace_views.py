@@ -1,4 +1,4 @@
-"""The life of an event as people and programs see it; the keys are stable."""
+"""The timeline of an event as a tree and as JSON; the keys are stable."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _AFTER: Final = 13
 _SECOND: Final = 1.0
 
 
-def data_of(life: EventTimeline) -> dict[str, Any]:
-    """Return all that is told of an event."""
-    event = life.identity
+def data_of(timeline: EventTimeline) -> dict[str, Any]:
+    """Return an event's timeline as JSON data."""
+    event = timeline.identity
     return {
         "event_id": str(event.event_id),
         "event_type": event.type,
@@ -50,20 +50,20 @@ def data_of(life: EventTimeline) -> dict[str, Any]:
         "causation_id": None if event.causation_id is None else str(event.causation_id),
         "causation_source": event.causation_source,
         "traceparent": event.traceparent,
-        "hops": [_data_of_hop(hop) for hop in life.hops],
-        "caused": [data_of(caused) for caused in life.caused],
-        "unknown": list(life.unknown),
+        "hops": [_data_of_hop(hop) for hop in timeline.hops],
+        "caused": [data_of(caused) for caused in timeline.caused],
+        "unknown": list(timeline.unknown),
     }
 
 
-def tree_of(life: EventTimeline, *, asked: UUID) -> Tree:
+def tree_of(timeline: EventTimeline, *, asked: UUID) -> Tree:
     """Return the same for people; the event `asked` for is marked where it is not the first."""
-    tree = Tree(_title(life), guide_style="dim")
-    event = life.identity
+    tree = Tree(_title(timeline), guide_style="dim")
+    event = timeline.identity
     if event.causation_id is not None:
         verb = "takes back" if event.kind is TxKind.ROLLBACK else "caused by"
         tree.add(_text(f"{verb} {event.causation_id} of {event.causation_source}"))
-    _fill(tree, life, asked)
+    _fill(tree, timeline, asked)
     return tree
 
 
@@ -94,8 +94,8 @@ def _data_of_step(step: Step) -> dict[str, Any]:
     }
 
 
-def _fill(tree: Tree, life: EventTimeline, asked: UUID) -> None:
-    for hop in life.hops:
+def _fill(tree: Tree, timeline: EventTimeline, asked: UUID) -> None:
+    for hop in timeline.hops:
         where = "outbox" if hop.group is None else f"inbox of group {hop.group}"
         branch = tree.add(_text(f"{hop.service}, {where}: {hop.status}", style="bold"))
         for step in hop.steps:
@@ -104,14 +104,14 @@ def _fill(tree: Tree, life: EventTimeline, asked: UUID) -> None:
             branch.add(_text(f"not known {unknown}", style="dim"))
         for caused in hop.caused:
             _fill(branch.add(_title(caused, asked)), caused, asked)
-    for unknown in life.unknown:
+    for unknown in timeline.unknown:
         tree.add(_text(f"not known {unknown}", style="dim"))
-    for caused in life.caused:
+    for caused in timeline.caused:
         _fill(tree.add(_title(caused, asked)), caused, asked)
 
 
-def _title(life: EventTimeline, asked: UUID | None = None) -> Text:
-    event = life.identity
+def _title(timeline: EventTimeline, asked: UUID | None = None) -> Text:
+    event = timeline.identity
     named = [f"{event.kind.value} {event.type} {event.event_id} of {event.source}"]
     if event.key is not None:
         named.append(f"key {event.key}")
@@ -139,13 +139,13 @@ def _line(step: Step) -> Text:
 
 
 def span(duration: timedelta, *, sign: bool = False) -> str:
-    """Return a duration: in milliseconds below a second, else as ages are told."""
+    """Return a duration: in milliseconds below a second, else as ages are shown."""
     size = abs(duration)
     seconds = size.total_seconds()
-    told = f"{seconds * 1000:.1f} ms" if seconds < _SECOND else age(size)
+    shown = f"{seconds * 1000:.1f} ms" if seconds < _SECOND else age(size)
     if duration < timedelta(0):
-        return f"-{told}"
-    return f"+{told}" if sign else told
+        return f"-{shown}"
+    return f"+{shown}" if sign else shown
 
 
 def _text(line: str, style: str = "") -> Text:

@@ -1,4 +1,4 @@
-"""Telling the life of an event: put together from what each service knows, and what followed."""
+"""The timeline of an event: built from what each service knows, with the events it caused."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.ports.tracing import MAX_TRACED_EVENTS, Facts, KnownRow, TracedAttempt, TraceReader
 from shieldtx.tracing.model import EventTimeline, Hop, Step
 
-Place: TypeAlias = tuple[int | None, int | None]
+RecordPosition: TypeAlias = tuple[int | None, int | None]
 """Partition and offset."""
 
 
 def trace(event_id: UUID, readers: Mapping[str, TraceReader]) -> EventTimeline | None:
-    """Put the life of an event together from services, by name; None where none knows it."""
-    return _TimelineBuilder(readers).life(event_id, None)
+    """Build the timeline of an event from services, by name; None where none knows it."""
+    return _TimelineBuilder(readers).build(event_id, None)
 
 
 def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
-    """Return the first event of the chain that has led to this one, as far as anybody knows it."""
-    telling, seen = _TimelineBuilder(readers), {event_id}
+    """Return the first event of the chain that led to this one, as far as the services know."""
+    builder, seen = _TimelineBuilder(readers), {event_id}
     while True:
-        causes = {row.identity.causation_id for row in _rows(telling.facts(event_id))}
-        earlier = [c for c in causes if c and c not in seen and _rows(telling.facts(c))]
+        causes = {row.identity.causation_id for row in _rows(builder.facts(event_id))}
+        earlier = [c for c in causes if c and c not in seen and _rows(builder.facts(c))]
         if not earlier:
             return event_id
         event_id = min(earlier)
@@ -35,12 +35,12 @@ def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
 
 
 class _TimelineBuilder:
-    """One trace, in which nothing is read and nothing told twice."""
+    """One trace, in which no event is read or shown twice."""
 
     def __init__(self, readers: Mapping[str, TraceReader]) -> None:
         self._readers = readers
         self._read: dict[UUID, Mapping[str, Facts]] = {}
-        self._told: set[UUID] = set()
+        self._shown: set[UUID] = set()
 
     def facts(self, event_id: UUID) -> Mapping[str, Facts]:
         """Return what each service knows of an event."""
@@ -48,15 +48,15 @@ class _TimelineBuilder:
             self._read[event_id] = {s: r.facts(event_id) for s, r in self._readers.items()}
         return self._read[event_id]
 
-    def life(self, event_id: UUID, caused_at: datetime | None) -> EventTimeline | None:
-        """Tell an event's life and, below it, those of what it has caused."""
-        self._told.add(event_id)
+    def build(self, event_id: UUID, caused_at: datetime | None) -> EventTimeline | None:
+        """Build an event's timeline, with the timelines of the events it has caused."""
+        self._shown.add(event_id)
         facts = self.facts(event_id)
         rows = _rows(facts)
         if not rows:
             return None
         own = [
-            _outbox_hop(service, known.written, known.marks, caused_at, _place_of(rows))
+            _outbox_hop(service, known.written, known.marks, caused_at, _position_of(rows))
             for service, known in facts.items()
             if known.written is not None
         ]
@@ -77,28 +77,29 @@ class _TimelineBuilder:
             unknown.append(f"who received it: not in the inbox of {_listed(self._readers)}")
         if left_out:
             unknown.append(
-                f"{left_out} more events that followed: {MAX_TRACED_EVENTS} are told at most"
+                f"{left_out} more events that followed: {MAX_TRACED_EVENTS} are shown at most"
             )
         return EventTimeline(identity=rows[0].identity, hops=hops, unknown=unknown, caused=caused)
 
     def _with_caused(
         self, facts: Mapping[str, Facts], hops: Sequence[Hop]
     ) -> tuple[list[Hop], list[EventTimeline], int]:
-        """Tell what followed, each below the hop that has caused it where that is clear."""
+        """Build the caused timelines, each below the hop that has caused it where that is clear."""
         below: dict[int, list[EventTimeline]] = {}
         alone: list[EventTimeline] = []
         left_out = 0
         for event_id in sorted({e for known in facts.values() for e in known.caused}):
-            if event_id in self._told:
+            if event_id in self._shown:
                 continue
-            if len(self._told) >= MAX_TRACED_EVENTS:
+            if len(self._shown) >= MAX_TRACED_EVENTS:
                 left_out += 1
                 continue
             rows = _rows(self.facts(event_id))
-            place = _cause_among(hops, rows)
-            life = self.life(event_id, None if place is None else _cause_at(hops[place], rows[0]))
-            if life is not None:
-                (alone if place is None else below.setdefault(place, [])).append(life)
+            cause = _cause_among(hops, rows)
+            caused_at = None if cause is None else _cause_at(hops[cause], rows[0])
+            timeline = self.build(event_id, caused_at)
+            if timeline is not None:
+                (alone if cause is None else below.setdefault(cause, [])).append(timeline)
         with_them = [replace(hop, caused=below.get(n, ())) for n, hop in enumerate(hops)]
         return with_them, alone, left_out
 
@@ -110,13 +111,13 @@ def _rows(facts: Mapping[str, Facts]) -> list[KnownRow]:
     return [*own, *sorted(received, key=lambda row: row.status is InboxStatus.FENCED)]
 
 
-def _place_of(rows: Iterable[KnownRow]) -> Place:
+def _position_of(rows: Iterable[KnownRow]) -> RecordPosition:
     """Return where its record lies, by what a consumer has read."""
     return next(((r.partition, r.offset) for r in rows if r.offset is not None), (None, None))
 
 
 def _cause_among(hops: Sequence[Hop], caused: Sequence[KnownRow]) -> int | None:
-    """Return the place of the one hop that can have caused an event."""
+    """Return the index of the one hop that can have caused an event."""
     if not caused:
         return None
     identity = caused[0].identity
@@ -125,8 +126,8 @@ def _cause_among(hops: Sequence[Hop], caused: Sequence[KnownRow]) -> int | None:
         # It gave up, or has undone what it did when its own event was taken back.
         ended.add(InboxStatus.MAX_RECONSUMED.value)
     possible = [
-        place
-        for place, hop in enumerate(hops)
+        index
+        for index, hop in enumerate(hops)
         if hop.group is not None and hop.service == identity.source and hop.status in ended
     ]
     return possible[0] if len(possible) == 1 else None
@@ -137,7 +138,7 @@ def _outbox_hop(
     row: KnownRow,
     marks: Sequence[TracedAttempt],
     caused_at: datetime | None,
-    read_at: Place,
+    position: RecordPosition,
 ) -> Hop:
     marks = [mark for mark in marks if mark.group is None]
     steps: list[Step] = []
@@ -146,9 +147,9 @@ def _outbox_hop(
         steps.append(Step(what="CLAIMED", at=claimed, attempt=mark.attempt))
         is_out = mark.outcome == DeliveryOutcome.ACKNOWLEDGED
         steps.append(_of_mark("PUBLISHED" if is_out else "NOT_PUBLISHED", mark))
-    is_placed = any(step.offset is not None for step in steps)
+    has_position = any(step.offset is not None for step in steps)
     written = Step(what="WRITTEN", at=row.began_at)
-    standing = _standing(row, (None, None) if is_placed else read_at)
+    standing = _standing(row, (None, None) if has_position else position)
     return _hop(service, row, _timed([written, *_sorted(steps), standing], caused_at), marks)
 
 
@@ -185,7 +186,7 @@ _SETTLING: dict[OutboxStatus | InboxStatus, set[str]] = {
     InboxStatus.MAX_RECONSUMED: {"REFUSED"},
     InboxStatus.DEAD: {"DEAD"},
 }
-"""The outcomes of attempts that have brought about a status, and tell it better."""
+"""The outcomes of attempts that have brought about a status, and describe it better."""
 
 
 def _of_mark(what: str, mark: TracedAttempt) -> Step:
@@ -202,8 +203,8 @@ def _of_mark(what: str, mark: TracedAttempt) -> Step:
     )
 
 
-def _standing(row: KnownRow, place: Place) -> Step:
-    """Tell the status in which a row is, as its table has it."""
+def _standing(row: KnownRow, position: RecordPosition) -> Step:
+    """Return the step for the status that a row has in its table."""
     what = row.status.value
     if row.status is InboxStatus.PROCESSED and row.identity.kind is TxKind.ROLLBACK:
         what = "MOOT" if row.compensated_id is None else "COMPENSATED"
@@ -213,8 +214,8 @@ def _standing(row: KnownRow, place: Place) -> Step:
         what=what,
         at=row.settled_at,
         attempt=row.attempts or None,
-        partition=place[0],
-        offset=place[1],
+        partition=position[0],
+        offset=position[1],
         reason=row.reason,
         until=until if row.settled_at is None else None,
     )
@@ -229,7 +230,7 @@ def _sorted(steps: Iterable[Step]) -> list[Step]:
 
 
 def _timed(steps: Sequence[Step], before: datetime | None) -> list[Step]:
-    """Tell of each step how long after the one before it was."""
+    """Set for each step the time since the step before it."""
     timed: list[Step] = []
     for step in steps:
         if step.at is not None and before is not None:
@@ -257,7 +258,7 @@ def _cause_at(hop: Hop, caused: KnownRow) -> datetime | None:
 
 
 def _unknown(row: KnownRow, marks: Sequence[TracedAttempt]) -> list[str]:
-    """Say of which attempts nobody has kept a trace."""
+    """Return the attempts of which no trace was kept, as a sentence."""
     missing = sorted(set(range(1, row.attempts + 1)) - {mark.attempt for mark in marks})
     if not missing:
         return []

@@ -1,4 +1,4 @@
-"""How the life of an event is told from what services know: order, gaps, chains, limits."""
+"""How the timeline of an event is built from what services know: order, gaps, chains, limits."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_a_trace_has_an_end_and_says_what_it_leaves_out() -> None:
     facts |= {n: Facts(written=written(n)) for n in many}
     found = life(orders=facts)
     assert len(found.caused) == MAX_TRACED_EVENTS - 1
-    assert f"11 more events that followed: {MAX_TRACED_EVENTS} are told at most" in found.unknown
+    assert f"11 more events that followed: {MAX_TRACED_EVENTS} are shown at most" in found.unknown
 
 
 def test_the_first_cause_is_as_far_back_as_somebody_knows() -> None:
