@@ -1,4 +1,4 @@
-"""The log of Kafka's client: it shows passwords there, and says there alone what holds it up.
+"""The log of Kafka's client: it contains passwords, and some reasons for delays are only there.
 
 How much of it is kept is up to the application.
 """
@@ -13,8 +13,8 @@ from typing import Final
 from kafka.errors import KafkaError
 
 _HIDDEN: Final = "********"
-# They write out whole requests at level DEBUG, that with the password included.
-_TALKATIVE: Final = ("kafka.net.connection", "kafka.protocol.parser")
+# They log whole requests at level DEBUG, the one with the password too.
+_LOGGERS_WITH_PASSWORDS: Final = ("kafka.net.connection", "kafka.protocol.parser")
 _CONNECTING: Final = "kafka.net.manager"
 _SENDING: Final = "kafka.producer.sender"
 
@@ -65,35 +65,35 @@ class _ErrorNameCollector(logging.Filter):
         return True
 
 
-_DISCRETION: Final = _PasswordFilter()
+_PASSWORD_FILTER: Final = _PasswordFilter()
 
 
 def hide(password: str) -> None:
     """Keep a password out of the client's log, for the rest of the process."""
-    _DISCRETION.forms |= {password, repr(password)[1:-1], repr(password.encode())[2:-1]}
-    for name in _TALKATIVE:
-        logging.getLogger(name).addFilter(_DISCRETION)
+    _PASSWORD_FILTER.forms |= {password, repr(password)[1:-1], repr(password.encode())[2:-1]}
+    for name in _LOGGERS_WITH_PASSWORDS:
+        logging.getLogger(name).addFilter(_PASSWORD_FILTER)
 
 
 @contextmanager
 def connection_errors() -> Iterator[list[KafkaError]]:
-    """Gather why attempts to connect failed, which ends up as a mere timeout for the caller."""
-    witness = _ErrorCollector()
+    """Collect why attempts to connect failed: the caller gets only a timeout."""
+    collector = _ErrorCollector()
     logger = logging.getLogger(_CONNECTING)
-    logger.addFilter(witness)
+    logger.addFilter(collector)
     try:
-        yield witness.errors
+        yield collector.errors
     finally:
-        logger.removeFilter(witness)
+        logger.removeFilter(collector)
 
 
 @contextmanager
 def sending_errors() -> Iterator[list[str]]:
-    """Gather what brokers answered to batches that the client then tried again and again."""
-    listener = _ErrorNameCollector()
+    """Collect the errors of brokers for batches that the client retried."""
+    collector = _ErrorNameCollector()
     logger = logging.getLogger(_SENDING)
-    logger.addFilter(listener)
+    logger.addFilter(collector)
     try:
-        yield listener.names
+        yield collector.names
     finally:
-        logger.removeFilter(listener)
+        logger.removeFilter(collector)

@@ -56,8 +56,8 @@ class KafkaPublisher:
         self._client: ProducerClient | None = None
         self._throttled_until = 0.0
         self._was_full = False
-        stretch = self._settings.batch_bytes // 2
-        self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(stretch))
+        run_bytes = self._settings.batch_bytes // 2
+        self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(run_bytes))
 
     def publish(
         self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
@@ -199,7 +199,7 @@ class KafkaPublisher:
     def _resolve(
         self, call: PublishRequest, sent: Sequence[int], condemned: dict[int, KafkaError]
     ) -> None:
-        """Tell culprits from innocents: send them again apart, in order, in ever smaller parts."""
+        """Find the failing records: send the batch again, in order, in ever smaller parts."""
         indexes = sorted(condemned)
         error = condemned[indexes[0]]
         if isinstance(error, REFUSALS):
