@@ -22,7 +22,7 @@ from shieldtx.reconcile.request import ReconcileRequest, from_json
 
 from . import job
 from .packaging import ship
-from .prefetch import inquiry
+from .prefetch import prefetching
 
 UNTIL_STDIN_CLOSES = "--until-stdin-closes"
 """End when the process that holds the other end of standard input is gone."""
@@ -42,8 +42,8 @@ def main(arguments: list[str]) -> int:
             threading.Thread(target=_leave_after_stdin, args=[leave], daemon=True).start()
         try:
             request = from_json(line)
-            with inquiry(request) as asked, session(request, scratch) as spark:
-                return job.run(spark, asked).outcome
+            with prefetching(request) as prefetch, session(request, scratch) as spark:
+                return job.run(spark, prefetch).outcome
         except Exception:  # noqa: BLE001  whatever it was, the exit status has to say so
             traceback.print_exc()
             return RunOutcome.ERROR

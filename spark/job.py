@@ -17,8 +17,8 @@ from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, window_of
 
 from .compare import topic_transforms, transforms
-from .compare.read_plan import Books, Plan, books_of, plan_of
-from .prefetch import Inquiry
+from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
+from .prefetch import Prefetch
 from .results.collect import clean_of, counts_of, first_rows_of, tallies_of
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
@@ -28,15 +28,15 @@ from .sources.driver_frames import union_of, windows_frame
 from .sources.jdbc import Databases
 
 
-def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
+def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     """Compare the services each with each and leave the findings in the request's folder."""
-    began, request = time.monotonic(), inquiry.request
+    began, request = time.monotonic(), prefetch.request
     databases = Databases(spark=spark, request=request)
     report_progress("asking the databases for their clocks")
-    clocks = inquiry.clocks.result()
-    report_progress("comparing digests" if inquiry.digests else "looking for types of events")
+    clocks = prefetch.clocks.result()
+    report_progress("comparing digests" if prefetch.digests else "looking for types of events")
     _expect(spark, many_rows=False)
-    plan = plan_of(databases, inquiry.digests.result() if inquiry.digests else None)
+    plan = plan_of(databases, prefetch.digests.result() if prefetch.digests else None)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     if request.broker is not None:
         report_progress("reading topics")
@@ -45,9 +45,9 @@ def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
         # The databases count while Spark judges: neither waits for the other.
         traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
         report_progress("reading rows")
-        books = books_of(databases, plan)
-        windows = _windows(books.expectation, clocks, request)
-        rows = union_of([_judged(databases, books, windows), *beside.rows]).persist()
+        reads = planned_reads(databases, plan)
+        windows = _windows(reads.expectation, clocks, request)
+        rows = union_of([_judged(databases, reads, windows), *beside.rows]).persist()
         report_progress("judging, and writing the rows that are not in order")
         judged = tallies_of(rows)
         days = days_of(traffic.result(), judged)
@@ -59,15 +59,15 @@ def run(spark: SparkSession, inquiry: Inquiry) -> Findings:
     findings = Findings(
         run_id=request.run_id,
         selection=request.selection,
-        started_at=inquiry.started_at,
+        started_at=prefetch.started_at,
         margin=request.margin,
         bounds=tuple(_bounds(stream, window) for stream, window in windows.items()),
         counts=counts,
         first_rows=with_payloads(databases, first) if request.show_payloads else first,
         days=days,
-        left_out=(*books.expectation.left_out, *beside.left_out),
+        left_out=(*reads.expectation.left_out, *beside.left_out),
         obstacles=(
-            *(problem for _, problem in books.expectation.obstacles),
+            *(problem for _, problem in reads.expectation.obstacles),
             *beside.obstacles,
         ),
         seconds=round(time.monotonic() - began, 3),
@@ -109,9 +109,11 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
     return _BesideTopics(rows=(rows,), left_out=reading.left_out, obstacles=reading.obstacles)
 
 
-def _judged(databases: Databases, books: Books, windows: Mapping[Stream, Window]) -> DataFrame:
+def _judged(
+    databases: Databases, reads: PlannedReads, windows: Mapping[Stream, Window]
+) -> DataFrame:
     pairs = transforms.with_answers(
-        transforms.within(books.pairs, databases.request.selection),
+        transforms.within(reads.pairs, databases.request.selection),
         union_of(outbox_inbox.rollbacks(databases, service) for service in databases.services),
         union_of(outbox_inbox.compensations(databases, service) for service in databases.services),
     )

@@ -23,7 +23,7 @@ _CANCEL_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inquiry:
+class Prefetch:
     """A run, and what it has asked for; to wait for an answer may raise what the database did."""
 
     request: ReconcileRequest
@@ -34,23 +34,25 @@ class Inquiry:
 
 
 @contextmanager
-def inquiry(request: ReconcileRequest) -> Iterator[Inquiry]:
+def prefetching(request: ReconcileRequest) -> Iterator[Prefetch]:
     """Ask, and go on; what is still being asked at the end of the block is given up."""
     servers = Servers(request=request)
     # One after the other: no digest is older than a clock.
     with ThreadPoolExecutor(1) as asking:
         compares = request.push_down and request.selection.is_everything
-        asked = Inquiry(
+        prefetch = Prefetch(
             request=request,
             started_at=datetime.now(UTC),
             clocks=asking.submit(servers.clocks),
             digests=asking.submit(digests_of, servers) if compares else None,
         )
         try:
-            yield asked
+            yield prefetch
         finally:
             asking.shutdown(wait=False, cancel_futures=True)
-            _give_up(servers, [each for each in (asked.clocks, asked.digests) if each is not None])
+            _give_up(
+                servers, [each for each in (prefetch.clocks, prefetch.digests) if each is not None]
+            )
 
 
 def _give_up(servers: Servers, answers: Collection[Future[Any]]) -> None:

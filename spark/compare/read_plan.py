@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Books:
+class PlannedReads:
     """The rows of all outboxes and inboxes that a run looks at."""
 
     expectation: Expectation
@@ -74,7 +74,7 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
     return replace(plan, past=past)
 
 
-def books_of(databases: Databases, plan: Plan) -> Books:
+def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
     """Read what is planned, and what belongs to it."""
     sent = _read(databases, outbox_inbox.outbox, plan.outboxes)
     received = _read(databases, outbox_inbox.inbox, plan.inboxes)
@@ -89,7 +89,7 @@ def books_of(databases: Databases, plan: Plan) -> Books:
         expectation = _expectation(databases, types_sent, [*plan.past, *types_received])
         routes = routes_frame(databases.spark, expectation.routes)
         sent, received = _with_partners(databases, plan, routes, sent, received)
-    return Books(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
+    return PlannedReads(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
 
 
 def _plan_by_digests(databases: Databases, found: Digests) -> Plan:

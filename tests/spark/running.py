@@ -7,10 +7,10 @@ from pyspark.sql import SparkSession
 from shieldtx.reconcile.findings import Findings
 from shieldtx.reconcile.request import ReconcileRequest
 from spark import job
-from spark.prefetch import inquiry
+from spark.prefetch import prefetching
 
 
 def reconciled(spark: SparkSession, request: ReconcileRequest) -> Findings:
     """Run the reconciliation, which leaves what it finds in the request's folder too."""
-    with inquiry(request) as asked:
-        return job.run(spark, asked)
+    with prefetching(request) as prefetch:
+        return job.run(spark, prefetch)

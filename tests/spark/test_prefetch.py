@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from shieldtx.reconcile.request import ReconcileRequest, Selection
-from spark.prefetch import inquiry
+from spark.prefetch import prefetching
 from spark.sources.server_checks import Servers
 from tests.conftest import wait
 
@@ -41,12 +41,12 @@ def test_no_digest_is_asked_for_before_the_clocks_have_answered(orders, stock, m
 
     monkeypatch.setattr(Servers, "clocks", clocks)
     orders.write()
-    with inquiry(request_of(orders, stock)) as asked:
-        assert not asked.digests.running()
+    with prefetching(request_of(orders, stock)) as prefetch:
+        assert not prefetch.digests.running()
         answered.set()
-        assert asked.digests.result().groups
-        assert asked.clocks.done()
-    assert asked.clocks.result().keys() == {"orders", "stock"}
+        assert prefetch.digests.result().groups
+        assert prefetch.clocks.done()
+    assert prefetch.clocks.result().keys() == {"orders", "stock"}
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ def test_no_digest_is_asked_for_before_the_clocks_have_answered(orders, stock, m
     [{"push_down": False}, {"selection": Selection(moved_since={"orders": LONG_AGO})}],
 )
 def test_only_a_run_that_compares_digests_asks_for_them(orders, stock, changes):
-    with inquiry(request_of(orders, stock, **changes)) as asked:
-        assert asked.digests is None
-        asked.clocks.result()
+    with prefetching(request_of(orders, stock, **changes)) as prefetch:
+        assert prefetch.digests is None
+        prefetch.clocks.result()
 
 
 def test_what_a_database_cannot_answer_is_raised_where_it_is_waited_for(orders, stock):
     with orders.engine.begin() as connection:
         connection.execute(text("ALTER TABLE shield_outbox DROP COLUMN payload"))
-    with inquiry(request_of(orders, stock)) as asked:
-        assert asked.clocks.result()
+    with prefetching(request_of(orders, stock)) as prefetch:
+        assert prefetch.clocks.result()
         with pytest.raises(Exception, match="payload") as raised:
-            asked.digests.result()
+            prefetch.digests.result()
     assert raised.value.__notes__ == ["in the database of service orders"]
 
 
@@ -73,7 +73,7 @@ def test_what_is_still_being_asked_at_the_end_is_given_up(orders, stock):
     request = request_of(orders, stock, statement_timeout=timedelta(hours=1))
     with orders.engine.begin() as other:
         other.execute(text("LOCK TABLE shield_outbox"))
-        with inquiry(request) as asked:
+        with prefetching(request) as prefetch:
             wait(lambda: waiting(orders) > 0, "the digests wait for the lock")
-        assert asked.digests.exception() is not None
+        assert prefetch.digests.exception() is not None
         assert waiting(orders) == 0

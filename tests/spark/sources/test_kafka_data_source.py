@@ -31,13 +31,13 @@ def fragile() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-def extent_of(topic: Topic, **asked) -> TopicOffsets:
-    with TopicOffsetReader(topic.connection) as extents:
-        return extents.of(topic.name, **asked)
+def offsets_of(topic: Topic, **asked) -> TopicOffsets:
+    with TopicOffsetReader(topic.connection) as reader:
+        return reader.of(topic.name, **asked)
 
 
 def frame(spark, topic: Topic, *, part: int = 1_000):
-    return frame_of(spark, topic.connection, [topic.log], extent_of(topic).ranges, part=part)
+    return frame_of(spark, topic.connection, [topic.log], offsets_of(topic).ranges, part=part)
 
 
 def read(spark, topic: Topic, *, part: int = 1_000):
@@ -97,8 +97,8 @@ def test_a_range_that_ends_with_transaction_markers_comes_to_its_end(spark, topi
             )
             producer.flush()
             (producer.commit_transaction if commits else producer.abort_transaction)()
-    extent = extent_of(topic)
-    assert extent.ranges[0].end == 4
+    offsets = offsets_of(topic)
+    assert offsets.ranges[0].end == 4
     # Consumers do not receive the record of the aborted one.
     assert [row.offset for row in read(spark, topic)] == [0]
     assert [row.offset for row in read(spark, topic, part=1)] == [0]
@@ -111,18 +111,20 @@ def test_a_topic_with_an_open_transaction_is_told_apart_from_an_empty_one(topic)
         producer.send(topic.name, b"x", partition=0)
         producer.flush()
         with (
-            TopicOffsetReader(topic.connection, timeout=1) as extents,
+            TopicOffsetReader(topic.connection, timeout=1) as reader,
             pytest.raises(BrokerError, match=r"partition 0 .* open transaction .* offset 0"),
         ):
-            extents.of(topic.name)
+            reader.of(topic.name)
         producer.abort_transaction()
-    assert extent_of(topic).ranges[0].end == 2
+    assert offsets_of(topic).ranges[0].end == 2
 
 
 def test_what_was_deleted_before_the_run_is_not_waited_for(spark, topic):
     topic.publish(*[topic.event() for _ in range(10)])
     topic.delete_before(6)
-    assert extent_of(topic).ranges == (OffsetRange(topic=topic.name, partition=0, start=6, end=10),)
+    assert offsets_of(topic).ranges == (
+        OffsetRange(topic=topic.name, partition=0, start=6, end=10),
+    )
     assert [row.offset for row in read(spark, topic)] == [6, 7, 8, 9]
 
 
@@ -139,12 +141,12 @@ def test_what_is_deleted_during_the_run_is_told(spark, topic):
 def test_an_emptied_partition_has_no_records_and_says_that_it_had_some(spark, topic):
     topic.publish(*[topic.event() for _ in range(5)])
     topic.delete_before(5)
-    assert extent_of(topic).ranges[0].start == 5
+    assert offsets_of(topic).ranges[0].start == 5
     assert read(spark, topic) == []
 
 
 def test_an_empty_topic_has_no_records(spark, topic):
-    assert extent_of(topic).ranges[0].size == 0
+    assert offsets_of(topic).ranges[0].size == 0
     assert read(spark, topic) == []
 
 
@@ -153,12 +155,12 @@ def test_records_before_a_time_are_not_read(spark, topic):
     first = read(spark, topic)[0].sent_at
     topic.publish_at(first + timedelta(minutes=1), topic.event())
     since = first.astimezone(UTC) + timedelta(seconds=30)
-    extent = extent_of(topic, since=since)
-    assert (extent.ranges[0].start, extent.ranges[0].end, extent.later) == (1, 2, {0})
-    extent = extent_of(topic, since=since + timedelta(days=1))
-    assert (extent.ranges[0].size, extent.later) == (0, {0})
-    extent = extent_of(topic, since=since - timedelta(days=1))
-    assert (extent.ranges[0].start, extent.later) == (0, frozenset())
+    offsets = offsets_of(topic, since=since)
+    assert (offsets.ranges[0].start, offsets.ranges[0].end, offsets.later) == (1, 2, {0})
+    offsets = offsets_of(topic, since=since + timedelta(days=1))
+    assert (offsets.ranges[0].size, offsets.later) == (0, {0})
+    offsets = offsets_of(topic, since=since - timedelta(days=1))
+    assert (offsets.ranges[0].start, offsets.later) == (0, frozenset())
 
 
 class _Odd(str):
@@ -258,11 +260,11 @@ def test_a_broker_that_dies_while_it_is_read_is_an_error(fragile):
     topic = Topic(fragile.bootstrap).make()
     topic.publish(*[topic.event() for _ in range(10)])
     beyond = OffsetRange(topic=topic.name, partition=0, start=0, end=20)
-    stretches = RangeReader(topic.connection, patience=2).read([beyond])
-    assert len(next(stretches).records) == 10
+    record_ranges = RangeReader(topic.connection, patience=2).read([beyond])
+    assert len(next(record_ranges).records) == 10
     fragile.kill()
     with pytest.raises(BrokerUnavailable, match=rf"nothing came of partition 0 of {topic.name}"):
-        list(stretches)
+        list(record_ranges)
 
 
 def test_a_topic_that_is_made_anew_while_it_is_read_is_an_error(kafka):
