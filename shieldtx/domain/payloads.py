@@ -56,7 +56,7 @@ def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
     except ValidationError as error:
         raise _misfit(error) from None
     except (PydanticSerializationError, RecursionError, ValueError, TypeError) as error:
-        raise _culprit(adapter, valid, error) from None
+        raise _refusal_of(adapter, valid, error) from None
     if size > limit:
         raise TooLarge("payload", f"{size} bytes as JSON, the limit is {limit}")
     # The escape may also be a harmless backslash before "u0000": only a walk can tell.
@@ -98,8 +98,8 @@ def _refused(path: str, problem: str) -> PayloadRefused:
     return PayloadRefused(storable(path, LONGEST_PATH), problem)
 
 
-def _culprit(adapter: TypeAdapter[Any], value: Any, error: Exception) -> PayloadRefused:
-    """Find the part of a value that made its encoding fail: slow, but only after a failure."""
+def _refusal_of(adapter: TypeAdapter[Any], value: Any, error: Exception) -> PayloadRefused:
+    """Return the refusal that names the part which cannot be encoded: slow, for failures only."""
     try:
         _refuse_parts(_as_python(adapter, value), _problem)
         # Then a part is of another type than declared. In its JSON, the strict parser finds it.

@@ -16,7 +16,7 @@ from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.half_messages.messages import HalfMessages
-from shieldtx.outbox.publish_decorator import PayloadField, part_of, transactions_among
+from shieldtx.outbox.publish_decorator import PayloadField, transactions_among, value_of_field
 from shieldtx.outbox.transaction import caller_of
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ class LocalTransactionSpec:
             messages,
             self.event_type,
             payload,
-            key=part_of("key", self.key, payload),
-            biz_key=part_of("biz_key", self.biz_key, payload),
+            key=value_of_field("key", self.key, payload),
+            biz_key=value_of_field("biz_key", self.biz_key, payload),
             operation=self.operation,
             headers=self.headers,
             delay=self.delay,

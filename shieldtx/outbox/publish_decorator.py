@@ -57,11 +57,11 @@ class Publication:
     def __post_init__(self) -> None:
         """Refuse what no payload could make right."""
         for name in ("key", "biz_key", *_DUE):
-            part = getattr(self, name)
+            payload_field = getattr(self, name)
             # A class such as `str` makes the value.
-            if callable(part) and not inspect.isclass(part):
+            if callable(payload_field) and not inspect.isclass(payload_field):
                 what = f"event type {self.event_type!r}: {name}"
-                check_callable(part, what=what, call=f"{name}(payload)")
+                check_callable(payload_field, what=what, call=f"{name}(payload)")
         given = [name for name in _DUE if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigurationError(
@@ -78,8 +78,8 @@ class Publication:
         return Event(
             type=self.event_type,
             payload=result,
-            key=part_of("key", self.key, result),
-            biz_key=part_of("biz_key", self.biz_key, result),
+            key=value_of_field("key", self.key, result),
+            biz_key=value_of_field("biz_key", self.biz_key, result),
             operation=self.operation,
             headers=self.headers,
         )
@@ -91,7 +91,7 @@ class Publication:
 
     def due_of(self, result: Any) -> Due:
         """Return when the event of a method's result is due."""
-        return due(**{name: _due_part(name, getattr(self, name), result) for name in _DUE})
+        return due(**{name: _due_value(name, getattr(self, name), result) for name in _DUE})
 
 
 def publish_decorator(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
@@ -209,32 +209,36 @@ def _homes_of(transaction: CallersTransaction) -> list[object]:
     return [session, *bound, *(root.connections if root is not None else ())]
 
 
-def part_of(name: str, part: PayloadField, payload: Any) -> str | None:
+def value_of_field(name: str, payload_field: PayloadField, payload: Any) -> str | None:
     """Return the key or business key of a payload as text."""
-    return None if part is None else str(_value_of(name, part, payload))
+    return None if payload_field is None else str(_value_of(name, payload_field, payload))
 
 
-def _due_part(name: str, part: DueAt[Any], payload: Any) -> Any:
-    return _value_of(name, part, payload) if _is_of_payload(part) else part
+def _due_value(name: str, payload_field: DueAt[Any], payload: Any) -> Any:
+    return (
+        _value_of(name, payload_field, payload) if _is_of_payload(payload_field) else payload_field
+    )
 
 
-def _is_of_payload(part: DueAt[Any]) -> TypeGuard[str | Callable[[Any], Any]]:
-    return isinstance(part, str) or callable(part)
+def _is_of_payload(payload_field: DueAt[Any]) -> TypeGuard[str | Callable[[Any], Any]]:
+    return isinstance(payload_field, str) or callable(payload_field)
 
 
-def _value_of(name: str, part: str | Callable[[Any], object], payload: Any) -> object:
-    """Return what a part names in a payload; raises EventRefused for None."""
+def _value_of(name: str, payload_field: str | Callable[[Any], object], payload: Any) -> object:
+    """Return what a field names in a payload; raises EventRefused for None."""
     value: object
-    if callable(part):
-        value = part(payload)
+    if callable(payload_field):
+        value = payload_field(payload)
     elif isinstance(payload, Mapping):
-        value = payload.get(part)
-    elif isinstance(payload, BaseModel) or hasattr(payload, part):
-        value = getattr(payload, part, None)
+        value = payload.get(payload_field)
+    elif isinstance(payload, BaseModel) or hasattr(payload, payload_field):
+        value = getattr(payload, payload_field, None)
     else:
         value = None
     if problem := uncalled(value):
-        raise EventRefused(name, f"{part!r} gave {problem}")
+        raise EventRefused(name, f"{payload_field!r} gave {problem}")
     if value is None:
-        raise EventRefused(name, f"the payload {type(payload).__name__} has no value for {part!r}")
+        raise EventRefused(
+            name, f"the payload {type(payload).__name__} has no value for {payload_field!r}"
+        )
     return value
