@@ -26,7 +26,7 @@ LINGER = timedelta(milliseconds=100)
 
 
 def relay_process(app: ShieldTx) -> Worker:
-    """Build the process that relays, renews its leases, checks half messages and keeps house."""
+    """Build the process that relays, renews leases, checks half messages, purges expired rows."""
     relay = app.build_relay()
     retention = app.build_retention()
     lease, poll_interval = app.settings.relay_lease, app.settings.relay_poll_interval

@@ -55,9 +55,9 @@ class Settlement:
     processed: Sequence[UUID] = ()
     """Acknowledged."""
     unsent: Sequence[UUID] = ()
-    """Held or unsent: given back as they were, the attempt not counted."""
+    """Deferred or unsent: released as they were, the attempt not counted."""
     unconfirmed: Sequence[UUID] = ()
-    """Given back likewise, with the mark that the broker may have them."""
+    """Released likewise, with the mark that the broker may have them."""
     retries: Sequence[Retry] = ()
     """Each holds back the later rows of its key until its next attempt."""
     reason: str = ""
