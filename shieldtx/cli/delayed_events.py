@@ -28,7 +28,7 @@ _DURATION: TypeAdapter[timedelta] = TypeAdapter(Seconds)
 _WHY_NOT = {
     ChangeResult.UNKNOWN: "there is no such event in this outbox",
     ChangeResult.NOT_DELAYED: "it waits for something else than its time",
-    ChangeResult.IN_DOUBT: "an attempt that nobody confirmed may have delivered it",
+    ChangeResult.UNCONFIRMED: "an unconfirmed attempt may have delivered it",
     ChangeResult.DUE: "its time has come, a relay may take it at any moment",
     ChangeResult.CLAIMED: "a relay is publishing it",
     ChangeResult.PUBLISHED: "it has been published",

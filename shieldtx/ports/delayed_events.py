@@ -41,8 +41,8 @@ class ChangeResult(StrEnum):
     DUE = "due"
     """Its time has come, and a relay may take it at any moment."""
 
-    IN_DOUBT = "in doubt"
-    """It waits for its next attempt, and one that nobody confirmed may have delivered it."""
+    UNCONFIRMED = "unconfirmed"
+    """It waits for its next attempt, and an earlier, unconfirmed one may have delivered it."""
 
     CLAIMED = "claimed"
     """A relay is publishing it."""

@@ -111,7 +111,7 @@ def _result_of(row: Row[*tuple[Any, ...]]) -> ChangeResult:
         return ChangeResult.NOT_DELAYED
     if row.due:
         return ChangeResult.DUE
-    return ChangeResult.IN_DOUBT if row.unconfirmed else ChangeResult.DONE
+    return ChangeResult.UNCONFIRMED if row.unconfirmed else ChangeResult.DONE
 
 
 def _detail(row: Row[*tuple[Any, ...]], to: OutboxStatus, due_at: datetime) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def retried(stores: Stores) -> UUID:
     return event_id
 
 
-def in_doubt(stores: Stores) -> UUID:
+def unconfirmed(stores: Stores) -> UUID:
     """The broker answered neither the first attempt, nor yes to the second."""
     event_id = write(stores, at=ago(minutes=1))
     stores.outbox.settle(claim(stores).token, Settlement(unconfirmed=[event_id], reason="away"))
@@ -205,7 +205,7 @@ def half(stores: Stores) -> UUID:
         (lambda stores: new_event_id(), ChangeResult.UNKNOWN, None),
         (lambda stores: BizKey("things.happened", "never"), ChangeResult.UNKNOWN, None),
         (write, ChangeResult.NOT_DELAYED, "INIT"),
-        (in_doubt, ChangeResult.IN_DOUBT, "INIT"),
+        (unconfirmed, ChangeResult.UNCONFIRMED, "INIT"),
         (half, ChangeResult.NOT_DELAYED, "HALF"),
         (lambda stores: write(stores, at=ago(minutes=1)), ChangeResult.DUE, "INIT"),
         (claimed, ChangeResult.CLAIMED, "PROCESSING"),
