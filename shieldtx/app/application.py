@@ -1,4 +1,4 @@
-"""ShieldTx: the one object of a service, on which its code declares, writes and builds workers."""
+"""ShieldTx: the one object of a service: it declares, writes and builds relay and consumers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
 
 
 class ShieldTx:
-    """The one object a service makes: it declares events and handlers and builds the workers.
+    """The one object a service makes: it declares events and handlers, and builds the workers.
 
     Making it connects to nothing. `engine` and `broker` replace those of the settings, in tests.
     `traceparent` returns the W3C trace context of the caller, which is stored with each event.
@@ -63,6 +63,7 @@ class ShieldTx:
     ) -> None:
         check_callable(traceparent, what="ShieldTx(traceparent=...)", call="traceparent()")
         self.settings = settings
+        """The settings it was made with."""
         self.hooks = Hooks()
         """Where an application registers what is called around each send and each attempt."""
         self._declarations = Declarations(settings)
@@ -88,9 +89,11 @@ class ShieldTx:
             to_envelope=self.outbox.to_envelope,
             after_commit=connections.hint,
         )
+        """The half messages of a service: the methods `half`, `prepare` and `guard` call it."""
         self.stores = Stores(settings, connections=connections, half_messages=self.half_messages)
         """What the command line reads and changes in this service's tables."""
         self.tracer = TraceRecorder(self.stores.trace)
+        """Writes an entry for each send and each attempt where SHIELDTX_TRACE is set."""
         if settings.trace:
             self.tracer.attach(self.hooks)
 
@@ -279,7 +282,7 @@ class ShieldTx:
     def build_consumer(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
-        """Build a worker of a declared group; raises ConfigurationError for an unknown one.
+        """Build the consumer of a declared group; raises ConfigurationError for an unknown one.
 
         Its passes begin nothing more once `stopping` is true.
         """

@@ -73,7 +73,7 @@ def build_consumer(
     hooks: Hooks,
     stopping: Callable[[], bool],
 ) -> Consumer:
-    """Build a worker of a declared group; raises ConfigurationError for an unknown one."""
+    """Build the consumer of a declared group; raises ConfigurationError for an unknown one."""
     s = settings
     declared = declarations.group(group)
     fetcher = BlockingFetcher(
