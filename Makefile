@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SUFFIXES:
 
 BIN := .venv/bin
-# How many baskets the demo takes through the tills.
+# How many baskets the demo takes through the checkouts.
 N ?= 5000
 # How long nemesis goes on, and the seed of its schedule (a new one each time by default).
 MINUTES ?= 20
@@ -26,7 +26,7 @@ help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
-demo: .venv/.ready ## see it work: two services, real baskets, two kills, a mishap found and repaired (N=5000)
+demo: .venv/.ready ## see it work: two services, real baskets, two kills, an incident found and repaired (N=5000)
 	@$(BIN)/python -m examples.retail --baskets $(N)
 
 test: .venv/.ready kafka ## run the tests on real PostgreSQL and real Kafka (STAGE=all: as CI does)

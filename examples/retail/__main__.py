@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from examples.retail import mishap, report, scenario
+from examples.retail import incident, report, scenario
 from examples.retail.audit import judge, read_books
 from examples.retail.display import Display
 from examples.retail.fleet import Fleet
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> int:
-    """Play the scenario with its mishap, audit it and reconcile it; return the exit status.
+    """Play the scenario with its incident, audit it and reconcile it; return the exit status.
 
     Without baskets nothing is played: what was kept in the folder is audited and reconciled.
     """
@@ -100,20 +100,20 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
 def perform(
     stage: Stage, fleet: Fleet, display: Display, operator: Operator, baskets: int
 ) -> list[str]:
-    """Let the baskets through, plant a mishap, and have the operator find and repair it.
+    """Let the baskets through, plant an incident, and have the operator find and repair it.
 
     Return in words what went wrong beyond that.
     """
-    console, in_all = display.console, baskets + mishap.LATE
-    display.say(f"PostgreSQL is up; {baskets:,} baskets will go through the tills")
+    console, in_all = display.console, baskets + incident.LATE
+    display.say(f"PostgreSQL is up; {baskets:,} baskets will go through the checkouts")
     scenario.open_services(stage, fleet, in_all)
     scenario.play(stage, fleet, display, baskets)
     wrong = audit(stage, console, "What became of the orders")
-    mishap.plant(stage, fleet, display.say, after=baskets)
-    wrong += operator.reconcile("found", expected=mishap.PLANTED)
+    incident.plant(stage, fleet, display.say, after=baskets)
+    wrong += operator.reconcile("found", expected=incident.PLANTED)
     wrong += operator.repair()
     scenario.catch_up(stage, fleet, display, in_all)
-    wrong += audit(stage, console, "What became of all orders, those of the mishap too")
+    wrong += audit(stage, console, "What became of all orders, those of the incident too")
     return wrong + operator.reconcile("repaired", expected={})
 
 

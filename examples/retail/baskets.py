@@ -21,7 +21,7 @@ _COLUMNS = ["household_id", "basket_id", "product_id", "quantity", "sales_value"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basket:
-    """What a household brought to the till."""
+    """What a household brought to the checkout."""
 
     id: int
     household_id: int
@@ -34,7 +34,7 @@ class Basket:
 
 
 def first_baskets(number: int) -> list[Basket]:
-    """Return the first baskets of the year, in the order in which they came to the tills.
+    """Return the first baskets of the year, in the order in which they came to the checkouts.
 
     Raises ValueError when there are not that many.
     """

@@ -1,7 +1,7 @@
-"""The tills: brings real baskets to the orders service, each in a transaction of its own.
+"""The checkouts: bring real baskets to the orders service, each in a transaction of its own.
 
 `python -m examples.retail.checkout --baskets N`, in the environment of the orders service. With
-`--after M` the first M of them have been there already.
+`--after M` the first M of them were there before.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sqlalchemy.orm import sessionmaker
 from examples.retail.baskets import Basket, first_baskets
 from examples.retail.orders import place, shield
 
-TILLS = 2
+CHECKOUTS = 2
 
 
 def ring_up(baskets: Iterable[Basket]) -> None:
-    """Place the orders of one till, one after the other."""
+    """Place the orders of one checkout, one after the other."""
     engine = create_engine(shield.settings.url)
     begin = sessionmaker(engine).begin
     for basket in baskets:
@@ -30,16 +30,18 @@ def ring_up(baskets: Iterable[Basket]) -> None:
 
 
 def main() -> None:
-    """Send each household to a till of its own choice, always the same: that keeps its order."""
+    """Send each household always to the same checkout: that keeps its order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--baskets", type=int, required=True)
     parser.add_argument("--after", type=int, default=0)
     options = parser.parse_args()
     baskets = first_baskets(options.baskets)[options.after :]
-    queues = [[b for b in baskets if b.household_id % TILLS == till] for till in range(TILLS)]
-    with ThreadPoolExecutor(TILLS) as tills:
-        # Taken one by one so that the error of a till is raised here.
-        for _ in tills.map(ring_up, queues):
+    queues = [
+        [b for b in baskets if b.household_id % CHECKOUTS == number] for number in range(CHECKOUTS)
+    ]
+    with ThreadPoolExecutor(CHECKOUTS) as checkouts:
+        # Taken one by one so that the error of a checkout is raised here.
+        for _ in checkouts.map(ring_up, queues):
             continue
 
 

@@ -1,4 +1,4 @@
-"""A mishap that no relay and no consumer can notice, planted for the reconciliation to find."""
+"""An incident that no relay and no consumer can notice, planted for the reconciliation to find."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VANISHED: Final = 3
 LEFT: Final = 2
 """Events in the hands of a relay that is no more."""
 LATE: Final = VANISHED + LEFT
-"""Baskets that come to the tills while no relay runs."""
+"""Baskets that come to the checkouts while no relay runs."""
 
 PLANTED: Mapping[Verdict, int] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ PLANTED: Mapping[Verdict, int] = MappingProxyType(
 
 
 class NotPlanted(ShieldTxError):
-    """The outbox did not hold the events that the mishap was to befall."""
+    """The outbox did not hold the events that the incident was to affect."""
 
 
 def plant(stage: Stage, fleet: Fleet, say: Callable[[str], None], *, after: int) -> None:
@@ -52,11 +52,11 @@ def plant(stage: Stage, fleet: Fleet, say: Callable[[str], None], *, after: int)
     finally:
         engine.dispose()
     say(
-        f"[bold yellow]a mishap:[/] of {LATE} more orders, {VANISHED} are marked as sent and never "
-        "were, as if the broker had"
+        f"[bold yellow]an incident:[/] of {LATE} more orders, {VANISHED} are marked as sent "
+        "and never were, as if the broker had"
     )
     say(
-        f"         lost what it acknowledged; {LEFT} are in the hands of a relay that died, "
+        f"            lost what it acknowledged; {LEFT} are in the hands of a relay that died, "
         "and no other one came"
     )
 

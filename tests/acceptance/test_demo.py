@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: nothing is lost, and the mishap is found and repaired."""
+"""The demo as a newcomer runs it: nothing is lost, and the incident is found and repaired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from sqlalchemy import create_engine, text
 
-from examples.retail.mishap import LATE, LEFT, VANISHED
+from examples.retail.incident import LATE, LEFT, VANISHED
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.reconcile.findings import TOPICS, OutputFolder, from_json
 from shieldtx.reconcile.verdicts import Verdict
@@ -116,7 +116,7 @@ def test_the_demo_finds_and_repairs_what_it_has_planted(finished: Finished) -> N
         ("COMMIT", TOPICS, "ABSENT_FROM_TOPIC"): VANISHED,
     }
     said = finished.said
-    assert "a mishap:" in said
+    assert "an incident:" in said
     assert re.search(r"outcome +MISMATCHES(.|\n)+repair of run(.|\n)+outcome +CLEAN", said), said
     mended = repaired(said)
     assert mended["STUCK"] == (LEFT, 0, 0)
