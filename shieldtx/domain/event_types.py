@@ -149,16 +149,16 @@ class EventTypeRegistry:
     ) -> None:
         """Declare an event type where a method is decorated, unless `declare` has done it.
 
-        Where no `payload` is given, the method tells it. Raises ConfigurationError where the type
-        is declared and something is given here too.
+        Without `payload`, `infer_payload` returns its type. Raises ConfigurationError where the
+        event type is declared and something is given here too.
         """
         if self.find(name) is None:
             inferred = infer_payload() if payload is None else payload
             self.declare(name, payload=inferred, topic=topic, retry=retry)
         elif any(given is not None for given in (payload, topic, retry)):
             raise ConfigurationError(
-                f"event type {name!r} is declared already: give its payload, topic and retry once, "
-                "to shield.declare, and leave them out here"
+                f"event type {name!r} is declared already: give the payload's type, the topic and "
+                "the retry policy to shield.declare, and leave them out of the decorator"
             )
 
     def find(self, name: str) -> EventType | None:
