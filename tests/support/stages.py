@@ -33,7 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: needs PostgreSQL, Kafka or Spark (set by itself)")
     for stage, why in APART.items():
-        config.addinivalue_line("markers", f"{stage}: {why}; a stage of its own in CI")
+        where = "not in `make test`; in CI with all other stages"
+        config.addinivalue_line("markers", f"{stage}: {why} ({where})")
 
 
 @pytest.hookimpl(tryfirst=True)
