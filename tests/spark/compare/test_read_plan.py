@@ -30,11 +30,11 @@ def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_loo
         selection=Selection(moved_since={"orders": since, "stock": since}),
     )
     databases = Databases(spark=spark, request=request)
-    reads = planned_reads(databases, plan_of(databases, None))
-    text = reads.pairs._jdf.queryExecution().withCachedData().toString()
+    planned = planned_reads(databases, plan_of(databases, None))
+    text = planned.pairs._jdf.queryExecution().withCachedData().toString()
     _, *parts = READ.split(text)
     reads = list(zip(parts[::2], parts[1::2], strict=True))
     moved = {how for how, of in reads if MOVED in of}
     assert moved
     assert "Relation" not in moved
-    assert [row.event_id for row in reads.pairs.collect()] == [str(event)]
+    assert [row.event_id for row in planned.pairs.collect()] == [str(event)]
