@@ -56,8 +56,8 @@ class KafkaPublisher:
         self._client: ProducerClient | None = None
         self._throttled_until = 0.0
         self._was_full = False
-        run_bytes = self._settings.batch_bytes // 2
-        self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(run_bytes))
+        stretch = self._settings.batch_bytes // 2
+        self._spreads: dict[str, Spread] = defaultdict(lambda: Spread(stretch))
 
     def publish(
         self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
