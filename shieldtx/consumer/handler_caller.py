@@ -50,13 +50,13 @@ class HandlerCaller:
         if self._group.interceptors:
             # Writes of an interceptor after `proceed()` belong to the event too.
             _flush(session)
-        self._store.clear(session)
+        self._store.reset_session(session)
 
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
         """Call a handler that takes a list; events that it writes name no cause."""
         handling(session, None)
         _run(handler, session, events)
-        self._store.clear(session)
+        self._store.reset_session(session)
 
 
 def opened(handler: Handler, envelope: Envelope) -> Event:

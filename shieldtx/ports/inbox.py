@@ -166,7 +166,7 @@ class InboxStore(Protocol):
         """
         ...
 
-    def clear(self, session: Session) -> None:
+    def reset_session(self, session: Session) -> None:
         """Empty the session of an effect for the next handler; nothing in it is undone.
 
         Raises HandlerError when the handler before has ended or spoilt the transaction.

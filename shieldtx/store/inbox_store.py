@@ -155,7 +155,7 @@ class SqlInboxStore:
                 yield session
             settle(session, locked, self._all_processed, parameters)
 
-    def clear(self, session: Session) -> None:
+    def reset_session(self, session: Session) -> None:
         """Empty the session of an effect for the next handler; nothing in it is undone."""
         check_intact(session)
         if len(session.identity_map):

@@ -329,7 +329,7 @@ def test_who_goes_on_after_a_refused_statement_has_lost_nothing(
         with suppress(HandlerError):
             END_IT[way](session)
         session.execute(text("INSERT INTO ledger VALUES ('after')"))
-        stores.inbox.clear(session)
+        stores.inbox.reset_session(session)
     assert rows(stores) == [DONE]
     with stores.engine.connect() as connection:
         ledger = connection.execute(text("SELECT part FROM ledger ORDER BY part")).all()
@@ -347,7 +347,7 @@ def test_who_goes_on_after_a_refused_commit_has_failed(stores: Stores, way: str)
         with stores.inbox.effect(attempt) as session:
             with suppress(HandlerError):
                 END_IT[way](session)
-            stores.inbox.clear(session)
+            stores.inbox.reset_session(session)
 
     with pytest.raises(HandlerError, match="leave commit"):
         go_on()
@@ -366,7 +366,7 @@ def test_a_savepoint_may_be_rolled_back_in_an_effect(stores: Stores, way: str) -
         else:
             point = session.begin_nested()
             point.rollback() if way == "all" else point.commit()
-        stores.inbox.clear(session)
+        stores.inbox.reset_session(session)
     assert rows(stores) == [DONE]
 
 
@@ -376,7 +376,7 @@ def test_a_savepoint_may_be_committed_in_a_batch(stores: Stores) -> None:
     with stores.inbox.effects(receipt.started) as session:
         with session.begin_nested():
             session.execute(text("SELECT 1"))
-        stores.inbox.clear(session)
+        stores.inbox.reset_session(session)
     assert rows(stores) == [DONE]
 
 
@@ -391,7 +391,7 @@ def test_a_transaction_that_the_driver_ended_is_noticed(
     def work() -> None:
         with effect as session:
             getattr(session.connection().connection.dbapi_connection, way)()
-            stores.inbox.clear(session)
+            stores.inbox.reset_session(session)
 
     with pytest.raises(HandlerError, match="leave commit"):
         work()
@@ -431,7 +431,7 @@ def test_an_effect_that_goes_on_after_the_driver_ended_it_settles_nothing(
             session.execute(text("INSERT INTO ledger VALUES ('before')"))
             PAST_SQLALCHEMY[way](session)
             session.execute(text("INSERT INTO ledger VALUES ('after')"))
-            stores.inbox.clear(session)
+            stores.inbox.reset_session(session)
 
     with pytest.raises(HandlerError, match="leave commit"):
         work()
@@ -454,7 +454,7 @@ def test_a_compensation_that_goes_on_after_the_driver_ended_it_settles_nothing(
             stores.inbox.mark_compensated(session, attempt)
             PAST_SQLALCHEMY[way](session)
             session.execute(text("DELETE FROM shield_parked"))
-            stores.inbox.clear(session)
+            stores.inbox.reset_session(session)
 
     with pytest.raises(HandlerError, match="leave commit"):
         work()

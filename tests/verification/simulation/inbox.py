@@ -163,7 +163,7 @@ class MemoryInboxStore:
             transaction.write(settle)
             yield transaction
 
-    def clear(self, session: Transaction) -> None:
+    def reset_session(self, session: Transaction) -> None:
         """Know nothing of sessions that have to be cleared."""
         session.require()
 

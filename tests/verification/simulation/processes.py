@@ -263,7 +263,7 @@ class InterruptedInbox(Interrupted):
     def __init__(self, process: Process[Any], port: Any) -> None:
         super().__init__(process, port)
         # Nothing of it leaves the process.
-        self.clear = port.clear
+        self.reset_session = port.reset_session
         # They change nothing.
         self.pending = port.pending
         self.unhandled = port.unhandled
