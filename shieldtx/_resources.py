@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 
 
-def bundled(name: str) -> Path:
+def resource_folder(name: str) -> Path:
     """Return the folder `migrations` or `spark`; raises FileNotFoundError when it is missing."""
     for folder in (PACKAGE / name, PACKAGE.parent / name):
         if folder.is_dir():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from shieldtx._resources import PACKAGE, bundled
+from shieldtx._resources import PACKAGE, resource_folder
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import Findings, OutputFolder, RunOutcome, from_json
@@ -80,7 +80,7 @@ def command(master: str = "local") -> tuple[list[str], dict[str, str]]:
     working directory out of the way. On a cluster, PYSPARK_PYTHON says where Python is on the
     workers, and they have to reach this machine by its address.
     """
-    folder = bundled("spark")
+    folder = resource_folder("spark")
     inside = folder.parent == PACKAGE
     environment = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
     if master.startswith("local"):

@@ -16,7 +16,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from shieldtx._resources import bundled
+from shieldtx._resources import resource_folder
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused, UpgradeBlocked
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.online import OnlineChange
@@ -55,7 +55,7 @@ class Migrations:
         self._schema = schema_name(schema)
         if schema is not None and not self._dialect.supports_schemas:
             raise ConfigurationError(f"schema: {self._dialect.name} has none; leave it out")
-        self._scripts = ScriptDirectory(str(bundled("migrations")))
+        self._scripts = ScriptDirectory(str(resource_folder("migrations")))
         self._versions = self._context()
         self._names = f"the tables in schema {schema}" if schema else "the tables"
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, create_engine, func
 
-from shieldtx._resources import bundled
+from shieldtx._resources import resource_folder
 from shieldtx.store import migrations as scripts
 from tests.support.revisions import LATER, LATER_REVISION
 
@@ -25,17 +25,19 @@ class Releases:
     """Which migrations this process has: the real ones, or those of a later release."""
 
     def __init__(self, later: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._folders = {"this": bundled("migrations"), "later": later}
+        self._folders = {"this": resource_folder("migrations"), "later": later}
         self._monkeypatch = monkeypatch
 
     def install(self, release: str) -> None:
-        self._monkeypatch.setattr(scripts, "bundled", lambda _: self._folders[release])
+        self._monkeypatch.setattr(scripts, "resource_folder", lambda _: self._folders[release])
 
 
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Releases:
     later = tmp_path / "later_release"
-    shutil.copytree(bundled("migrations"), later, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        resource_folder("migrations"), later, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (later / "versions" / f"{LATER}_note.py").write_text(LATER_REVISION)
     return Releases(later, monkeypatch)
 

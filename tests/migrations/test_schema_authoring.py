@@ -12,7 +12,7 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
-from shieldtx._resources import bundled
+from shieldtx._resources import resource_folder
 from shieldtx.store.schema import Schema
 from tests.support.project import ROOT
 from tests.support.revisions import HEAD, LATER
@@ -21,7 +21,7 @@ from tests.support.revisions import HEAD, LATER
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what Alembic needs of the repository, to write into."""
-    shutil.copytree(bundled("migrations"), tmp_path / "migrations")
+    shutil.copytree(resource_folder("migrations"), tmp_path / "migrations")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "shieldtx").symlink_to(ROOT / "shieldtx")
     return tmp_path

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 import shieldtx
-from shieldtx._resources import PACKAGE, bundled
+from shieldtx._resources import PACKAGE, resource_folder
 from shieldtx.domain.events import new_event_id
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.reconcile import spark_launcher
@@ -62,7 +62,7 @@ def as_installed(tmp_path: Path) -> Path:
     """The packages as a wheel lays them out: `spark` within `shieldtx`."""
     folder = tmp_path / "installed"
     shutil.copytree(PACKAGE, folder / "shieldtx")
-    shutil.copytree(bundled("spark"), folder / "shieldtx" / "spark")
+    shutil.copytree(resource_folder("spark"), folder / "shieldtx" / "spark")
     return folder
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from alembic.script import ScriptDirectory
 
-from shieldtx._resources import bundled
+from shieldtx._resources import resource_folder
 
-HEAD = str(ScriptDirectory(str(bundled("migrations"))).get_current_head())
+HEAD = str(ScriptDirectory(str(resource_folder("migrations"))).get_current_head())
 """The latest revision of this release."""
 
 LATER = f"{int(HEAD) + 1:04}"
