@@ -185,16 +185,13 @@ def sessions_of_forks(banks: Banks) -> None:
 
 
 def signalled(banks: Banks) -> None:
-    """Workers are asked to end at any moment, from their first one on, by the one or the other."""
-    # What nohup has ignored for this process stays ignored for the workers.
-    ignores_hangups = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = (signal.SIGTERM, signal.SIGTERM if ignores_hangups else signal.SIGHUP)
+    """Workers get SIGTERM or SIGHUP at any moment, from their first one on."""
     clients = banks.begin_writing(150, pause=0.05)
     for number in range(ENDS):
         side = banks.sides[number % 2]
         worker = side.launch(*_commands(side)[number // 2 % 2])
         time.sleep(banks.chance.uniform(0.0, LONGEST_LIFE_S))
-        asked = banks.chance.choice(numbers)
+        asked = banks.chance.choice((signal.SIGTERM, signal.SIGHUP))
         worker.send(asked)
         ended = worker.join(30)
         status = worker.exit_status
@@ -206,6 +203,12 @@ def signalled(banks: Banks) -> None:
     held = banks.upstream.one("SELECT count(*) FROM shield_shard WHERE lease_until > now()")
     banks.expect(held == 0, f"{held} shards are held by relays that have ended")
     banks.open()
+
+
+def _why_no_hangups() -> str | None:
+    """A signal that this process ignores, as below nohup, is ignored by its workers too."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return "SIGHUP is ignored (nohup): run the command without nohup" if ignored else None
 
 
 FAULTS = (
@@ -237,5 +240,10 @@ FAULTS = (
         after=expect_all_to_end_in_order,
         setting=own_ledger,
     ),
-    Fault(id="F55", name="SIGTERM and SIGHUP at any moment", run=signalled),
+    Fault(
+        id="F55",
+        name="SIGTERM and SIGHUP at any moment",
+        run=signalled,
+        why_not=_why_no_hangups,
+    ),
 )
