@@ -34,6 +34,14 @@ class ModelResult:
     depth: int
     violations: tuple[Violation, ...]
 
+    def violation_of(self, invariant: str) -> Violation | None:
+        """Return the violation of an invariant, None where the invariant holds."""
+        return next((each for each in self.violations if each.invariant == invariant), None)
+
+    def is_shortest(self, violation: Violation) -> bool:
+        """Whether no shorter path breaks an invariant: no level before the last has a violation."""
+        return self.depth - 1 <= len(violation.path) <= self.depth
+
 
 def actions(state: State, bounds: Bounds) -> Iterator[Step]:
     """Yield everything that can happen next; what costs a fault leaves fewer of them."""
@@ -53,6 +61,21 @@ def explore(bounds: Bounds) -> ModelResult:
     finally:
         if collects:
             gc.enable()
+
+
+def walk(bounds: Bounds, violation: Violation) -> State:
+    """Take the steps of a violation one after the other and return the last state.
+
+    Raises:
+        LookupError: a step of the path cannot be taken in the state that was reached.
+    """
+    state = initial(bounds)
+    for name in violation.path:
+        after = next((after for called, after in actions(state, bounds) if called == name), None)
+        if after is None:
+            raise LookupError(f"the step {name!r} is not possible in {state}")
+        state = actions_broker.without_read_records(after)
+    return state
 
 
 class _Exploration:

@@ -16,6 +16,8 @@ WORLDS: Final = (
     Bounds(events=1, relays=2, workers=2, faults=2, send_attempts=2),
     # Two services downstream: each takes back what the other refuses, early, late or never applied.
     Bounds(events=1, relays=1, workers=1, downstream=BOTH, faults=0),
+    # The same two services with a single attempt: each refusal is final at once.
+    Bounds(events=1, relays=1, workers=1, downstream=BOTH, faults=0, attempts=1),
     # A key's two events, of which the broker refuses one.
     Bounds(events=2, relays=1, workers=1, faults=1, attempts=1, send_attempts=2),
 )
