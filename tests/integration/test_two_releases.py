@@ -119,10 +119,10 @@ def test_two_live_services_on_one_schema_are_both_told(
     drain(*relays)
     for app in (new.app, billing):
         workers._warn_of_other_sources(app)
-    told = " ".join(caplog.messages)
+    logged = " ".join(caplog.messages)
     for one, other in (("orders", "billing"), ("billing", "orders")):
-        assert f"events of source {one} wait in shards that relays of source {other} own" in told
-    assert "give each service a schema of its own" in told
+        assert f"events of source {one} wait in shards that relays of source {other} own" in logged
+    assert "give each service a schema of its own" in logged
 
 
 @pytest.mark.parametrize("applied", [False, True])

@@ -140,8 +140,8 @@ def test_an_event_that_takes_itself_back_is_refused() -> None:
 
 # --- what our own side writes, the other side reads --------------------------------------------
 
-CATALOG = EventTypeRegistry()
-CATALOG.declare("orders.placed")
+EVENT_TYPES = EventTypeRegistry()
+EVENT_TYPES.declare("orders.placed")
 numbers = st.integers() | st.floats() | st.integers(10**300, 10**310)
 payloads = st.recursive(
     st.none() | st.booleans() | numbers | strategies.texts,
@@ -180,7 +180,7 @@ events = st.builds(
 @example(Event(type="orders.placed", traceparent="x" * 257))
 def test_every_event_that_may_be_written_is_read_by_every_consumer(event: Event) -> None:
     try:
-        payload = CATALOG.encode(event)
+        payload = EVENT_TYPES.encode(event)
     except EventRefused:
         return
     envelope = Envelope(

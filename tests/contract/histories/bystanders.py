@@ -41,7 +41,7 @@ class Bystanders:
         self.stores = world.stores
         self.chance = world.chance
         self.late: list[Late] = []
-        self.halves: list[UUID] = []
+        self.half_messages: list[UUID] = []
 
     # --- services -----------------------------------------------------------------------------
 
@@ -96,11 +96,11 @@ class Bystanders:
     def prepare_half(self) -> None:
         message = self.envelope()
         self.stores.half.prepare([NewHalfMessage(envelope=message)])
-        self.halves.append(message.id)
+        self.half_messages.append(message.id)
 
     def end_half(self) -> None:
-        if self.halves:
-            event_id = self.halves.pop(self.chance.randrange(len(self.halves)))
+        if self.half_messages:
+            event_id = self.half_messages.pop(self.chance.randrange(len(self.half_messages)))
             is_committed = self.chance.random() < 0.8
             outcome = LocalOutcome.COMMIT if is_committed else LocalOutcome.ROLLBACK
             self.stores.half.resolve([event_id], outcome)

@@ -56,17 +56,17 @@ class History:
         self.world.clock.step = chance.choice([0, 0, 0.01, 0.06])
         self.world.empty()
         self.bystanders = Bystanders(self.world)
-        self.crew = RelayPool(self.world, at_most=chance.choice([1, 1, 2, 3]))
+        self.pool = RelayPool(self.world, at_most=chance.choice([1, 1, 2, 3]))
         self.hold_a_key()
 
     def hold_a_key(self) -> None:
         [self.world.head] = self.bystanders.write(self.bystanders.envelope(HELD))
-        [relay] = self.crew.relays
-        self.crew.renew(relay)
+        [relay] = self.pool.relays
+        self.pool.renew(relay)
         claimed = relay.store.claim(relay=relay.name, limit=1)
         retry = Retry(event_id=self.world.head, delay=LATER, reason="no topic")
         relay.store.settle(claimed.token, Settlement(retries=[retry]))
-        self.crew.first_claimed[self.world.head] = 0
+        self.pool.first_claimed[self.world.head] = 0
 
     def play(self) -> None:
         self.make_steps()
@@ -85,7 +85,7 @@ class History:
         self.require_none(self.world.open_rows())
 
     def make_steps(self) -> None:
-        some, all_ = self.bystanders, self.crew
+        some, all_ = self.bystanders, self.pool
         steps = [
             *[all_.make_a_pass] * 5,
             *[all_.make_a_chain] * 4,
@@ -110,52 +110,52 @@ class History:
 
     def pile_up(self) -> Relay:
         """Hold some keys, let rows pile up behind them, and let a fence pass over those."""
-        relay = self.world.chance.choice(self.crew.relays)
+        relay = self.world.chance.choice(self.pool.relays)
         self.bystanders.write_some()
-        self.crew.refuse(relay)
+        self.pool.refuse(relay)
         self.bystanders.write_some()
         self.bystanders.write(self.bystanders.envelope(HELD))
-        self.crew.let_the_fence_follow(relay)
+        self.pool.let_the_fence_follow(relay)
         return relay
 
     def lose_the_shards(self) -> None:
-        self.crew.lose_the_shards(self.pile_up())
+        self.pool.lose_the_shards(self.pile_up())
 
     def lose_the_shards_in_a_look(self) -> None:
         relay = self.pile_up()
         self.bystanders.write(*(self.bystanders.envelope("fresh") for _ in range(3)))
         relay.clock.now += A_LOOK_LATER
-        self.crew.claim(relay, limit=1)
-        self.crew.lose_the_shards_in_a_look(relay)
+        self.pool.claim(relay, limit=1)
+        self.pool.lose_the_shards_in_a_look(relay)
 
     def release_below_the_fence(self) -> None:
         self.bystanders.write_some()
         self.bystanders.write(*(self.bystanders.envelope(key) for key in ("fresh", HELD)))
-        self.crew.release_below_the_fence(self.world.chance.choice(self.crew.relays))
+        self.pool.release_below_the_fence(self.world.chance.choice(self.pool.relays))
 
     def write_late_beside_a_sweep(self) -> None:
-        relay = self.world.chance.choice(self.crew.relays)
-        self.crew.settle_all(relay)
+        relay = self.world.chance.choice(self.pool.relays)
+        self.pool.settle_all(relay)
         self.bystanders.begin_late()
         self.bystanders.write(self.bystanders.envelope(HELD))
-        self.crew.let_the_fence_follow(relay)
+        self.pool.let_the_fence_follow(relay)
         self.bystanders.end_late()
-        self.crew.claim(relay)
+        self.pool.claim(relay)
 
     def pass_time(self) -> None:
         self.world.clock.now += self.world.chance.choice([0.3, 0.6, 0.6, 1.5, 1.5, 5])
 
     def drain(self) -> None:
         """Publish all that one relay gets, until it has looked in vain for long."""
-        relay = self.crew.stop_all_but_one()
-        self.crew.settle_all(relay)
+        relay = self.pool.stop_all_but_one()
+        self.pool.settle_all(relay)
         idle = 0
         while idle < 5:
             self.world.step += 1
             self.world.make_due()
-            self.crew.renew(relay)
-            idle = 0 if self.crew.claim(relay, limit=50) else idle + 1
-            self.crew.settle_all(relay, way="processed")
+            self.pool.renew(relay)
+            idle = 0 if self.pool.claim(relay, limit=50) else idle + 1
+            self.pool.settle_all(relay, way="processed")
             self.world.clock.now += 4
 
     def left(self) -> list[Any]:

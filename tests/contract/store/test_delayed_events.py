@@ -240,8 +240,8 @@ def test_what_waits_is_listed_the_next_due_first(stores: Stores) -> None:
     assert waiting(stores, topic="others") == waiting(stores, event_type="others") == []
     with stores.engine.begin() as connection:
         [_, event, _] = SqlDelayedEventStore(stores.tables).waiting(connection, limit=9)
-    told = (event.event_type, event.topic, event.key, event.biz_key)
-    assert told == ("things.happened", "things", "b", "7")
+    fields = (event.event_type, event.topic, event.key, event.biz_key)
+    assert fields == ("things.happened", "things", "b", "7")
     assert event.due_at == row(stores, sooner).due_at
     assert HOUR - MINUTE < event.left <= HOUR + ROUNDING
 

@@ -486,8 +486,8 @@ def test_to_ask_about_one_that_committed_writes_nothing(stores: Stores) -> None:
         stores.barrier.enter(connection, [event_id])
     written = []
 
-    def note(*told: Any) -> None:
-        written.extend(verb for verb in ("INSERT", "SET") if verb in told[2].upper())
+    def note(*arguments: Any) -> None:
+        written.extend(verb for verb in ("INSERT", "SET") if verb in arguments[2].upper())
 
     listen(stores.engine, "before_cursor_execute", note)
     assert stores.barrier.ask(event_id) is COMMIT

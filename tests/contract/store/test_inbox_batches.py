@@ -104,12 +104,12 @@ def test_one_refused_record_of_a_batch_is_parked_and_the_others_are_received(
     with stores.engine.connect() as connection:
         kept = connection.execute(select(p.record_offset, p.reason).order_by(p.record_offset)).all()
     # What a function of PostgreSQL raises may quote the row.
-    told = {
+    errors = {
         "postgresql": "CheckViolation, whose text is left out (SQLSTATE 23514)",
         "sqlite": "not this one",
     }[stores.engine.dialect.name]
     assert [tuple(row) for row in kept] == [
-        (4, f"the inbox refuses it: IntegrityError: {told}"),
+        (4, f"the inbox refuses it: IntegrityError: {errors}"),
         (50, "no event"),
     ]
 

@@ -209,7 +209,7 @@ def test_a_refusal_holds_back_nobody(world: World, calls: Calls) -> None:
 
     calls.trouble["a"] = refuse_once
     world.write("a", "a", "b")
-    # A list is tried again by halves, and its first failure was not meant for a single event.
+    # A list is tried again in two halves, and its first failure was not meant for a single event.
     refusals *= 3
     world.consumer().run_once()
     assert world.downstream.inbox()["PROCESSED"] >= 1
@@ -596,7 +596,7 @@ def test_handlers_that_become_slow_in_the_middle_do_not_keep_the_batch_beyond_it
     assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
 
 
-def test_retries_without_delay_use_up_the_attempts_of_the_culprit_alone(world: World) -> None:
+def test_retries_without_delay_count_for_the_failing_event_only(world: World) -> None:
     calls = Calls()
     world.downstream.app.consumer("stock").handles("orders.placed", retry=QUICK)(calls.one)
     calls.trouble["b"] = raises(ValueError("never"))

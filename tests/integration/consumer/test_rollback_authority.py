@@ -19,7 +19,7 @@ from tests.support.service import QUICK, Service, Wire, answer, drain, effect, m
 Make = Callable[..., Service]
 
 SECRET = "known to orders and to stock alone"
-OTHER_SECRET = "what an intruder thinks the key is"
+OTHER_SECRET = "the key that a foreign producer assumes"
 
 
 def refuse(session: Session, event: Event) -> None:

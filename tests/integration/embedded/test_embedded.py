@@ -208,7 +208,7 @@ class TestPostgres:
         with EmbeddedPostgres(open_directory, fsync=False) as again:
             assert scalar(again, "SELECT answer FROM kept") == 42
 
-    def test_a_start_after_an_initdb_that_was_cut_short_makes_the_data_anew(
+    def test_a_start_after_an_interrupted_initdb_creates_the_data(
         self, open_directory: Path
     ) -> None:
         (open_directory / "data.unfinished").mkdir()

@@ -117,11 +117,11 @@ def fake_java(path: Path, version: str) -> None:
 def test_a_download_is_told_of_and_only_the_jars_are_left(
     tmp_path: Path, repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    cache, told = tmp_path / "cache", []
-    jar = fetch_jdbc_driver(cache, told.append)
+    cache, messages = tmp_path / "cache", []
+    jar = fetch_jdbc_driver(cache, messages.append)
     assert jar.read_bytes() == repository.files[f"{BASE}.jar"]
     assert [path.name for path in jar.parent.iterdir()] == [JAR]
-    assert told[-1] == f"PostgreSQL's JDBC driver {JDBC_VERSION}: 1 jars in {jar.parent}"
+    assert messages[-1] == f"PostgreSQL's JDBC driver {JDBC_VERSION}: 1 jars in {jar.parent}"
     assert not list(cache.glob(".*")), "Ivy's own files are gone"
     assert capfd.readouterr() == ("", ""), "Ivy's output goes to its log"
     assert "127.0.0.1" in (cache / f"postgresql-{JDBC_VERSION}.log").read_text()

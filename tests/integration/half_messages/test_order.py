@@ -28,13 +28,13 @@ def line(undisturbed_url: str) -> Iterator[Line]:
     engine.dispose()
 
 
-def halves(line: Line) -> SqlHalfMessageStore:
+def half_message_store(line: Line) -> SqlHalfMessageStore:
     return SqlHalfMessageStore(line.engine, line.tables, shards=SHARDS, plan=CheckSchedule())
 
 
 def prepare(line: Line, key: str) -> UUID:
     envelope = _envelope(key)
-    halves(line).prepare([NewHalfMessage(envelope=envelope)])
+    half_message_store(line).prepare([NewHalfMessage(envelope=envelope)])
     return envelope.id
 
 
@@ -57,7 +57,7 @@ def test_a_late_commit_is_found_at_once_though_the_mark_has_passed_its_prepare(l
     half = prepare(line, "k")
     mark = line.let_the_mark_follow()
     assert mark > number_of(line, half)
-    halves(line).resolve([half], LocalOutcome.COMMIT)
+    half_message_store(line).resolve([half], LocalOutcome.COMMIT)
     assert line.mark > 0, "the next claim does not look from the beginning"
     assert number_of(line, half) > mark
     assert line.take() == [half]
@@ -84,7 +84,7 @@ def test_a_commit_that_waited_for_another_has_its_number_from_after_the_wait(lin
     first.rollback()
     first.close()
     [written] = line.write("k")
-    halves(line).resolve([half], LocalOutcome.COMMIT)
+    half_message_store(line).resolve([half], LocalOutcome.COMMIT)
     assert line.take() == [written, half]
 
 
@@ -94,7 +94,7 @@ def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
     half = prepare(line, "k")
     with line.engine.connect() as other, ThreadPoolExecutor(1) as thread:
         HalfMessageOutcomes(line.tables, PostgresDialect()).lock(other, [half])
-        word = thread.submit(halves(line).resolve, [half], LocalOutcome.COMMIT)
+        word = thread.submit(half_message_store(line).resolve, [half], LocalOutcome.COMMIT)
         eventually(lambda: waits_for_a_lock(line), "the word waits")
         [written] = line.write("k")
         other.rollback()
@@ -113,7 +113,7 @@ def waits_for_a_lock(line: Line) -> bool:
 
 def test_one_that_is_given_back_after_its_commit_goes_before_what_is_behind_it(line: Line) -> None:
     half = prepare(line, "k")
-    halves(line).resolve([half], LocalOutcome.COMMIT)
+    half_message_store(line).resolve([half], LocalOutcome.COMMIT)
     [second] = line.write("k")
     claim = line.claim(limit=1)
     assert [c.envelope.id for c in claim.events] == [half]
@@ -148,14 +148,14 @@ class HalfPlay(Play):
 
     def __init__(self, line: Line, seed: int) -> None:
         super().__init__(line, seed)
-        self._halves: list[tuple[str, UUID]] = []
+        self._half_messages: list[tuple[str, UUID]] = []
         self.committed: list[UUID] = []
 
     def begin(self) -> None:
         way = self._draw.random()
         if way < 0.3:
             key = self._draw.choice("abcd")
-            self._halves.append((key, prepare(self._line, key)))
+            self._half_messages.append((key, prepare(self._line, key)))
         elif way < 0.65:
             self._begin_commit()
         else:
@@ -163,10 +163,10 @@ class HalfPlay(Play):
 
     def _begin_commit(self) -> None:
         busy = {key for _, keys, _ in self._open for key in keys}
-        free = [half for half in self._halves if half[0] not in busy]
+        free = [half for half in self._half_messages if half[0] not in busy]
         if free and len(self._open) < 3:
             half = self._draw.choice(free)
-            self._halves.remove(half)
+            self._half_messages.remove(half)
             key, event_id = half
             self.committed.append(event_id)
             self._open.append((begin_commit(self._line, event_id), [key], [event_id]))

@@ -23,7 +23,7 @@ Make = Callable[..., Service]
 
 
 class Pair:
-    """orders writes and compensates, stock handles; both tell what their hooks are called with."""
+    """orders writes and compensates, stock handles; both record the calls of their hooks."""
 
     def __init__(self, make: Make, **stock: Any) -> None:
         self.orders, self.stock = make("orders"), make("stock", **stock)
@@ -61,12 +61,12 @@ class Pair:
             self.orders.app.outbox.add_all(session, events)
         return events
 
-    def heard(self, calls: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
-        """Which hooks were called, of which keys and attempts, and how those ended."""
-        told = []
-        for name, c in calls:
-            told.append((name, c.key, c.attempt, "" if c.outcome is None else c.outcome.name))
-        return told
+    def summary_of(self, calls: list[tuple[str, Any]]) -> list[tuple[Any, ...]]:
+        """Return hook, key, attempt and outcome of each call."""
+        return [
+            (name, c.key, c.attempt, "" if c.outcome is None else c.outcome.name)
+            for name, c in calls
+        ]
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def test_each_event_is_told_of_before_and_after_its_send_and_its_attempt(pair: P
     [first, _] = pair.place("a", "b")
     drain(*workers)
 
-    assert pair.heard(pair.sends) == [
+    assert pair.summary_of(pair.sends) == [
         ("before", "a", 1, ""),
         ("before", "b", 1, ""),
         ("after", "a", 1, "ACKNOWLEDGED"),
         ("after", "b", 1, "ACKNOWLEDGED"),
     ]
-    assert sorted(pair.heard(pair.attempts), key=lambda c: (c[0] == "after", c[1])) == [
+    assert sorted(pair.summary_of(pair.attempts), key=lambda c: (c[0] == "after", c[1])) == [
         ("before", "a", 1, ""),
         ("before", "b", 1, ""),
         ("after", "a", 1, "APPLIED"),
@@ -116,7 +116,7 @@ def test_a_send_that_failed_is_told_with_its_reason_and_its_next_attempt_is_anot
     wire.fate = lambda record: None
     drain(relay)
 
-    assert pair.heard(pair.sends) == [
+    assert pair.summary_of(pair.sends) == [
         ("before", "a", 1, ""),
         ("error", "a", 1, "REFUSED"),
         ("before", "a", 2, ""),
@@ -140,7 +140,7 @@ def test_a_failed_attempt_is_told_with_what_the_handler_raised_and_how_it_went_o
     drain(*workers)
 
     here = [(n, c) for n, c in pair.attempts if c.group == "stock"]
-    assert pair.heard(here) == [
+    assert pair.summary_of(here) == [
         ("before", "a", 1, ""),
         ("error", "a", 1, "RETRIED"),
         ("before", "a", 2, ""),
@@ -153,7 +153,7 @@ def test_a_failed_attempt_is_told_with_what_the_handler_raised_and_how_it_went_o
     assert all((c.event_id, c.offset) == (placed.id, here[0][1].offset) for _, c in here)
     assert here[0][1].offset is not None
     back = [(n, c) for n, c in pair.attempts if c.group == "orders"]
-    assert pair.heard(back) == [("before", "a", 1, ""), ("after", "a", 1, "COMPENSATED")]
+    assert pair.summary_of(back) == [("before", "a", 1, ""), ("after", "a", 1, "COMPENSATED")]
 
 
 def test_hooks_may_rely_on_what_is_committed_when_they_are_called(pair: Pair) -> None:
@@ -248,7 +248,7 @@ def test_an_attempt_that_another_worker_has_taken_over_is_told_as_lost(make_serv
     worker = pair.stock.app.build_consumer("alone")
     pair.place("a")
     drain(pair.orders.relay(), worker)
-    assert pair.heard(pair.attempts) == [("before", "a", 1, ""), ("error", "a", 1, "LOST")]
+    assert pair.summary_of(pair.attempts) == [("before", "a", 1, ""), ("error", "a", 1, "LOST")]
     assert isinstance(pair.attempts[-1][1].exception, LeaseLost)
     assert pair.stock.effects() == []
 
@@ -266,7 +266,7 @@ def test_before_each_handler_its_hook_is_called_in_the_handlers_thread(pair: Pai
     assert [trail[n][1:] for n in (0, 2, 4)] == [trail[n][1:] for n in (1, 3, 5)]
 
 
-def test_of_a_batch_with_a_culprit_each_event_ends_once(pair: Pair) -> None:
+def test_each_event_of_a_batch_with_a_failing_event_ends_once(pair: Pair) -> None:
     def refuse_c(session: Session, event: Event) -> None:
         if event.key == "c":
             raise ValueError("not c")
@@ -309,7 +309,7 @@ def test_a_list_handlers_events_are_all_told_of(make_service: Make) -> None:
     pair.place("a", "b", "c")
     drain(*workers)
     assert calls == [3]
-    assert sorted(pair.heard(pair.attempts)) == sorted(
+    assert sorted(pair.summary_of(pair.attempts)) == sorted(
         [("before", k, 1, "") for k in "abc"] + [("after", k, 1, "APPLIED") for k in "abc"]
     )
 

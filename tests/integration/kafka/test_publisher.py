@@ -1,4 +1,4 @@
-"""How Kafka's refusals are sorted out: the culprits alone are to blame."""
+"""How Kafka's refusals are sorted out: only the rejected records are blamed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def firsts(values: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def test_one_record_above_the_topics_limit_condemns_nobody_else(
+def test_a_record_above_the_topics_limit_rejects_no_other(
     kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
 ) -> None:
     narrow, wide = make_topic(partitions=2, max_message_bytes="20000"), make_topic()
@@ -100,9 +100,9 @@ def test_one_record_above_the_topics_limit_condemns_nobody_else(
     for n in range(200):
         sent.append(record(narrow, f"{n:03}", key=f"key-{n % 10}"))
         sent.append(record(wide, f"{n:03}", key="w"))
-    # The culprit: only the broker knows the limit of its topic.
+    # The rejected record: only the broker knows the limit of its topic.
     sent[122] = record(narrow, "x" * 30_000, key="key-1")
-    # Innocent, though larger than a batch.
+    # Accepted, though larger than a batch.
     sent[301] = record(wide, "x" * 1_000_000, key="w")
     ended = publisher.publish(sent, timeout=30)
     assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED} == {122}
@@ -121,19 +121,19 @@ def test_one_record_above_the_topics_limit_condemns_nobody_else(
     assert firsts(log_of(kafka, wide)) == [v for v, i in zip(written, rest, strict=True) if i % 2]
 
 
-def test_several_culprits_are_all_found(
+def test_several_rejected_records_are_all_found(
     kafka: EmbeddedKafka, publisher: KafkaPublisher, make_topic: Callable[..., str]
 ) -> None:
     narrow = make_topic(partitions=3, max_message_bytes="20000")
-    culprits = {0, 7, 8, 63, 99}
+    too_large = {0, 7, 8, 63, 99}
     sent = [
-        record(narrow, "x" * 30_000 if n in culprits else f"{n}", key=f"key-{n}")
+        record(narrow, "x" * 30_000 if n in too_large else f"{n}", key=f"key-{n}")
         for n in range(100)
     ]
     ended = publisher.publish(sent, timeout=30)
-    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED} == culprits
+    assert {i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED} == too_large
     assert {d.outcome for d in ended} == {DeliveryOutcome.REJECTED, DeliveryOutcome.ACKNOWLEDGED}
-    assert set(log_of(kafka, narrow)) == {f"{n}" for n in range(100) if n not in culprits}
+    assert set(log_of(kafka, narrow)) == {f"{n}" for n in range(100) if n not in too_large}
 
 
 def test_records_that_fit_are_stored_where_their_batch_does_not(

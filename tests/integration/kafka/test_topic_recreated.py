@@ -1,4 +1,4 @@
-"""Topics that are deleted and made anew under the same name while a group reads them."""
+"""Topics that are deleted and recreated under the same name while a group reads them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make(connection: KafkaConnection, names: Sequence[str]) -> None:
     admin.close()
 
 
-def make_anew(connection: KafkaConnection, topic: str) -> None:
+def recreate(connection: KafkaConnection, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": connection.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(WITHIN_S)
     make(connection, [topic])
@@ -78,7 +78,7 @@ def read(subscriber: KafkaSubscriber, count: int) -> list[str]:
     return values
 
 
-def test_a_topic_made_anew_while_a_handler_was_at_work_is_read_from_its_beginning(
+def test_a_topic_recreated_during_a_handler_is_read_from_its_start(
     connection: KafkaConnection,
     publisher: KafkaPublisher,
     subscriber: KafkaSubscriber,
@@ -88,8 +88,8 @@ def test_a_topic_made_anew_while_a_handler_was_at_work_is_read_from_its_beginnin
     old = [f"old-{n}" for n in range(10)]
     publish(publisher, topic, old)
     assert read(subscriber, 10) == old
-    make_anew(connection, topic)
-    # The member's place in the old topic lies inside the new one.
+    recreate(connection, topic)
+    # The member's offset in the old topic exists in the new one, too.
     new = [f"new-{n}" for n in range(30)]
     publish(publisher, topic, new)
     publish(publisher, other, ["beside"])
@@ -100,7 +100,7 @@ def test_a_topic_made_anew_while_a_handler_was_at_work_is_read_from_its_beginnin
     assert came.count("beside") == 1
 
 
-def test_a_topic_that_was_away_for_a_while_is_read_from_its_beginning(
+def test_a_topic_that_was_missing_is_read_from_its_start(
     connection: KafkaConnection,
     publisher: KafkaPublisher,
     subscriber: KafkaSubscriber,

@@ -257,7 +257,7 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
     relay = service.relay()
-    told: dict[UUID, ChangeResult] = {}
+    results: dict[UUID, ChangeResult] = {}
     stop = threading.Event()
 
     def keep_relaying() -> None:
@@ -269,13 +269,13 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
     def race() -> bool:
         """Cancel an event at about the moment at which it is due, on a busy machine too."""
         nonlocal delay
-        event_id = write(service, f"k{len(told) % 5}", delay=delay)
+        event_id = write(service, f"k{len(results) % 5}", delay=delay)
         time.sleep(random.uniform(0.015, 0.045))
         with service.transaction() as session:
-            told[event_id] = service.app.delayed.cancel(session, event_id).result
-        delay *= 0.8 if told[event_id] is ChangeResult.DONE else 1.25
-        lost = sum(result is not ChangeResult.DONE for result in told.values())
-        return min(lost, len(told) - lost) >= 20
+            results[event_id] = service.app.delayed.cancel(session, event_id).result
+        delay *= 0.8 if results[event_id] is ChangeResult.DONE else 1.25
+        lost = sum(result is not ChangeResult.DONE for result in results.values())
+        return min(lost, len(results) - lost) >= 20
 
     with ThreadPoolExecutor() as threads:
         relaying = threads.submit(keep_relaying)
@@ -285,9 +285,9 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
             stop.set()
             relaying.result()
     drain(relay)
-    cancelled = {event_id for event_id, result in told.items() if result is ChangeResult.DONE}
-    assert sorted(sent(wire)) == sorted(told.keys() - cancelled)
-    assert set(told.values()) <= {
+    cancelled = {event_id for event_id, result in results.items() if result is ChangeResult.DONE}
+    assert sorted(sent(wire)) == sorted(results.keys() - cancelled)
+    assert set(results.values()) <= {
         *(ChangeResult.DONE, ChangeResult.DUE, ChangeResult.CLAIMED, ChangeResult.PUBLISHED),
     }
     assert {status(service, event_id) for event_id in cancelled} == {"DISCARDED"}

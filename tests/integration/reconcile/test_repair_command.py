@@ -257,8 +257,8 @@ def test_tables_of_an_older_release_are_told_to_upgrade(operator: Operator):
     result = operator.says("repair", "last")
 
     assert result.exit_code == 3
-    told = f"service stock: the tables are at revision 0002, this shieldtx needs {HEAD}"
-    assert told in result.stderr
+    message = f"service stock: the tables are at revision 0002, this shieldtx needs {HEAD}"
+    assert message in result.stderr
 
 
 def test_runs_are_listed_the_latest_first(operator: Operator, missing: list[ListedRow]):

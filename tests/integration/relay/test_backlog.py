@@ -188,7 +188,7 @@ def test_what_was_sent_while_the_database_failed_is_settled_later_and_sent_once(
     assert sent(wire) == ids
 
 
-def test_a_publisher_that_breaks_leaves_its_batch_in_doubt_and_in_order(
+def test_a_failing_publisher_leaves_its_batch_unconfirmed_in_order(
     service: Service, wire: Wire, eventually: Callable[..., None]
 ) -> None:
     ids = write(service, 3 * BATCH)

@@ -499,7 +499,7 @@ def test_a_late_claim_keeps_nothing_of_what_an_overtaken_renewal_took(
     assert_sent_as_written(service, wire)
 
 
-def test_a_relay_in_doubt_about_its_claim_keeps_its_shards(
+def test_a_relay_with_an_ambiguous_claim_keeps_its_shards(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = service.relay("one")

@@ -118,7 +118,7 @@ def shop(make: Callable[..., Service]) -> Iterator[Shop]:
     opened.close()
 
 
-def told(hop: Hop) -> list[tuple[str, int | None]]:
+def steps_of(hop: Hop) -> list[tuple[str, int | None]]:
     return [(step.what, step.attempt) for step in hop.steps]
 
 
@@ -145,8 +145,8 @@ def test_a_delivered_event_is_told_from_its_writing_to_its_effect(
         ("stock", "stock", "PROCESSED"),
     ]
     out, into = life.hops
-    assert told(out) == [("WRITTEN", None), ("CLAIMED", 1), ("PUBLISHED", 1), ("PROCESSED", 1)]
-    assert told(into) == [("RECEIVED", None), ("STARTED", 1), ("APPLIED", 1)]
+    assert steps_of(out) == [("WRITTEN", None), ("CLAIMED", 1), ("PUBLISHED", 1), ("PROCESSED", 1)]
+    assert steps_of(into) == [("RECEIVED", None), ("STARTED", 1), ("APPLIED", 1)]
     published, received, applied = out.steps[2], into.steps[0], into.steps[2]
     assert (published.partition, published.offset) == (received.partition, received.offset)
     assert published.offset is not None
@@ -172,7 +172,7 @@ def test_an_event_that_was_retried_is_told_with_each_attempt_and_its_error(
     shop.run_until(shop.is_settled("stock", "PROCESSED"), eventually)
 
     into = shop.trace(event_id).hops[1]
-    assert told(into) == [
+    assert steps_of(into) == [
         ("RECEIVED", None),
         ("STARTED", 1),
         ("RETRIED", 1),
@@ -198,7 +198,7 @@ def test_an_event_that_was_given_up_is_told_to_its_compensation(
         ("orders", "", "PROCESSED"),
         ("stock", "stock", "MAX_RECONSUMED"),
     ]
-    assert [(w, n) for w, n in told(life.hops[1]) if w != "STARTED"] == [
+    assert [(w, n) for w, n in steps_of(life.hops[1]) if w != "STARTED"] == [
         ("RECEIVED", None),
         ("RETRIED", 1),
         ("RETRIED", 2),
@@ -210,9 +210,9 @@ def test_an_event_that_was_given_up_is_told_to_its_compensation(
         ("stock", "", "PROCESSED"),
         ("orders", "orders", "PROCESSED"),
     ]
-    assert told(back.hops[0])[0] == ("WRITTEN", None)
+    assert steps_of(back.hops[0])[0] == ("WRITTEN", None)
     assert back.hops[0].steps[0].after is not None
-    assert told(back.hops[1]) == [("RECEIVED", None), ("STARTED", 1), ("COMPENSATED", 1)]
+    assert steps_of(back.hops[1]) == [("RECEIVED", None), ("STARTED", 1), ("COMPENSATED", 1)]
     # From any of its parts, the whole is found.
     readers = {n: s.app.stores.trace() for n, s in shop.services.items()}
     assert first_cause(back.identity.event_id, readers) == event_id
@@ -243,8 +243,8 @@ def test_what_handlers_wrote_and_a_chain_of_rollbacks_is_told_below_its_cause(
     ]
     [parcel_back] = parcel.hops[1].caused
     assert [where(hop)[:2] for hop in parcel_back.hops] == [("shipping", ""), ("stock", "stock")]
-    assert told(parcel_back.hops[1])[-1] == ("COMPENSATED", 1)
-    assert told(back.hops[1])[-1] == ("COMPENSATED", 1)
+    assert steps_of(parcel_back.hops[1])[-1] == ("COMPENSATED", 1)
+    assert steps_of(back.hops[1])[-1] == ("COMPENSATED", 1)
     readers = {n: s.app.stores.trace() for n, s in shop.services.items()}
     assert first_cause(parcel_back.identity.event_id, readers) == event_id
 
@@ -282,13 +282,13 @@ def test_without_its_setting_nothing_is_traced_and_the_tables_tell_what_they_kno
     assert shop.stock.rows("SELECT count(*) FROM shield_trace") == [(0,)]
     life = shop.trace(event_id)
     out, into = life.hops
-    assert told(out) == [("WRITTEN", None), ("PROCESSED", 1)]
+    assert steps_of(out) == [("WRITTEN", None), ("PROCESSED", 1)]
     # The inbox of who received it knows where the record lies.
     assert out.steps[1].offset == into.steps[0].offset is not None
-    assert told(into) == [("RECEIVED", None), ("MAX_RECONSUMED", 3)]
+    assert steps_of(into) == [("RECEIVED", None), ("MAX_RECONSUMED", 3)]
     assert into.steps[1].reason == "ValueError: no such shelf"
     assert into.unknown[0].startswith("when attempts 1, 2, 3 of 3 began and ended: not traced")
-    assert told(into.caused[0].hops[1]) == [("RECEIVED", None), ("COMPENSATED", 1)]
+    assert steps_of(into.caused[0].hops[1]) == [("RECEIVED", None), ("COMPENSATED", 1)]
 
 
 def test_a_trace_that_cannot_be_written_keeps_no_event_from_its_effect(

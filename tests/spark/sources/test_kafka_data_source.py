@@ -267,7 +267,7 @@ def test_a_broker_that_dies_while_it_is_read_is_an_error(fragile):
         list(record_ranges)
 
 
-def test_a_topic_that_is_made_anew_while_it_is_read_is_an_error(kafka):
+def test_a_topic_recreated_during_a_read_is_an_error(kafka):
     topic = Topic(kafka.bootstrap).make()
     topic.publish(topic.event())
     lost = OffsetRange(topic=topic.name, partition=0, start=5, end=9)

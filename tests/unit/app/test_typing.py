@@ -50,9 +50,9 @@ def test_mypy_refuses_what_a_plain_call_would_not_run(tmp_path: Path) -> None:
     module = tmp_path / "declarations.py"
     module.write_text(DECLARATIONS)
     options = ["--strict", "--python-version=3.11", f"--cache-dir={ROOT / '.mypy_cache'}"]
-    told, trouble, _ = api.run([*options, "--hide-error-context", str(module)])
+    report, trouble, _ = api.run([*options, "--hide-error-context", str(module)])
     assert trouble == ""
     lines = DECLARATIONS.splitlines()
     first = lines.index("# Below, each line is an error.") + 2
-    wrong = {int(line.split(":")[1]) for line in told.splitlines() if ": error:" in line}
-    assert wrong == set(range(first, len(lines) + 1)), told
+    wrong = {int(line.split(":")[1]) for line in report.splitlines() if ": error:" in line}
+    assert wrong == set(range(first, len(lines) + 1)), report

@@ -339,9 +339,9 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_a_malformed_record_is_refused_and_the_culprit_named(what: str) -> None:
-    record, culprit = MALFORMED[what]
-    with pytest.raises(UndecodableRecord, match=culprit):
+def test_a_malformed_record_is_refused_by_the_name_of_its_part(what: str) -> None:
+    record, malformed = MALFORMED[what]
+    with pytest.raises(UndecodableRecord, match=malformed):
         decoding.decode(record, PREFIX)
 
 

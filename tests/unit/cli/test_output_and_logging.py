@@ -64,9 +64,9 @@ def test_foreign_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("t", ("key",), [("[red]k[/red] :smile:",)])
     print_fields([("key", "[red]k[/red]"), ("longer name", "v" * 500), ("nothing", None)])
 
-    told = capsys.readouterr().out
-    assert "[red]k[/red] :smile:" in told
-    assert told.splitlines()[-3:] == [
+    output = capsys.readouterr().out
+    assert "[red]k[/red] :smile:" in output
+    assert output.splitlines()[-3:] == [
         "key          [red]k[/red]",
         f"longer name  {'v' * 500}",
         "nothing",
@@ -125,9 +125,9 @@ class TestLog:
     def test_a_defect_has_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
         self.log(ZeroDivisionError("oh"))
-        told = capsys.readouterr().err
-        assert "Traceback (most recent call last)" in told
-        assert told.endswith("ZeroDivisionError: oh\n")
+        output = capsys.readouterr().err
+        assert "Traceback (most recent call last)" in output
+        assert output.endswith("ZeroDivisionError: oh\n")
 
     def test_so_has_everything_when_debugging(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.DEBUG, LogFormat.PLAIN)
@@ -194,13 +194,13 @@ def test_people_read_what_a_reconciliation_has_found(
 
     reconcile._show(result)
 
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ["orders", "→", "stock,", "events", "stock", "3", "missing", "downstream", "0"] in [
-        line.split() for line in told.splitlines()
+        line.split() for line in output.splitlines()
     ]
-    assert "3 mismatches. Not everything could be judged." in told
-    assert "not judged   nobody received any" in told
-    assert f"report       {tmp_path}/report.html" in told
+    assert "3 mismatches. Not everything could be judged." in output
+    assert "not judged   nobody received any" in output
+    assert f"report       {tmp_path}/report.html" in output
 
 
 @pytest.mark.parametrize("form", list(LogFormat))
@@ -211,6 +211,6 @@ def test_a_handlers_last_error_keeps_its_traceback(form, capsys):
     log.warning("poll failed", exc_info=error)
     explained = capsys.readouterr().err
     log.warning("gives up", exc_info=error, extra=WITH_TRACEBACK)
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert "OperationalError" not in explained
-    assert "sqlalchemy.exc.OperationalError" in told
+    assert "sqlalchemy.exc.OperationalError" in output

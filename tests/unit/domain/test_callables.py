@@ -109,10 +109,10 @@ def test_what_cannot_be_called_is_refused(shield, declaration, value):
 
 def test_a_refusal_names_the_declaration_the_place_and_the_way_out(shield):
     place = rf"test_callables\.py:{coroutine_function.__code__.co_firstlineno}\)"
-    told = (
+    message = (
         rf"consumer group 'stock', handler for COMMIT of 'placed': coroutine_function \(.*{place}"
     )
-    with pytest.raises(ConfigurationError, match=told) as refused:
+    with pytest.raises(ConfigurationError, match=message) as refused:
         shield.consumer("stock").handles("placed")(coroutine_function)
     assert "Give a plain `def`" in str(refused.value)
     with pytest.raises(ConfigurationError, match=re.escape("handler(session, event)")):

@@ -33,8 +33,8 @@ def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(
 ):
     plain = event_types.get("orders.placed")
     assert (plain.topic, plain.retry.max_attempts) == ("orders.placed", 10)
-    told = event_types.declare("orders.paid", topic="orders", retry=RetryPolicy(max_attempts=3))
-    assert (told.topic, told.retry.max_attempts) == ("orders", 3)
+    declared = event_types.declare("orders.paid", topic="orders", retry=RetryPolicy(max_attempts=3))
+    assert (declared.topic, declared.retry.max_attempts) == ("orders", 3)
     assert [t.name for t in event_types] == ["orders.placed", "orders.paid"]
 
 

@@ -82,13 +82,13 @@ def wrapped(error: Exception) -> Exception:
     return IntegrityError("INSERT INTO pay VALUES (:card)", {"card": CARD}, error)
 
 
-TOLD = "duplicate key (SQLSTATE 23505, constraint pay_pkey)"
+SHOWN = "duplicate key (SQLSTATE 23505, constraint pay_pkey)"
 
 
 @pytest.mark.parametrize("raw", [pg8000_error, asyncpg_error, adapted_error])
 def test_message_sqlstate_and_constraint_are_left(raw):
-    assert message_of(raw()) == TOLD
-    assert reason_of(wrapped(raw())) == f"IntegrityError: {TOLD}"
+    assert message_of(raw()) == SHOWN
+    assert reason_of(wrapped(raw())) == f"IntegrityError: {SHOWN}"
 
 
 @pytest.mark.parametrize(
@@ -200,11 +200,11 @@ def test_a_traceback_tells_where_and_nothing_of_the_row(kind):
     with pytest.raises(Exception) as raised:  # noqa: PT011  of several kinds
         failing(kind)
     error = raised.value
-    told = "".join(traceback.format_exception(loggable(error)))
-    assert CARD not in told
+    logged = "".join(traceback.format_exception(loggable(error)))
+    assert CARD not in logged
     assert CARD not in reason_of(error)
-    assert "in failing" in told
-    assert TOLD in told
+    assert "in failing" in logged
+    assert SHOWN in logged
     assert type(loggable(error)).__name__ == type(error).__name__
     assert CARD in str(error) or kind == "group", "the error itself stays as it is"
 

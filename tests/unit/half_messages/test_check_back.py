@@ -80,9 +80,9 @@ def check_back(store: FakeStore, checker: Any, **options: Any) -> CheckBack:
 
 def test_a_pass_counts_what_it_heard():
     store = store_of(4)
-    told = iter([COMMIT, ROLLBACK, UNKNOWN, COMMIT])
+    outcomes = iter([COMMIT, ROLLBACK, UNKNOWN, COMMIT])
     hints: list[int] = []
-    back = check_back(store, lambda _: next(told), after_commit=lambda: hints.append(1))
+    back = check_back(store, lambda _: next(outcomes), after_commit=lambda: hints.append(1))
     assert back.run_once() == CheckBackResult(checked=4, committed=2, rolled_back=1, unknown=1)
     assert [outcome for _, outcome, _ in store.answers] == [COMMIT, ROLLBACK, UNKNOWN, COMMIT]
     assert hints == [1]

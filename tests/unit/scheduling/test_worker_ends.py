@@ -61,9 +61,9 @@ def test_a_worker_without_one_good_pass_ends_itself(caplog: pytest.LogCaptureFix
     made = Made(failing(LookupError("the password is refused")))
     assert made.worker.run() == EXIT_FAILING
     assert made.closed == 1
-    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.CRITICAL]
-    assert "poll has failed for" in told
-    assert "SHIELDTX_FAILURE_LIMIT" in told
+    [message] = [r.getMessage() for r in caplog.records if r.levelno == logging.CRITICAL]
+    assert "poll has failed for" in message
+    assert "SHIELDTX_FAILURE_LIMIT" in message
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def life(n: int = 1, **services: Mapping[int, Facts]) -> EventTimeline:
     return found
 
 
-def told(hop: Hop) -> list[tuple[str, datetime | None]]:
+def steps_of(hop: Hop) -> list[tuple[str, datetime | None]]:
     return [(step.what, step.at) for step in hop.steps]
 
 
@@ -114,7 +114,7 @@ def test_each_attempt_to_send_has_its_claim_and_its_end() -> None:
         mark(2, "ACKNOWLEDGED", 2, partition=3, offset=9),
     ]
     [hop] = life(orders={1: Facts(written=written(attempts=2), marks=marks)}).hops
-    assert told(hop) == [
+    assert steps_of(hop) == [
         ("WRITTEN", at(0)),
         ("CLAIMED", at(0.25)),
         ("NOT_PUBLISHED", at(1)),
@@ -167,23 +167,23 @@ def test_a_rollbacks_end_says_whether_there_was_something_to_take_back() -> None
         assert hop.steps[-1].what == what
 
 
-def test_a_verdict_that_settled_the_row_stands_for_its_status() -> None:
+def test_the_mark_that_settled_a_row_replaces_its_status() -> None:
     marks = [mark(1, "RETRIED", 5, group="stock"), mark(2, "REFUSED", 7, group="stock")]
     row = received(status=InboxStatus.MAX_RECONSUMED, attempts=2, settled_at=at(6.9))
     [hop] = life(stock={1: Facts(received=[row], marks=marks)}).hops
-    assert [what for what, _ in told(hop)] == [
+    assert [what for what, _ in steps_of(hop)] == [
         *("RECEIVED", "STARTED", "RETRIED", "STARTED", "REFUSED")
     ]
     lost = replace(row, status=InboxStatus.PROCESSED)
     [hop] = life(stock={1: Facts(received=[lost], marks=marks)}).hops
-    assert told(hop)[-1] == ("PROCESSED", at(6.9))
+    assert steps_of(hop)[-1] == ("PROCESSED", at(6.9))
 
 
 def test_marks_of_other_groups_and_of_relays_are_kept_apart() -> None:
     marks = [mark(1, "ACKNOWLEDGED", 1), *(mark(1, "APPLIED", 4, group=g) for g in ("a", "b"))]
     rows = [received(group="a"), received(group="b")]
     out, a, b = life(own={1: Facts(written=written(), received=rows, marks=marks)}).hops
-    assert [[what for what, _ in told(hop)][1:] for hop in (out, a, b)] == [
+    assert [[what for what, _ in steps_of(hop)][1:] for hop in (out, a, b)] == [
         ["CLAIMED", "PUBLISHED", "PROCESSED"],
         ["STARTED", "APPLIED"],
         ["STARTED", "APPLIED"],
@@ -244,7 +244,7 @@ def test_what_followed_is_told_with_the_time_since_its_handler_was_called() -> N
             2: Facts(written=back),
         }
     )
-    assert told(found.hops[0])[-2:] == [("STARTED", at(5)), ("REFUSED", at(7))]
+    assert steps_of(found.hops[0])[-2:] == [("STARTED", at(5)), ("REFUSED", at(7))]
     assert found.hops[0].caused[0].hops[0].steps[0].after == timedelta(seconds=1)
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.verification.faults`: breaks everything, counts, and says what came of it."""
+"""`python -m tests.verification.faults`: run faults and mutants, report the counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.verification.faults import matrix, mutant_runs, sweep
 from tests.verification.faults.matrix import Fault, Row
 from tests.verification.faults.mutant_runs import MutantRunResult
 from tests.verification.faults.mutants import MUTANTS
-from tests.verification.faults.report import line_of, line_of_trophy, table_of
+from tests.verification.faults.report import line_of, line_of_mutant, table_of
 from tests.verification.faults.scenarios import FAULTS
 from tests.verification.faults.world import World
 from tests.verification.model.explore import ModelResult, explore, walk
@@ -35,23 +35,23 @@ ON_SERVERS = ("matrix", "sweep", "mutants")
 PARTS = (*IN_MEMORY, *ON_SERVERS)
 SCHEDULES = 100_000
 
-TELLING = (
+IN_CI = (
     *("F1", "F2", "F5", "F7", "F9", "F10", "F14", "F23", "F25", "F29"),
     *("F33a", "F33b", "F33c"),
 )
-"""Of the matrix, what CI runs: one or two for each step of the way, that need no long outage."""
+"""The faults of the matrix that CI runs: one or two for each step, none with a long outage."""
 
 
 class Run:
-    """One call of the command: what it was asked for, and what came of it."""
+    """One call of the command: its arguments and its results."""
 
     def __init__(self, asked: argparse.Namespace, console: Console) -> None:
         self._asked = asked
         self._console = console
         self._only = {name for name in asked.only.split(",") if name}
-        self.verdicts: list[bool] = []
+        self.passed: list[bool] = []
         self.failed: list[Text] = []
-        """The lines of what failed, to be said again at the end."""
+        """The lines of the failed parts, printed again at the end."""
         self.report: dict[str, Any] = {}
 
     def model(self) -> None:
@@ -59,7 +59,7 @@ class Run:
         results = [explore(bounds) for bounds in WORLDS]
         states = sum(result.states for result in results)
         violations = [violation for result in results for violation in result.violations]
-        self._say(Text(f"{states:,} states, {len(violations)} violations"), passed=not violations)
+        self._print(Text(f"{states:,} states, {len(violations)} violations"), passed=not violations)
         for violation in violations[:1]:
             self._console.print(violation, style="red")
         self.report["model"] = {"states": states, "violations": len(violations)}
@@ -72,14 +72,14 @@ class Run:
             name = bounds.mutant.name if bounds.mutant else "none"
             problem = _problem_of(result, invariant)
             line = f"{name}: {invariant} after {result.states:,} states"
-            self._say(Text(f"{line}: {problem}" if problem else line), passed=problem is None)
+            self._print(Text(f"{line}: {problem}" if problem else line), passed=problem is None)
             found[name] = {"caught": problem is None, "states": result.states}
         self.report["model-mutants"] = found
 
     def simulation(self) -> None:
-        """Play schedules of faults that are drawn from seeds."""
+        """Run schedules of faults that are drawn from seeds."""
         result = simulate(SCHEDULES, self._asked.seed)
-        self._say(
+        self._print(
             Text(f"{result.schedules:,} schedules, {result.violations} violations"),
             passed=not result.violations,
         )
@@ -105,13 +105,13 @@ class Run:
             )
             caught = bool(result.invariants.get(mutant.invariant))
             line = f"{mutant.name}: {mutant.invariant} after {result.schedules:,} schedules"
-            self._say(Text(line if caught else f"{line}: NOT CAUGHT"), passed=caught)
+            self._print(Text(line if caught else f"{line}: NOT CAUGHT"), passed=caught)
             found[mutant.name] = {"caught": caught, "schedules": result.schedules}
         self.report["simulation-mutants"] = found
 
     def matrix(self, world: World) -> None:
         """Run the faults of the matrix."""
-        wanted = TELLING if self._asked.subset else [fault.id for fault in FAULTS]
+        wanted = IN_CI if self._asked.subset else [fault.id for fault in FAULTS]
         chosen = [fault for fault in FAULTS if fault.id in wanted and self._wants(fault.id)]
         self._faults(world, chosen, "faults")
 
@@ -128,15 +128,15 @@ class Run:
         )
 
     def mutants(self, world: World) -> None:
-        """Let the mutants loose."""
+        """Run each mutant until it is caught."""
         chosen = [mutant for mutant in MUTANTS if self._wants(mutant)]
         seed = self._asked.seed
-        trophies: dict[str, MutantRunResult] = {}
+        results: dict[str, MutantRunResult] = {}
         jobs = [partial(mutant_runs.run, mutant, world, seed=seed) for mutant in chosen]
-        for trophy in self._together(jobs):
-            self._say(line_of_trophy(trophy), passed=trophy.caught)
-            trophies[trophy.mutant.id] = trophy
-        self.report["mutants"] = [trophies[mutant].as_json() for mutant in chosen]
+        for result in self._together(jobs):
+            self._print(line_of_mutant(result), passed=result.caught)
+            results[result.mutant.id] = result
+        self.report["mutants"] = [results[mutant].as_json() for mutant in chosen]
 
     def _faults(self, world: World, faults: Sequence[Fault], name: str) -> None:
         rows: dict[str, Row] = {}
@@ -149,20 +149,20 @@ class Run:
                 self._console.print(f"{fault.id:>4}  left out: {why_not}", style="yellow")
         jobs = [partial(matrix.run, fault, world, seed=self._asked.seed) for fault in possible]
         for row in self._together(jobs):
-            self._say(line_of(row), passed=row.passed)
+            self._print(line_of(row), passed=row.passed)
             rows[row.fault.id] = row
         in_order = [rows[fault.id] for fault in possible]
         self._console.print(table_of(in_order))
         self.report[name] = [row.as_json() for row in in_order]
 
-    def _say(self, line: Text, *, passed: bool) -> None:
+    def _print(self, line: Text, *, passed: bool) -> None:
         self._console.print(line)
-        self.verdicts.append(passed)
+        self.passed.append(passed)
         if not passed:
             self.failed.append(line)
 
     def _together(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Any]:
-        """Run jobs side by side, since most of their time is waiting; yield what ends first."""
+        """Run jobs concurrently, since they mostly wait; yield each result when it is there."""
         with ThreadPoolExecutor(self._asked.parallel) as pool:
             running: list[Future[Any]] = [pool.submit(job) for job in jobs]
             try:
@@ -222,9 +222,9 @@ def main() -> int:
     console.print(f"the counts of every fault: {asked.report}")
     for line in run.failed:
         console.print(line)
-    passed = sum(run.verdicts)
-    print(f"{passed} passed, {len(run.verdicts) - passed} failed")
-    return 0 if passed == len(run.verdicts) else 1
+    passed = sum(run.passed)
+    print(f"{passed} passed, {len(run.passed) - passed} failed")
+    return 0 if passed == len(run.passed) else 1
 
 
 if __name__ == "__main__":

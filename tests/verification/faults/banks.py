@@ -71,7 +71,7 @@ class Banks:
     reconciled: Reconciled = field(default_factory=Reconciled)
     """What runs of the reconciliation have found."""
     planted: set[Place] = field(default_factory=set)
-    """Where records lie that an intruder wrote, which prove nothing of the banks."""
+    """Where records lie that a foreign client wrote, which prove nothing of the banks."""
     _rounds: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""What hunts let workers start with."""
+"""Mutant runs of the checks that a worker makes when it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hunts let clients do."""
+"""Mutant runs of clients."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _environment(library: Path | None, off_by: timedelta) -> dict[str, str]:
         "FAKETIME": _off(off_by),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",  # its name in older versions
-        "NO_FAKE_STAT": "1",  # or compiled modules would look outdated, and be written anew
+        "NO_FAKE_STAT": "1",  # or compiled modules would look outdated, and be compiled again
         "PYTHONPATH": os.pathsep.join([str(_FAKED), *([path] if path else [])]),
     }
 

@@ -1,4 +1,4 @@
-"""What hunts let consumers go through."""
+"""Mutant runs of consumers."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def quoted_by_the_database(banks: Banks) -> None:
         for message in messages(banks.kafka.bootstrap, banks.topics[1:])
         for value in (message.value(), *dict(message.headers() or ()).values())
     ]
-    told = any(MARKER.encode() in (value or b"") for value in on_wire)
-    banks.expect(not told, f"{PRIVATE} of rollbacks on the topic")
+    leaked = any(MARKER.encode() in (value or b"") for value in on_wire)
+    banks.expect(not leaked, f"{PRIVATE} of rollbacks on the topic")

@@ -70,7 +70,7 @@ class SmallDisk:
                 try:
                     os.posix_fallocate(filler.fileno(), filler.seek(0, os.SEEK_END), free)
                 except OSError as error:
-                    # Others write too: what they took in the meantime is looked at anew.
+                    # Others write too: what they took in the meantime is measured again.
                     if error.errno != errno.ENOSPC:
                         raise
 

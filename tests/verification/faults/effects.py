@@ -90,7 +90,7 @@ class Reset:
         self.left = self.after
 
     def concerns(self, stream: object, piece: Piece) -> bool:
-        """Say whether the bytes of a piece count; a message that begins is counted anew."""
+        """Say whether the bytes of a piece count; a message that begins is counted again."""
         if self.is_over or self.kind is None:
             return not self.is_over
         if piece.begins and self.inside in (None, stream):

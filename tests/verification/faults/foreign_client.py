@@ -36,7 +36,7 @@ _NOT_YET = {
 }
 
 LARGEST = 64_000_000
-"""Bytes of a record that the intruder would send; brokers take less."""
+"""Bytes of a record that the foreign client would send; brokers take less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ class ForeignClient:
     def aborted(self, *records: RawRecord) -> Iterator[list[RawRecord]]:
         """Produce records in a transaction that is open inside the block and aborted at its end."""
         producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "transactional.id": f"intruder-{uuid.uuid4()}"}
+            {"bootstrap.servers": self._bootstrap, "transactional.id": f"foreign-{uuid.uuid4()}"}
         )
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
@@ -107,7 +107,7 @@ class ForeignClient:
             producer.abort_transaction(TIMEOUT_S)
 
     def _put(self, producer: Producer, records: Sequence[RawRecord]) -> list[RawRecord]:
-        told: list[tuple[KafkaError | None, Message]] = []
+        reports: list[tuple[KafkaError | None, Message]] = []
         for record in records:
             producer.produce(
                 record.topic,
@@ -115,17 +115,17 @@ class ForeignClient:
                 key=record.key,
                 headers=list(record.headers),
                 partition=record.partition,
-                on_delivery=lambda error, message: told.append((error, message)),
+                on_delivery=lambda error, message: reports.append((error, message)),
             )
-            # One by one, so that what is told comes in the order of the records.
+            # One by one, so that the reports come in the order of the records.
             if producer.flush(TIMEOUT_S):
                 raise TimeoutError(f"no answer of the broker within {TIMEOUT_S} s")
-        for error, _ in told:
+        for error, _ in reports:
             if error is not None:
                 raise KafkaException(error)
         return [
             replace(record, partition=message.partition(), offset=message.offset())
-            for record, (_, message) in zip(records, told, strict=True)
+            for record, (_, message) in zip(records, reports, strict=True)
         ]
 
     def partitions(self, topic: str) -> int:
@@ -185,13 +185,13 @@ class Echo:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.copies: list[RawRecord] = []
         self._topic = topic
-        self._intruder = ForeignClient(bootstrap)
+        self._client = ForeignClient(bootstrap)
         self._reader = reader(bootstrap)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._partitions = self._intruder.partitions(self._topic)
+        self._partitions = self._client.partitions(self._topic)
         self._reader.assign(
             [TopicPartition(self._topic, p, OFFSET_BEGINNING) for p in range(self._partitions)]
         )
@@ -212,7 +212,7 @@ class Echo:
         echoed: set[Place] = set()
         while not self._stop.is_set():
             heard = self._heard(echoed)
-            put = self._intruder.put(*heard)
+            put = self._client.put(*heard)
             echoed |= {copy.place for copy in put}
             self.copies += put
 

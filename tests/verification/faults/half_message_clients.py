@@ -1,6 +1,6 @@
-"""What happens at the counter of the old ledger: tellers, and the half messages of their transfers.
+"""The half-message clients of the old ledger, and the half messages of their transfers.
 
-The account of a transfer names all of it.
+A transfer is found everywhere by its account.
 """
 
 from __future__ import annotations
@@ -9,49 +9,49 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.verification.faults.bank.half_message_clients import ClientRun, Stand, work
+from tests.verification.faults.bank.half_message_clients import ClientRun, PausePoint, work
 from tests.verification.faults.banks import NOTHING, Banks
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.half_message_ledger import Ledger
 from tests.verification.faults.side import Side
 from tests.verification.faults.workers import Worker
 
-DIES_UNHEARD = Failpoint(step="local", when="after", action="exit")
-"""The local transaction has ended, and nobody has been told."""
+EXIT_UNREPORTED = Failpoint(step="local", when="after", action="exit")
+"""The process exits after the local transaction, before it reports the outcome."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfMessageClient:
-    """A process of tellers at work."""
+    """A running client process."""
 
-    shift: ClientRun
+    client_run: ClientRun
     worker: Worker
 
-    def go_on(self) -> None:
-        """Let it go on from where it stands."""
-        self.shift.go.touch()
+    def resume(self) -> None:
+        """Resume the client at its pause point."""
+        self.client_run.resume_file.touch()
 
     def end(self) -> None:
-        """Let it go on, and wait until it has ended, or was killed at a failpoint."""
-        self.go_on()
+        """Resume the client, and wait until it has ended or was killed at a failpoint."""
+        self.resume()
         if not self.worker.join(60):
-            raise RuntimeError(f"{self.shift.name} does not end\n{self.worker.tail()}")
+            raise RuntimeError(f"{self.client_run.name} does not end\n{self.worker.tail()}")
 
 
 @dataclass(frozen=True, slots=True)
 class HalfMessageClients:
-    """The counter of a bank that has a ledger."""
+    """The half-message clients of a bank that has a ledger."""
 
     banks: Banks
 
     @property
     def side(self) -> Side:
-        """The bank."""
+        """The bank of the clients."""
         return self.banks.upstream
 
     @property
     def ledger(self) -> Ledger:
-        """Its ledger."""
+        """The ledger of the bank."""
         assert self.banks.ledger is not None
         return self.banks.ledger
 
@@ -61,22 +61,23 @@ class HalfMessageClients:
         *,
         dies_at: Failpoint | None = None,
         environment: Mapping[str, str] = NOTHING,
-        **shift: Any,
+        **options: Any,
     ) -> HalfMessageClient:
-        """Let tellers begin; see Shift."""
-        ordered = ClientRun(
-            name=name, folder=str(self.banks.folder), journal=str(self.banks.journal), **shift
+        """Start a client process; `options` are those of ClientRun."""
+        client_run = ClientRun(
+            name=name, folder=str(self.banks.folder), journal=str(self.banks.journal), **options
         )
         broken = self.side.broken_at(dies_at) if dies_at else NOTHING
-        worker = self.side.call(name, work, ordered, **{**environment, **broken})
-        return HalfMessageClient(shift=ordered, worker=worker)
+        worker = self.side.call(name, work, client_run, **{**environment, **broken})
+        return HalfMessageClient(client_run=client_run, worker=worker)
 
-    def until_they_stand(self, *tellers: HalfMessageClient) -> None:
-        """Wait until each stands where it should."""
-        for teller in tellers:
-            stand = teller.shift.stand or Stand.OPEN
+    def until_paused(self, *clients: HalfMessageClient) -> None:
+        """Wait until each client has reached its pause point."""
+        for client in clients:
+            pause_at = client.client_run.pause_at or PausePoint.OPEN
             self.banks.until(
-                teller.shift.stands(stand).exists, f"{teller.shift.name} stands {stand}"
+                client.client_run.pause_file(pause_at).exists,
+                f"{client.client_run.name} pauses: {pause_at}",
             )
 
     def state(self, account: str) -> str:
@@ -89,7 +90,7 @@ class HalfMessageClients:
         return int(self.side.one("SELECT checks FROM shield_outbox WHERE key = :a", a=account))
 
     def is_answered(self, account: str) -> bool:
-        """Whether a check of a transfer has come back, whatever it said."""
+        """Whether a check of a transfer has ended, with any outcome."""
         answered = "SELECT status <> 'HALF' OR last_error IS NOT NULL FROM shield_outbox"
         return bool(self.side.one(f"{answered} WHERE key = :a", a=account))
 
@@ -97,8 +98,8 @@ class HalfMessageClients:
         """Return the id of a transfer's half message."""
         return str(self.side.one("SELECT event_id FROM shield_outbox WHERE key = :a", a=account))
 
-    def let_time_pass(self) -> None:
-        """Have the next check of every half message be due."""
+    def make_checks_due(self) -> None:
+        """Make the next check of every half message due."""
         self.side.execute("UPDATE shield_outbox SET check_at = now() WHERE status = 'HALF'")
 
     def until_state(self, status: str, *accounts: str, within: float = 30.0) -> None:
@@ -108,8 +109,8 @@ class HalfMessageClients:
                 lambda a=account: self.state(a) == status, f"{account} is {status}", within
             )
 
-    def until_asked_in_vain(self, why: str, *accounts: str) -> None:
-        """Wait until a check of each half message has not come to know its end, for a reason."""
+    def until_checks_fail(self, why: str, *accounts: str) -> None:
+        """Wait until a check of each half message has failed for a reason."""
         answered = (
             "SELECT count(*) FROM shield_outbox WHERE key = ANY(:accounts) AND status = 'HALF' "
             "AND last_error LIKE :why"
@@ -118,13 +119,13 @@ class HalfMessageClients:
             lambda: (
                 self.side.one(answered, accounts=list(accounts), why=f"%{why}%") == len(accounts)
             ),
-            f"checks of {', '.join(accounts)} say: {why}",
+            f"checks of {', '.join(accounts)} fail: {why}",
         )
 
-    def expect_unseen(self, accounts: Iterable[str]) -> None:
-        """Expect that nobody who reads the topics finds anything of these transfers."""
+    def expect_unpublished(self, accounts: Iterable[str]) -> None:
+        """Expect no record of these transfers on the topics."""
         seen = {record.key for record in self.banks.records()} & set(accounts)
-        self.banks.expect(not seen, f"on the topic although nobody knows their end: {sorted(seen)}")
+        self.banks.expect(not seen, f"on the topic before their outcome is known: {sorted(seen)}")
 
     def expect_ends(self, ends: Mapping[str, str]) -> None:
         """Wait until each half message has its status, and expect the ledger to agree with it."""

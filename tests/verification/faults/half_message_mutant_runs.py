@@ -1,10 +1,10 @@
-"""What hunts let half messages go through: a check or two, while their tellers stand still."""
+"""Mutant runs of half messages: checks are made while the clients pause."""
 
 from __future__ import annotations
 
-from tests.verification.faults.bank.half_message_clients import End, Stand
+from tests.verification.faults.bank.half_message_clients import End, PausePoint
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.half_message_clients import DIES_UNHEARD, HalfMessageClients
+from tests.verification.faults.half_message_clients import EXIT_UNREPORTED, HalfMessageClients
 from tests.verification.faults.scenarios.half_messages import (
     HURRIED,
     immune_while_another_is_checked,
@@ -13,35 +13,35 @@ from tests.verification.faults.scenarios.half_messages import (
 
 def parked(banks: Banks) -> None:
     """Checks are used up, and then the local transaction rolls back."""
-    counter = HalfMessageClients(banks)
+    clients = HalfMessageClients(banks)
     banks.open(but="upstream relay")
     banks.upstream.relay(**(HURRIED | {"SHIELDTX_HALF_CHECKS": "2"}))
-    teller = counter.begin("parked", stand=Stand.OPEN, ends=(End.RAISED,))
-    counter.until_they_stand(teller)
-    banks.until(lambda: counter.state("parked") != "HALF", "its checks are used up")
-    teller.end()
+    client = clients.begin("parked", pause_at=PausePoint.OPEN, ends=(End.RAISED,))
+    clients.until_paused(client)
+    banks.until(lambda: clients.state("parked") != "HALF", "its checks are used up")
+    client.end()
 
 
 def checked_in_flight(banks: Banks) -> None:
     """A check comes while the local transaction is open, which then commits."""
-    counter = HalfMessageClients(banks)
+    clients = HalfMessageClients(banks)
     banks.open()
-    teller = counter.begin("flying", stand=Stand.OPEN, dies_at=DIES_UNHEARD)
-    counter.until_they_stand(teller)
-    banks.until(lambda: counter.is_answered("flying"), "it is checked")
-    teller.end()
+    client = clients.begin("flying", pause_at=PausePoint.OPEN, dies_at=EXIT_UNREPORTED)
+    clients.until_paused(client)
+    banks.until(lambda: clients.is_answered("flying"), "it is checked")
+    client.end()
 
 
 def immune(banks: Banks) -> None:
-    """The local transaction takes its time, and no more than its immunity."""
-    counter = HalfMessageClients(banks)
+    """The local transaction takes long, but less than its immunity."""
+    clients = HalfMessageClients(banks)
     banks.open()
-    immune_while_another_is_checked(counter).end()
+    immune_while_another_is_checked(clients).end()
 
 
 def believed(banks: Banks) -> None:
     """The local transaction rolls back silently."""
-    counter = HalfMessageClients(banks)
+    clients = HalfMessageClients(banks)
     banks.open()
-    counter.begin("aborted", ends=(End.ABORTED,)).end()
-    banks.until(lambda: counter.state("aborted") != "HALF", "it has ended")
+    clients.begin("aborted", ends=(End.ABORTED,)).end()
+    banks.until(lambda: clients.state("aborted") != "HALF", "it has ended")

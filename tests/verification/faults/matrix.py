@@ -93,17 +93,17 @@ def run(
             drain_s = banks.drain(drain_within)
             fault.after(banks)
         except Exception as error:  # noqa: BLE001  the other faults have to be run, too
-            problems.append(_told(error))
+            problems.append(_text_of(error))
         try:
             counts = banks.count()
         except Exception as error:  # noqa: BLE001  likewise
-            problems.append(_told(error))
+            problems.append(_text_of(error))
         else:
             problems += [f"{name}: {found}" for name, found in counts.violations.items()]
             problems += banks.quoted()
         problems = [*banks.problems, *banks.leaks(), *problems]
         if problems:
-            problems += _last_words(banks)
+            problems += _state_of(banks)
     return Row(
         fault=fault,
         seed=seed,
@@ -115,12 +115,12 @@ def run(
     )
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({place.name}:{place.lineno})"
 
 
-def _last_words(banks: Banks) -> list[str]:
+def _state_of(banks: Banks) -> list[str]:
     """Say how the banks stand."""
     words = []
     for side in banks.sides:

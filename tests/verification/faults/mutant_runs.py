@@ -1,4 +1,4 @@
-"""The hunts: for each mutant the fault that has to bring it down, through a certain invariant."""
+"""The mutant runs: per mutant the fault that shows its defect, and the invariant that fails."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ EXPECTED = {
 """What runs expect beyond what is counted: a problem of theirs names it where it does not come."""
 
 TRIES = 3
-"""How often a mutant is hunted before it counts as alive: a hunt may lose the race it is after."""
+"""Runs of a mutant before it counts as not caught: one run may miss the race that shows it."""
 
 EXACT = {"accused", "missed", "repaired_again"}
 """What is counted of the reconciliation: it reports what is wrong, and repairs it once."""
@@ -77,7 +77,7 @@ EXACT = {"accused", "missed", "repaired_again"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MutantRun:
-    """How a mutant is to be found."""
+    """The fault that shows a mutant's defect, and the invariant that has to fail."""
 
     invariant: str
     run: Callable[[Banks], None]
@@ -86,7 +86,7 @@ class MutantRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MutantRunResult:
-    """What came of a hunt; of several, of the last."""
+    """The result of a mutant's last run."""
 
     mutant: Mutant
     invariant: str
@@ -102,7 +102,7 @@ class MutantRunResult:
         return counted is not None and getattr(counted, self.invariant) > 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the trophy for the report."""
+        """Return the result for the report."""
         return {
             "id": self.mutant.id,
             "defect": self.mutant.defect,
@@ -112,22 +112,24 @@ class MutantRunResult:
         }
 
 
-def run(mutant: str, world: World, *, seed: int) -> MutantRunResult:
-    """Let a mutant loose on two banks, with other seeds until it is caught or has had its tries."""
-    hunt, hunted = HUNTS[mutant], MUTANTS[mutant]
-    fault = Fault(id=mutant, name=hunted.defect, run=hunt.run, setting=hunt.setting)
+def run(name: str, world: World, *, seed: int) -> MutantRunResult:
+    """Run a mutant in two banks, with other seeds until it is caught, TRIES times at most."""
+    mutant_run, mutant = MUTANT_RUNS[name], MUTANTS[name]
+    fault = Fault(id=name, name=mutant.defect, run=mutant_run.run, setting=mutant_run.setting)
     for tries in range(1, TRIES + 1):
         row = matrix.run(
             fault,
             world,
             seed=seed + tries - 1,
-            settings={hunted.variable: mutant},
+            settings={mutant.variable: name},
             drain_within=DRAIN_WITHIN_S,
         )
-        trophy = MutantRunResult(mutant=hunted, invariant=hunt.invariant, row=row, tries=tries)
-        if trophy.caught:
+        result = MutantRunResult(
+            mutant=mutant, invariant=mutant_run.invariant, row=row, tries=tries
+        )
+        if result.caught:
             break
-    return trophy
+    return result
 
 
 def _under_load(banks: Banks) -> None:
@@ -220,7 +222,7 @@ def _on_one_account(way: Callable[..., None]) -> Callable[[Banks], None]:
     return run
 
 
-HUNTS: dict[str, MutantRun] = {
+MUTANT_RUNS: dict[str, MutantRun] = {
     "M1": MutantRun(invariant="lost", run=_broken(in_a_relay, "publish", "before", "raise")),
     "M2": MutantRun(invariant="lost", run=_broken(in_a_relay, "claim", "after", "exit")),
     "M3": MutantRun(invariant="lost", run=_with_a_poison_row),

@@ -33,7 +33,7 @@ PAUSE_S = 0.25
 """After each transfer of each client: the load stays below what the machine can do."""
 DRAIN_WITHIN_S = 240.0
 LARGEST_MB, MOST_DESCRIPTORS, MOST_THREADS = 400, 100, 60
-"""What no worker may grow beyond; all are several times what one needs."""
+"""The bounds of each worker; all are several times what a worker needs."""
 
 BREAKING_POINTS = {
     "relay": ("claim", "publish", "settle"),
@@ -46,47 +46,47 @@ class Nemesis:
     """A random schedule of faults over two banks, until the time is over."""
 
     banks: Banks
-    crew: WorkerPool
+    pool: WorkerPool
     to_database: FaultProxy
     seconds: float
     console: Console
     done: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> None:
-        """Break one thing after the other, while clients write."""
-        self.crew.hire()
+        """Inject one fault after the other, while clients write."""
+        self.pool.start()
         end = time.monotonic() + self.seconds
         clients = self._clients()
-        told = time.monotonic()
+        reported_at = time.monotonic()
         while time.monotonic() < end:
             fault = self.banks.chance.choice(FAULTS)
             self.done[fault.__name__.strip("_")] += 1
             fault(self)
-            self.crew.look()
+            self.pool.replace_dead()
             if not clients.is_running:
                 clients = self._clients()
             self.rest(0.2, 2.0)
-            if time.monotonic() > told + 60:
-                told = time.monotonic()
-                self._tell(end - told)
+            if time.monotonic() > reported_at + 60:
+                reported_at = time.monotonic()
+                self._report(end - reported_at)
         clients.send(signal.SIGTERM)
         clients.join(30)
         clients.kill()
-        self.crew.all_back()
+        self.pool.replace_all_dead()
 
     def _clients(self) -> Worker:
         return self.banks.begin_writing(
             transfers=10**9,
-            url=self.crew.environment["upstream"]["SHIELDTX_DATABASE_URL"],
+            url=self.pool.environment["upstream"]["SHIELDTX_DATABASE_URL"],
             pause=PAUSE_S,
         )
 
     def rest(self, least: float, most: float) -> None:
-        """Let things be as they are for a random while, in seconds."""
+        """Wait for a random time between two bounds, in seconds."""
         time.sleep(self.banks.chance.uniform(least, most))
-        self.crew.measure()
+        self.pool.measure()
 
-    def _tell(self, left: float) -> None:
+    def _report(self, left: float) -> None:
         with suppress(DBAPIError):
             self.console.print(
                 f"  {left / 60:4.1f} min left: {self.banks.upstream.outbox()} upstream, "
@@ -96,21 +96,21 @@ class Nemesis:
 
 def kill_worker(n: Nemesis) -> None:
     """F9, F23."""
-    n.crew.kill(n.crew.anybody(), for_seconds=n.banks.chance.uniform(0, 4))
+    n.pool.kill(n.pool.any_running(), for_seconds=n.banks.chance.uniform(0, 4))
 
 
 def break_worker(n: Nemesis) -> None:
-    """F9, F23: at a certain step."""
-    post, chance = n.crew.anybody(), n.banks.chance
-    step = chance.choice(BREAKING_POINTS[post.words[0]])
+    """F9, F23, at a failpoint."""
+    slot, chance = n.pool.any_running(), n.banks.chance
+    step = chance.choice(BREAKING_POINTS[slot.words[0]])
     when = "before" if step == "handler" else chance.choice(["before", "after"])
     action = chance.choice(["exit", "raise"])
-    n.crew.replace_by_broken(post, Failpoint(step=step, when=when, action=action))
+    n.pool.replace_by_broken(slot, Failpoint(step=step, when=when, action=action))
 
 
 def freeze_worker(n: Nemesis) -> None:
     """F10."""
-    with n.crew.anybody().worker.stopped():
+    with n.pool.any_running().worker.stopped():
         n.rest(0.5, 7)
 
 
@@ -216,32 +216,32 @@ class Everything:
             }
             for side in banks.sides
         }
-        self._crew = WorkerPool(banks=banks, environment=through)
+        self._pool = WorkerPool(banks=banks, environment=through)
         Nemesis(
             banks=banks,
-            crew=self._crew,
+            pool=self._pool,
             to_database=self._to_database,
             seconds=self._minutes * 60,
             console=self._console,
         ).run()
 
     def _look_back(self, banks: Banks) -> None:
-        expect_no_growth(banks, self._crew)
+        expect_no_growth(banks, self._pool)
 
 
-def expect_no_growth(banks: Banks, crew: WorkerPool) -> None:
-    """Expect that nobody died of itself, and that nobody grew."""
-    crew.measure()
-    largest = crew.footprint
-    for death in crew.died:
-        banks.expect(condition=False, description=f"nobody killed it: {death}")
+def expect_no_growth(banks: Banks, pool: WorkerPool) -> None:
+    """Expect that no worker died by itself, and that none grew."""
+    pool.measure()
+    largest = pool.footprint
+    for death in pool.died:
+        banks.expect(condition=False, description=f"the worker died by itself: {death}")
     banks.expect(largest.megabytes < LARGEST_MB, f"memory stays flat: {largest}")
     banks.expect(largest.descriptors < MOST_DESCRIPTORS, f"descriptors stay flat: {largest}")
     banks.expect(largest.threads < MOST_THREADS, f"threads stay flat: {largest}")
 
 
 def main() -> int:
-    """Run what the command line says."""
+    """Run the nemesis of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.verification.faults.nemesis", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""What hunts let the nightly reconciliation do: a run or a repair each, and little to look at."""
+"""Mutant runs of the reconciliation: one run or one repair each, over few rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.verification.faults.scenarios.reconciliation import (
 )
 
 _WIDE = timedelta(hours=1)
-"""A margin within which all of a hunt happens."""
+"""A margin that is longer than a mutant run."""
 
 
 def all_in_flight(banks: Banks) -> None:
@@ -33,21 +33,21 @@ def all_in_flight(banks: Banks) -> None:
 
 def a_changed_payload(banks: Banks) -> None:
     """Of one event alone both sides have their row, and not the same payload."""
-    nights = ReconciliationRuns(banks=banks)
+    reconciliation = ReconciliationRuns(banks=banks)
     banks.open()
     banks.write(20, refused=0.0)
     banks.drain()
     keepsake = Keepsake(banks)
     planted = keepsake.falsify(1)
-    await_quiet(nights)
-    nights.judge(planted)
+    await_quiet(reconciliation)
+    reconciliation.judge(planted)
     keepsake.undo()
 
 
 def repaired_and_done(banks: Banks) -> None:
     """What a group or the broker has lost comes back, to those who lack it, and once."""
-    nights = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
-    groups = nights.receiving
+    reconciliation = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
+    groups = reconciliation.receiving
     *others, last = banks.accounts
     open_all(banks)
     banks.write(20, refused=0.0, accounts=others)
@@ -56,9 +56,9 @@ def repaired_and_done(banks: Banks) -> None:
     stop(banks.upstream, "relay")
     forgotten = Keepsake(banks).forget_by_auditors(1)
     lost = damage.lose_records(banks, [last], groups)
-    await_quiet(nights)
-    nights.judge(forgotten | lost | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost))
-    banks.reconciled.repaired += sum(done_by(nights.repair()).values())
+    await_quiet(reconciliation)
+    reconciliation.judge(forgotten | lost | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost))
+    banks.reconciled.repaired += sum(done_by(reconciliation.repair()).values())
     banks.upstream.relay()
     banks.drain()
-    banks.reconciled.repaired_again += sum(done_by(nights.repair()).values())
+    banks.reconciled.repaired_again += sum(done_by(reconciliation.repair()).values())

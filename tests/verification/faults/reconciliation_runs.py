@@ -88,7 +88,7 @@ class ReconciliationRuns:
     def begin(self, *words: str) -> tuple[str, Worker]:
         """Let a run begin; return its name, which is that of its folder, and its process."""
         self._runs += 1
-        name = f"night-{self._runs}"
+        name = f"run-{self._runs}"
         folder = str(self.banks.folder / name)
         margin = str(self.margin_s)
         return name, self._launch("--margin", margin, "--out", folder, "--json", *words)
@@ -112,19 +112,19 @@ class ReconciliationRuns:
 
     def judge(self, planted: AbstractSet[Mismatch], *words: str) -> ReconciliationRun:
         """Run, and expect exactly what was planted."""
-        night = self.run(*words)
-        self.expect_exact(night, planted)
-        return night
+        result = self.run(*words)
+        self.expect_exact(result, planted)
+        return result
 
-    def expect_exact(self, night: ReconciliationRun, planted: AbstractSet[Mismatch]) -> None:
+    def expect_exact(self, result: ReconciliationRun, planted: AbstractSet[Mismatch]) -> None:
         """Count a run's mismatches against what was planted."""
         expect = self.banks.expect
-        self.banks.reconciled.note(planted, night.mismatches)
-        expect(not planted - night.mismatches, f"{night.name} missed {_few(planted, night)}")
-        accused = night.mismatches - planted
-        expect(not accused, f"{night.name} accused the innocent: {sorted(accused)[:3]}")
+        self.banks.reconciled.note(planted, result.mismatches)
+        expect(not planted - result.mismatches, f"{result.name} missed {_few(planted, result)}")
+        false = result.mismatches - planted
+        expect(not false, f"{result.name} reported false mismatches: {sorted(false)[:3]}")
         wanted = RunOutcome.MISMATCHES if planted else RunOutcome.CLEAN
-        expect(night.status == wanted, f"{night.name} ended with {night.status}, not {wanted}")
+        expect(result.status == wanted, f"{result.name} ended with {result.status}, not {wanted}")
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the stored runs, the latest first."""
@@ -215,9 +215,9 @@ def done_by(*repairs: dict[str, Any]) -> dict[str, int]:
     return {action: rows for action, rows in done.items() if rows}
 
 
-def _few(planted: AbstractSet[Mismatch], night: ReconciliationRun) -> str:
-    missed = sorted(planted - night.mismatches)
-    return f"{len(missed)}: {missed[:3]}, with {night.totals}"
+def _few(planted: AbstractSet[Mismatch], result: ReconciliationRun) -> str:
+    missed = sorted(planted - result.mismatches)
+    return f"{len(missed)}: {missed[:3]}, with {result.totals}"
 
 
 def _printed(worker: Worker) -> dict[str, Any]:

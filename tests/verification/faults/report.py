@@ -67,16 +67,16 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
-def line_of_trophy(trophy: MutantRunResult) -> Text:
-    """Say whether a mutant was brought down, and by what."""
-    verdict = Text("caught", style="green") if trophy.caught else Text("ALIVE", style="bold red")
-    tries = f", try {trophy.tries}" if trophy.tries > 1 else ""
+def line_of_mutant(result: MutantRunResult) -> Text:
+    """Return the line of a mutant: whether it was caught, and by which invariant."""
+    verdict = Text("caught", style="green") if result.caught else Text("ALIVE", style="bold red")
+    tries = f", try {result.tries}" if result.tries > 1 else ""
     line = Text.assemble(
-        f"{trophy.mutant.id:>4}  ",
+        f"{result.mutant.id:>4}  ",
         verdict,
-        f"  {trophy.mutant.defect}, by {trophy.invariant} ({trophy.row.seconds:.1f} s{tries})",
+        f"  {result.mutant.defect}, by {result.invariant} ({result.row.seconds:.1f} s{tries})",
     )
-    if not trophy.caught:
-        for problem in trophy.row.problems:
+    if not result.caught:
+        for problem in result.row.problems:
             line.append(f"\n      {problem}", style="red")
     return line

@@ -1,4 +1,4 @@
-"""What hunts measure of batches: a process stands still with one, and the database has its rows."""
+"""Mutant runs of batch sizes: a process stops with a batch, and the database has its rows."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import own_ledger
 
 TRANSFERS = 24
-AT_THE_COUNTER = 6
+HALF_MESSAGE_TRANSFERS = 6
 """Transfers by half messages."""
 REFUSED = 0.4
 """A share that makes every step happen within few transfers."""
@@ -24,8 +24,8 @@ REFUSED = 0.4
 INSIDE = {"handler"}
 """Steps that have no end of their own."""
 
-OF_HALVES = {"prepare", "local", "word", "look", "answer"}
-"""Steps on the way of a half message."""
+HALF_MESSAGE_STEPS = {"prepare", "local", "word", "look", "answer"}
+"""Steps of a half message."""
 
 _ACTIONS = {"before": ("exit", "raise", "freeze"), "after": ("exit", "freeze", "drop")}
 
@@ -40,7 +40,7 @@ def faults() -> Iterator[Fault]:
                     id=f"{step}.{when}.{action}",
                     name=f"{action} {when}: {meaning}",
                     run=partial(_SCENARIOS.get(step, in_a_consumer), point=point),
-                    setting=own_ledger if step in OF_HALVES else the_runs_servers,
+                    setting=own_ledger if step in HALF_MESSAGE_STEPS else the_runs_servers,
                 )
 
 
@@ -116,22 +116,22 @@ def _in_the_purge(banks: Banks, point: Failpoint) -> None:
     banks.expect(not banks.upstream.outbox(), "settled rows are purged")
 
 
-def in_the_tellers(banks: Banks, point: Failpoint) -> None:
-    counter = HalfMessageClients(banks)
+def in_half_message_clients(banks: Banks, point: Failpoint) -> None:
+    clients = HalfMessageClients(banks)
     banks.open()
-    broken = _tellers(counter, "broken", dies_at=point)
+    broken = _begin_clients(clients, "broken", dies_at=point)
     banks.struck(banks.upstream)
     _outlive(banks, banks.upstream, point)
     broken.end()
-    _tellers(counter, "sound").end()
+    _begin_clients(clients, "sound").end()
 
 
 def in_a_check(banks: Banks, point: Failpoint) -> None:
-    """No word comes through, so that everything is checked."""
+    """Every commit and rollback call fails, so that each half message is checked."""
     up = banks.upstream
     banks.open(but="upstream relay")
-    wordless = Failpoint(step="word", when="before", action="raise", nth=0)
-    _tellers(HalfMessageClients(banks), "wordless", dies_at=wordless).end()
+    unreported = Failpoint(step="word", when="before", action="raise", nth=0)
+    _begin_clients(HalfMessageClients(banks), "unreported", dies_at=unreported).end()
     up.mark.unlink()
     zombie = up.launch("relay", **up.broken_at(point))
     banks.struck(up)
@@ -139,14 +139,14 @@ def in_a_check(banks: Banks, point: Failpoint) -> None:
     _outlive(banks, up, point, zombie)
 
 
-def _tellers(counter: HalfMessageClients, name: str, **how: Failpoint) -> HalfMessageClient:
-    return counter.begin(name, transfers=AT_THE_COUNTER, tellers=2, ends=SOUND_ENDS, **how)
+def _begin_clients(clients: HalfMessageClients, name: str, **how: Failpoint) -> HalfMessageClient:
+    return clients.begin(name, transfers=HALF_MESSAGE_TRANSFERS, threads=2, ends=SOUND_ENDS, **how)
 
 
 def _outlive(banks: Banks, side: Side, point: Failpoint, zombie: Worker | None = None) -> None:
-    """Where the failpoint only stopped a process, let it come back when others did its work.
+    """Resume a process that the failpoint stopped, after other processes did its work.
 
-    A worker is then asked to end: it first does what it had in hand, and that is to be counted.
+    A worker is then terminated: first it finishes its current work, which the checker counts.
     """
     if point.action in STANDSTILLS:
         banks.outlive_standstill(side)
@@ -157,9 +157,9 @@ def _outlive(banks: Banks, side: Side, point: Failpoint, zombie: Worker | None =
 _SCENARIOS: dict[str, Callable[..., None]] = {
     "write": in_the_clients,
     "commit": in_the_clients,
-    "prepare": in_the_tellers,
-    "local": in_the_tellers,
-    "word": in_the_tellers,
+    "prepare": in_half_message_clients,
+    "local": in_half_message_clients,
+    "word": in_half_message_clients,
     "look": in_a_check,
     "answer": in_a_check,
     "renew": in_a_relay,

@@ -1,4 +1,4 @@
-"""The crew of a long run: many workers, some of which are down at any time."""
+"""The worker pool of a long run: many workers, some of which are down at any time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONSUMERS = 2
 
 
 @dataclass(kw_only=True)
-class Post:
-    """A place in the crew: which process has it now."""
+class Slot:
+    """A slot of the pool and the process that fills it."""
 
     side: Side
     words: tuple[str, ...]
     worker: Worker
     back_at: float = 0.0
-    """When a dead one is replaced, by the monotonic clock."""
+    """When a dead process is replaced, by the monotonic clock."""
 
     def __str__(self) -> str:
         return f"{self.words[0]} of {self.side.name}"
@@ -36,14 +36,14 @@ class Post:
 
 @dataclass(kw_only=True)
 class Footprint:
-    """The largest that a worker has been, for what must stay flat."""
+    """The largest memory, descriptors and threads of a worker so far: they must stay flat."""
 
     megabytes: int = 0
     descriptors: int = 0
     threads: int = 0
 
     def take(self, worker: Worker) -> None:
-        """Look at a living worker."""
+        """Measure a running worker."""
         process = psutil.Process(worker.pid)
         with process.oneshot():
             self.megabytes = max(self.megabytes, process.memory_info().rss // 2**20)
@@ -57,64 +57,64 @@ class WorkerPool:
 
     banks: Banks
     environment: Mapping[str, Mapping[str, str]]
-    """Of the workers of each side, beside the side's own."""
-    posts: list[Post] = field(default_factory=list)
+    """Of the workers of each side, in addition to the side's own."""
+    slots: list[Slot] = field(default_factory=list)
     died: list[str] = field(default_factory=list)
-    """Who ended without having been killed."""
+    """The workers that ended without being killed."""
     footprint: Footprint = field(default_factory=Footprint)
 
-    def hire(self) -> None:
-        """Start everybody."""
+    def start(self) -> None:
+        """Start a worker in each slot."""
         for side in self.banks.sides:
             for words in [("relay",)] * RELAYS + [("consume", side.group)] * CONSUMERS:
                 worker = side.launch(*words, **self.environment[side.name])
-                self.posts.append(Post(side=side, words=words, worker=worker))
-        for post in self.posts:
-            post.worker.await_ready()
+                self.slots.append(Slot(side=side, words=words, worker=worker))
+        for slot in self.slots:
+            slot.worker.await_ready()
 
-    def anybody(self) -> Post:
-        """Choose one of those that work."""
-        living = [post for post in self.posts if post.worker.is_running]
-        return self.banks.chance.choice(living or self.posts)
+    def any_running(self) -> Slot:
+        """Return a random slot whose worker runs."""
+        running = [slot for slot in self.slots if slot.worker.is_running]
+        return self.banks.chance.choice(running or self.slots)
 
-    def kill(self, post: Post, *, for_seconds: float) -> None:
-        """Let a process crash; it is replaced after a while."""
-        post.worker.kill()
-        post.back_at = time.monotonic() + for_seconds
+    def kill(self, slot: Slot, *, for_seconds: float) -> None:
+        """Kill a process; it is replaced after a while."""
+        slot.worker.kill()
+        slot.back_at = time.monotonic() + for_seconds
 
-    def replace_by_broken(self, post: Post, point: Failpoint) -> None:
-        """Let a process crash, and put one in its place that will break at a failpoint."""
-        post.worker.kill()
-        post.side.mark.unlink(missing_ok=True)
-        self._fill(post, **post.side.broken_at(point))
+    def replace_by_broken(self, slot: Slot, point: Failpoint) -> None:
+        """Kill a process, and replace it by one that breaks at a failpoint."""
+        slot.worker.kill()
+        slot.side.mark.unlink(missing_ok=True)
+        self._fill(slot, **slot.side.broken_at(point))
 
-    def look(self) -> None:
-        """Replace the dead, and measure the living."""
-        for post in self.posts:
-            if post.worker.is_running:
+    def replace_dead(self) -> None:
+        """Replace the dead workers whose time has come, and note those that died by themselves."""
+        for slot in self.slots:
+            if slot.worker.is_running:
                 continue
-            if post.back_at == 0.0:
+            if slot.back_at == 0.0:
                 # It ended at a failpoint, or could not begin without its database; or it died.
-                if post.worker.exit_status != -signal.SIGKILL and post.worker.is_ready():
+                if slot.worker.exit_status != -signal.SIGKILL and slot.worker.is_ready():
                     self.died.append(
-                        f"{post}: exit status {post.worker.exit_status}\n{post.worker.tail(8)}"
+                        f"{slot}: exit status {slot.worker.exit_status}\n{slot.worker.tail(8)}"
                     )
-                post.back_at = time.monotonic() + 1
-            elif time.monotonic() >= post.back_at:
-                self._fill(post)
+                slot.back_at = time.monotonic() + 1
+            elif time.monotonic() >= slot.back_at:
+                self._fill(slot)
 
     def measure(self) -> None:
-        """Note how large the living are."""
-        for post in self.posts:
-            if post.worker.is_running:
-                self.footprint.take(post.worker)
+        """Measure every running worker."""
+        for slot in self.slots:
+            if slot.worker.is_running:
+                self.footprint.take(slot.worker)
 
-    def all_back(self) -> None:
-        """Replace whoever is down."""
-        for post in self.posts:
-            if not post.worker.is_running:
-                self._fill(post)
+    def replace_all_dead(self) -> None:
+        """Replace every dead worker."""
+        for slot in self.slots:
+            if not slot.worker.is_running:
+                self._fill(slot)
 
-    def _fill(self, post: Post, **more: str) -> None:
-        post.worker = post.side.launch(*post.words, **{**self.environment[post.side.name], **more})
-        post.back_at = 0.0
+    def _fill(self, slot: Slot, **more: str) -> None:
+        slot.worker = slot.side.launch(*slot.words, **{**self.environment[slot.side.name], **more})
+        slot.back_at = 0.0

@@ -51,7 +51,7 @@ def relays(state: State, bounds: Bounds) -> Iterator[Step]:
         for r, relay in enumerate(service.relays):
             name = f"relay {r + 1} of {service.name}"
             yield from _takes_shard(state, s, r, name)
-            if relay.in_doubt:
+            if relay.is_ambiguous:
                 yield from _withdraws(state, bounds, s, r, name)
             elif not relay.claim:
                 yield from _claims(state, bounds, s, r, name)
@@ -120,12 +120,12 @@ def _claims(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator
         events = ", ".join(str(sending.event) for sending in claim)
         yield f"{name} claims {events}", _remembering(leased, s, r, Relay(claim))
         if state.faults:
-            lost = _remembering(leased, s, r, Relay(in_doubt=True))
+            lost = _remembering(leased, s, r, Relay(is_ambiguous=True))
             if bounds.mutant is Mutant.FORGETS_LOST_CLAIM:
                 lost = _orphaned(_remembering(leased, s, r, Relay()), s, r)
             yield f"{name} claims {events}, and the answer is lost", lost.after_fault()
-            doubtful = _remembering(state, s, r, Relay(in_doubt=True))
-            overdue = doubtful.with_service(s, doubtful.services[s]._replace(overdue=r))
+            ambiguous = _remembering(state, s, r, Relay(is_ambiguous=True))
+            overdue = ambiguous.with_service(s, ambiguous.services[s]._replace(overdue=r))
             yield f"the claim of {name} is held up on its way", overdue.after_fault()
 
 
@@ -136,7 +136,7 @@ def _overdue_claim_arrives(state: State, bounds: Bounds, s: int) -> Iterator[Ste
     if r is None or service.owner != r or not service.leased:
         return
     rows = _claimed(service.rows, r, bounds, is_due=True)
-    if not service.relays[r].in_doubt:
+    if not service.relays[r].is_ambiguous:
         # Its token is in no relay's memory.
         rows = tuple(
             row if row is before else row._replace(token=GONE)
@@ -191,8 +191,12 @@ def _publishes(state: State, s: int, r: int, name: str) -> Iterator[Step]:
     event, rest = claim[place].event, claim[place:]
 
     def ended(after: State, outcomes: list[DeliveryOutcome]) -> State:
-        told = [sending._replace(outcome=o) for sending, o in zip(rest, outcomes, strict=False)]
-        return _remembering(after, s, r, Relay((*claim[:place], *told, *rest[len(outcomes) :])))
+        ended_sendings = [
+            sending._replace(outcome=o) for sending, o in zip(rest, outcomes, strict=False)
+        ]
+        return _remembering(
+            after, s, r, Relay((*claim[:place], *ended_sendings, *rest[len(outcomes) :]))
+        )
 
     yield f"{name} sends {event}", ended(append(state, event), [DeliveryOutcome.ACKNOWLEDGED])
     if not state.faults:
@@ -214,7 +218,7 @@ def _publishes(state: State, s: int, r: int, name: str) -> Iterator[Step]:
 
 
 def _writes_down(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator[Step]:
-    """Settle the claim in one transaction; then fail, each in its own, what is without hope."""
+    """Settle the claim in one transaction; then write each permanent failure in its own."""
     service = state.services[s]
     relay = service.relays[r]
     if bounds.mutant is Mutant.FORGETS_WRITE_BACKS and state.faults:
@@ -228,8 +232,8 @@ def _writes_down(state: State, bounds: Bounds, s: int, r: int, name: str) -> Ite
         failed = state
         for sending in relay.claim:
             failed = _settled(failed, s, sending, lambda row, x=sending: _end(row, x, r, bounds))
-        hopeless = tuple(x for x in relay.claim if _is_hopeless(x, bounds))
-        done, what = Relay(hopeless, is_settled=bool(hopeless)), "settles"
+        permanent = tuple(x for x in relay.claim if _is_permanent_failure(x, bounds))
+        done, what = Relay(permanent, is_settled=bool(permanent)), "settles"
     yield f"{name} {what}", _remembering(failed, s, r, done)
     if state.faults and failed is not state:
         yield f"{name} {what}, and the answer is lost", failed.after_fault()
@@ -245,7 +249,9 @@ def _end(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxRow:
             return row
         return OutboxRow(row.event, OutboxStatus.PROCESSED, published=row.published)
     if outcome is DeliveryOutcome.REFUSED:
-        if _is_hopeless(sending, bounds) or not _may_write(row, OutboxStatus.INIT, r, bounds):
+        if _is_permanent_failure(sending, bounds) or not _may_write(
+            row, OutboxStatus.INIT, r, bounds
+        ):
             return row
         return row._replace(status=OutboxStatus.INIT, token=None, leased=False, waiting=True)
     released = _released(row, r, bounds)
@@ -282,7 +288,7 @@ def _may_write(row: OutboxRow, target: OutboxStatus, r: int, bounds: Bounds) -> 
     return row.status in sources and (row.token == r or not fenced)
 
 
-def _is_hopeless(sending: Sending, bounds: Bounds) -> bool:
+def _is_permanent_failure(sending: Sending, bounds: Bounds) -> bool:
     return sending.outcome is DeliveryOutcome.REFUSED and sending.attempts >= bounds.send_attempts
 
 

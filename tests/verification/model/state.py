@@ -82,12 +82,12 @@ class Relay(NamedTuple):
     claim: tuple[Sending, ...] = ()
     is_settled: bool = False
     """Only rows that fail for good are left of the claim, each a transaction of its own."""
-    in_doubt: bool = False
+    is_ambiguous: bool = False
     """The answer of the claim was lost: it has to be withdrawn before the next one."""
 
     @property
     def is_idle(self) -> bool:
-        return not self.claim and not self.in_doubt
+        return not self.claim and not self.is_ambiguous
 
 
 class Service(NamedTuple):

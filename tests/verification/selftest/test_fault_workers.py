@@ -12,12 +12,12 @@ THREADS = 8
 
 
 def test_whoever_asks_is_told_the_status_with_which_a_process_has_ended(tmp_path: Path) -> None:
-    told = set()
+    statuses = set()
 
     def ask(worker: Worker) -> None:
         while (status := worker.exit_status) is None:
             pass
-        told.add(status)
+        statuses.add(status)
 
     for number in range(ROUNDS):
         log = tmp_path / f"{number}.log"
@@ -28,4 +28,4 @@ def test_whoever_asks_is_told_the_status_with_which_a_process_has_ended(tmp_path
         worker.finish()
         for thread in asking:
             thread.join()
-    assert told == {0}
+    assert statuses == {0}

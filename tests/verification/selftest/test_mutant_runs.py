@@ -1,4 +1,4 @@
-"""Mutants are brought down by what they do wrong, and by nothing else."""
+"""A mutant counts as caught by its own invariant, and by no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.verification.faults import matrix, mutant_runs
 from tests.verification.faults.matrix import Fault, Row
-from tests.verification.faults.mutant_runs import EXACT, HUNTS, TRIES, MutantRunResult
+from tests.verification.faults.mutant_runs import EXACT, MUTANT_RUNS, TRIES, MutantRunResult
 from tests.verification.faults.mutants import MUTANTS
 from tests.verification.faults.reconciliation_outcomes import Reconciled
 from tests.verification.faults.world import World
@@ -29,12 +29,12 @@ def exact() -> MutantRunResult:
     return MutantRunResult(mutant=MUTANTS["M19"], invariant="accused", row=row)
 
 
-def test_each_mutant_is_hunted() -> None:
-    assert list(HUNTS) == list(MUTANTS)
+def test_each_mutant_has_a_run() -> None:
+    assert list(MUTANT_RUNS) == list(MUTANTS)
 
 
 @pytest.mark.parametrize("invariant", sorted(EXACT))
-def test_an_exact_reconciliation_brings_nobody_down(exact: MutantRunResult, invariant: str) -> None:
+def test_an_exact_reconciliation_catches_no_mutant(exact: MutantRunResult, invariant: str) -> None:
     assert not replace(exact, invariant=invariant).caught
 
 
@@ -46,7 +46,7 @@ def test_an_exact_reconciliation_brings_nobody_down(exact: MutantRunResult, inva
         ("repaired_again", Reconciled(repaired=2, repaired_again=1)),
     ],
 )
-def test_each_error_of_a_reconciliation_brings_down_who_makes_it(
+def test_each_error_of_a_reconciliation_catches_its_mutant(
     exact: MutantRunResult, invariant: str, counted: Reconciled
 ) -> None:
     made = replace(exact, invariant=invariant, row=replace(exact.row, reconciled=counted))
@@ -55,12 +55,12 @@ def test_each_error_of_a_reconciliation_brings_down_who_makes_it(
     ]
 
 
-def test_without_a_reconciliation_nobody_is_brought_down_by_it(exact: MutantRunResult) -> None:
+def test_without_a_reconciliation_no_mutant_is_caught(exact: MutantRunResult) -> None:
     assert not replace(exact, row=replace(exact.row, reconciled=None)).caught
 
 
 @pytest.mark.parametrize(("caught_at", "tries"), [(1, 1), (2, 2), (TRIES + 1, TRIES)])
-def test_a_mutant_is_hunted_until_it_is_caught_or_has_had_its_tries(
+def test_a_mutant_is_run_until_it_is_caught_or_out_of_tries(
     exact: MutantRunResult, monkeypatch: pytest.MonkeyPatch, caught_at: int, tries: int
 ) -> None:
     seeds: list[int] = []
@@ -72,7 +72,7 @@ def test_a_mutant_is_hunted_until_it_is_caught_or_has_had_its_tries(
 
     monkeypatch.setattr(matrix, "run", play)
 
-    trophy = mutant_runs.run("M19", cast("World", None), seed=7)
+    result = mutant_runs.run("M19", cast("World", None), seed=7)
 
     assert seeds == [7 + n for n in range(tries)]
-    assert (trophy.caught, trophy.tries) == (caught_at <= TRIES, tries)
+    assert (result.caught, result.tries) == (caught_at <= TRIES, tries)

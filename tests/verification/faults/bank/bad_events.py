@@ -35,12 +35,12 @@ class Bad:
 def bad_parts() -> Iterator[Bad]:
     """Yield every kind of bad event."""
 
-    def told(note: str) -> dict[str, Any]:
+    def transfer(note: str) -> dict[str, Any]:
         return {"payload": Transfer(account="bad", seq=1, amount=1, note=note)}
 
-    yield Bad(part=told(TOO_MUCH), named="payload")
-    yield Bad(part=told("a\0b"), named="payload.note")
-    yield Bad(part=told(LONE_SURROGATE), named="payload.note")
+    yield Bad(part=transfer(TOO_MUCH), named="payload")
+    yield Bad(part=transfer("a\0b"), named="payload.note")
+    yield Bad(part=transfer(LONE_SURROGATE), named="payload.note")
     for field, longest in (("key", 512), ("biz_key", 512)):
         yield Bad(part={field: "x" * (longest + 1)}, named=field)
         yield Bad(part={field: "a\0b"}, named=field)
@@ -108,8 +108,8 @@ def _add(session: Session, notes: Journal, bad: Bad) -> None:
 
     operation = new_event_id()
     notes.begin(operation)
-    told = Transfer(account="bad", seq=1, amount=1)
-    good = {"id": operation, "type": TRANSFERRED, "payload": told, "key": told.account}
+    transfer = Transfer(account="bad", seq=1, amount=1)
+    good = {"id": operation, "type": TRANSFERRED, "payload": transfer, "key": transfer.account}
     try:
         shield.outbox.add(session, Event(**good | bad.part))
     finally:

@@ -66,10 +66,14 @@ class BreakableShield(ShieldTx):
         self.outbox._writer = points.Breakable(
             self.outbox._writer, self.breaker, points.WRITER_STEPS
         )
-        halves = self.half_messages
-        halves._store = points.Breakable(halves._store, self.breaker, points.HALF_STEPS)
+        half_messages = self.half_messages
+        half_messages._store = points.Breakable(
+            half_messages._store, self.breaker, points.HALF_STEPS
+        )
         self.stores.dead_letters = self._dead_letters
-        halves._check_store = points.Breakable(halves._check_store, self.breaker, points.HALF_STEPS)
+        half_messages._check_store = points.Breakable(
+            half_messages._check_store, self.breaker, points.HALF_STEPS
+        )
 
     def build_relay(self, name: str | None = None) -> Relay:
         relay = super().build_relay(name)

@@ -21,8 +21,13 @@ auditors = shield.consumer(auditors_of(os.environ["BANK_GROUP"]))
 )
 def credit(session: Session, event: Event) -> None:
     """Credit a transfer, or refuse it for a reason of the bank's own."""
-    told: Transfer = event.payload
-    row = {"id": event.id, "account": told.account, "seq": told.seq, "amount": told.amount}
+    transfer: Transfer = event.payload
+    row = {
+        "id": event.id,
+        "account": transfer.account,
+        "seq": transfer.seq,
+        "amount": transfer.amount,
+    }
     session.execute(
         text(
             "INSERT INTO account VALUES (:account, :amount) "
@@ -30,19 +35,19 @@ def credit(session: Session, event: Event) -> None:
         ),
         row,
     )
-    if told.refuse == "halfway":
+    if transfer.refuse == "halfway":
         session.commit()
         raise RuntimeError("the book of credits is closed")
-    if told.refuse == "by constraint":
-        session.execute(text("INSERT INTO remark VALUES (:note)"), {"note": told.note})
+    if transfer.refuse == "by constraint":
+        session.execute(text("INSERT INTO remark VALUES (:note)"), {"note": transfer.note})
     session.execute(
         text("INSERT INTO credit (id, account, seq, amount) VALUES (:id, :account, :seq, :amount)"),
         row,
     )
     shield.break_in_handler()
-    if told.refuse in {"at once", "by all"}:
+    if transfer.refuse in {"at once", "by all"}:
         raise Refused("the account is closed")
-    if told.refuse == "slowly":
+    if transfer.refuse == "slowly":
         raise RuntimeError("the account does not answer")
 
 

@@ -1,4 +1,4 @@
-"""Tellers in forks of a process that has used the application: a server with preloaded code."""
+"""Half-message clients in forks of a process that has used the application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SESSION = "session-{server_process}-{process}"
 """The name of the file in which a process notes its session with the server."""
 
 
-def work(shift: ClientRun, processes: int) -> None:
+def work(client_run: ClientRun, processes: int) -> None:
     """Use the application, and let forked processes make the transfers at the same time."""
     from tests.verification.faults.bank.upstream import ledger, shield
 
@@ -24,7 +24,8 @@ def work(shift: ClientRun, processes: int) -> None:
     forks = multiprocessing.get_context("fork")
     children = [
         forks.Process(
-            target=half_message_clients.work, args=(replace(shift, name=f"{shift.name}-{number}"),)
+            target=half_message_clients.work,
+            args=(replace(client_run, name=f"{client_run.name}-{number}"),),
         )
         for number in range(processes)
     ]
@@ -34,7 +35,7 @@ def work(shift: ClientRun, processes: int) -> None:
     for child in children:
         child.join()
     if any(child.exitcode for child in children):
-        raise SystemExit(f"tellers ended: {[child.exitcode for child in children]}")
+        raise SystemExit(f"clients ended: {[child.exitcode for child in children]}")
     shield.schema.check()
     shield.close()
 

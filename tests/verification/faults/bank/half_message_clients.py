@@ -1,7 +1,7 @@
-"""The tellers of the old ledger: a process that makes transfers in it, by half messages.
+"""A client of the old ledger: a process that makes transfers by half messages.
 
-Each transfer is the first of its account: the place of a half message in the order of a key is that
-of its word or check, which need not be the order in which local transactions ended.
+Each transfer is the first of its account: a half message is ordered within its key by its outcome
+or check, and that order may differ from the order in which the local transactions ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.verification.faults.journal import Answer, Journal
 
 log = logging.getLogger(__name__)
 
-STANDS_AT_MOST_S = 120.0
+PAUSES_AT_MOST_S = 120.0
 
 
 class End(StrEnum):
@@ -40,19 +40,19 @@ class End(StrEnum):
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
-    """And the teller says so."""
+    """And the client calls `rollback`."""
     RAISED = "raised"
-    """Rolled back by an exception, which says nothing."""
+    """Rolled back by an exception, without a call of `rollback`."""
     ABORTED = "aborted"
-    """By an error that the teller swallows: the COMMIT rolls back silently."""
+    """By an error that the client swallows: the COMMIT rolls back silently."""
 
 
 SOUND_ENDS = (End.COMMITTED, End.ROLLED_BACK, End.RAISED)
-"""Of tellers who know how their transactions end."""
+"""The ends of local transactions that a client knows."""
 
 
-class Stand(StrEnum):
-    """Where a teller stands still until it is let go."""
+class PausePoint(StrEnum):
+    """Where a client pauses until it is resumed."""
 
     PREPARED = "prepared"
     """The local transaction has not begun."""
@@ -60,23 +60,23 @@ class Stand(StrEnum):
     """It has made its entries."""
 
 
-class ClosedForToday(Exception):
-    """What a local transaction may raise."""
+class TransferRefused(Exception):
+    """Raised in a local transaction to roll it back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientRun:
-    """What a process of tellers is to do."""
+    """The job of a client process."""
 
     name: str
     """The account of its transfer, or, where there are several, the beginning of their names."""
     folder: str
     journal: str
     transfers: int = 1
-    tellers: int = 1
+    threads: int = 1
     ends: Sequence[End] = (End.COMMITTED,)
     """Of its transfers in turn."""
-    stand: Stand | None = None
+    pause_at: PausePoint | None = None
     immunity: float | None = None
     """Seconds."""
 
@@ -85,61 +85,63 @@ class ClientRun:
         several = self.transfers > 1
         return [f"{self.name}-{n}" if several else self.name for n in range(self.transfers)]
 
-    def stands(self, stand: Stand) -> Path:
-        """Return the file by which others see that it stands there."""
-        return Path(self.folder) / f"{self.name}.{stand}"
+    def pause_file(self, pause_at: PausePoint) -> Path:
+        """Return the file that shows that the client pauses there."""
+        return Path(self.folder) / f"{self.name}.{pause_at}"
 
     @property
-    def go(self) -> Path:
-        """The file that lets it go on."""
+    def resume_file(self) -> Path:
+        """The file that resumes the client."""
         return Path(self.folder) / f"{self.name}.go"
 
 
-def work(shift: ClientRun) -> None:
-    """Make all transfers, each teller its share of them, one after the other."""
+def work(client_run: ClientRun) -> None:
+    """Make all transfers, each thread its share of them, one after the other."""
     # Made by the environment of its process, as every application's is.
     from tests.verification.faults.bank.upstream import ledger, shield
 
-    with ThreadPoolExecutor(shift.tellers) as pool:
-        tellers = [pool.submit(_teller, shift, number) for number in range(shift.tellers)]
-        for teller in tellers:
-            teller.result()
+    with ThreadPoolExecutor(client_run.threads) as pool:
+        shares = [
+            pool.submit(_make_share, client_run, number) for number in range(client_run.threads)
+        ]
+        for share in shares:
+            share.result()
     ledger.dispose()
     shield.close()
 
 
-def _teller(shift: ClientRun, number: int) -> None:
-    journal = Journal(Path(shift.journal))
-    for n, account in enumerate(shift.accounts()):
-        if n % shift.tellers == number:
-            _transfer(shift, journal, account, shift.ends[n % len(shift.ends)])
+def _make_share(client_run: ClientRun, number: int) -> None:
+    journal = Journal(Path(client_run.journal))
+    for n, account in enumerate(client_run.accounts()):
+        if n % client_run.threads == number:
+            _transfer(client_run, journal, account, client_run.ends[n % len(client_run.ends)])
     journal.close()
 
 
-def _transfer(shift: ClientRun, journal: Journal, account: str, end: End) -> None:
-    """Make one transfer; what is raised after its local transaction has an end changes nothing."""
+def _transfer(client_run: ClientRun, journal: Journal, account: str, end: End) -> None:
+    """Make one transfer; an error after the end of its local transaction changes nothing."""
     from tests.verification.faults.bank.upstream import shield
 
-    told = Transfer(account=account, seq=1, amount=7, note=MARKER)
-    immunity = None if shift.immunity is None else timedelta(seconds=shift.immunity)
-    half = shield.half(TRANSFERRED, told, key=account, immunity=immunity)
+    transfer = Transfer(account=account, seq=1, amount=7, note=MARKER)
+    immunity = None if client_run.immunity is None else timedelta(seconds=client_run.immunity)
+    half = shield.half(TRANSFERRED, transfer, key=account, immunity=immunity)
     try:
         with half:
-            _run(shift, journal, half, told, end)
+            _run(client_run, journal, half, transfer, end)
             if end is End.ROLLED_BACK:
                 half.rollback()
-    except (DBAPIError, ShieldTxError, Struck, ClosedForToday) as error:
+    except (DBAPIError, ShieldTxError, Struck, TransferRefused) as error:
         log.warning("transfer from %s: %s: %s", account, type(error).__name__, error)
         time.sleep(PAUSE_AFTER_FAILURE)
     if not half.ids:
-        # Not prepared, as far as the teller knows, and so its local transaction is not run.
+        # Not prepared, as far as the client knows: its local transaction is not run.
         never_run = new_event_id()
         journal.begin(never_run)
         journal.end(never_run, answer="fail")
 
 
 def _run(
-    shift: ClientRun, journal: Journal, half: HalfMessageBlock, told: Transfer, end: End
+    client_run: ClientRun, journal: Journal, half: HalfMessageBlock, transfer: Transfer, end: End
 ) -> None:
     """Run the local transaction, and note how it ended."""
     from tests.verification.faults.bank.upstream import ledger, shield
@@ -147,13 +149,13 @@ def _run(
     journal.begin(half.id)
     answer: Answer = "fail"
     try:
-        _stand(shift, Stand.PREPARED)
+        _pause(client_run, PausePoint.PREPARED)
         with Session(ledger) as session:
             half.guard(session)
-            book(session, half.id, told.account, told.amount)
-            _stand(shift, Stand.OPEN)
+            book(session, half.id, transfer.account, transfer.amount)
+            _pause(client_run, PausePoint.OPEN)
             if end is End.RAISED:
-                raise ClosedForToday
+                raise TransferRefused
             if end is End.ABORTED:
                 with suppress(DBAPIError):
                     session.execute(text("SELECT 1 / 0"))
@@ -168,11 +170,11 @@ def _run(
         journal.end(half.id, answer=answer)
 
 
-def _stand(shift: ClientRun, stand: Stand) -> None:
-    """Stand still where it should; not for ever, should the scenario be gone."""
-    if shift.stand is not stand:
+def _pause(client_run: ClientRun, pause_at: PausePoint) -> None:
+    """Pause at the client's pause point, for a limited time in case the scenario is gone."""
+    if client_run.pause_at is not pause_at:
         return
-    shift.stands(stand).touch()
-    ends = time.monotonic() + STANDS_AT_MOST_S
-    while not shift.go.exists() and time.monotonic() < ends and os.getppid() != 1:
+    client_run.pause_file(pause_at).touch()
+    ends = time.monotonic() + PAUSES_AT_MOST_S
+    while not client_run.resume_file.exists() and time.monotonic() < ends and os.getppid() != 1:
         time.sleep(0.02)

@@ -40,8 +40,8 @@ def transfer(session: Session, event_id: UUID, account: str, amount: int, **fate
         text("INSERT INTO transfer VALUES (:id, :account, :seq, :amount)"),
         {"id": event_id, "account": account, "seq": seq, "amount": amount},
     )
-    told = Transfer(account=account, seq=seq, amount=amount, **fate)
-    shield.outbox.add(session, Event(id=event_id, type=TRANSFERRED, payload=told, key=account))
+    payload = Transfer(account=account, seq=seq, amount=amount, **fate)
+    shield.outbox.add(session, Event(id=event_id, type=TRANSFERRED, payload=payload, key=account))
 
 
 @returns.compensates(
@@ -60,7 +60,7 @@ def refund(session: Session, event: Event) -> None:
 
 @shield.local_rollback(TRANSFERRED)
 def withdraw(session: Session, event: Event) -> None:
-    """Give the money of a transfer back that nobody could be told about."""
+    """Refund a transfer whose event failed permanently."""
     _give_back(session, event, "withdrawal")
 
 

@@ -1,6 +1,6 @@
-"""Mutants: deliberate defects, for the tests only. A proof that lets one of them live is no proof.
+"""Mutants: deliberate defects, for the tests only. A test that catches none of them proves nothing.
 
-Each is put into processes in the place of a function of shieldtx.
+Each replaces a function of shieldtx in the processes of a run.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from tests.verification.faults.mutants.checks import OF_CHECKS
 from tests.verification.faults.mutants.clients import OF_CLIENTS
 from tests.verification.faults.mutants.connections import OF_CONNECTIONS
 from tests.verification.faults.mutants.consumers import OF_CONSUMERS
-from tests.verification.faults.mutants.half_messages import OF_HALVES
+from tests.verification.faults.mutants.half_messages import OF_HALF_MESSAGES
 from tests.verification.faults.mutants.mutant import Mutant
-from tests.verification.faults.mutants.reconciliation import AT_NIGHT
+from tests.verification.faults.mutants.reconciliation import IN_RECONCILIATION
 from tests.verification.faults.mutants.sizes import OF_SIZES
 
 MUTANTS: Mapping[str, Mutant] = (
     IN_BANKS
-    | AT_NIGHT
-    | OF_HALVES
+    | IN_RECONCILIATION
+    | OF_HALF_MESSAGES
     | OF_CONSUMERS
     | OF_CONNECTIONS
     | OF_CLIENTS

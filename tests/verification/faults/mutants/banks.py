@@ -39,7 +39,7 @@ from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import inbox_order
 from shieldtx.store.statements import outbox as outbox_sql
-from shieldtx.store.statements import receive as reception_sql
+from shieldtx.store.statements import receive as receive_sql
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import named
 
@@ -107,7 +107,7 @@ def _polled_by_last_seen(breaker: Breaker) -> None:
         seen[0] = max(seen[0], newest or 0)
         return claimed
 
-    # The statement is built once, and asks anew each time it is run.
+    # The statement is built once, and evaluated at each execution.
     newest = bindparam("newest_seen", callable_=lambda: seen[0], type_=BigInteger())
     claim_sql._is_claimable = lambda o, d: (o.c.seq > newest) & claimable(o, d)
     SqlRelayStore.claim = mutant
@@ -238,7 +238,7 @@ def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
 
 def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
     inbox_order.is_held_back = lambda t, i: false()
-    reception_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
+    receive_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
     BatchExecutor._free = lambda self, attempts, run: attempts
 
 

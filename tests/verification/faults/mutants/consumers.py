@@ -81,7 +81,7 @@ def _a_handlers_commit_settles(breaker: Breaker) -> None:
     SqlInboxStore.effect = mutant
 
 
-def _errors_of_databases_are_told_whole(breaker: Breaker) -> None:
+def _database_errors_are_quoted_whole(breaker: Breaker) -> None:
     reasons._summary = lambda error: None
 
 
@@ -92,5 +92,5 @@ OF_CONSUMERS = named(
     ("M40", "a purge takes away what a rollback still needs", _nothing_is_needed),
     ("M41", "whose event it is comes from a setting", _own_events_bear_the_name_of_now),
     ("M48", "an event is settled by a commit of its handler", _a_handlers_commit_settles),
-    ("M52", "reasons quote what a database tells of rows", _errors_of_databases_are_told_whole),
+    ("M52", "reasons quote what a database tells of rows", _database_errors_are_quoted_whole),
 )

@@ -57,7 +57,7 @@ def _every_commit_is_believed(breaker: Breaker) -> None:
     HalfMessageBlock._asked_about = mutant
 
 
-OF_HALVES = named(
+OF_HALF_MESSAGES = named(
     "BANK_MUTANT",
     ("M23", "committed by default after the last check", _committed_after_the_last_check),
     ("M24", "a check that looks, and does not enter the barrier", _a_check_that_only_looks),

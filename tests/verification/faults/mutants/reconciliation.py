@@ -26,7 +26,7 @@ from shieldtx.store.statements import repair as sql
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import Mutant, named
 
-VARIABLE: Final = "BANK_NIGHTLY_MUTANT"
+VARIABLE: Final = "BANK_RECONCILIATION_MUTANT"
 _JOB: Final = "tests.verification.faults.mutants.job"
 _LATER: Final = timedelta(days=1)
 _HASH: Final = re.compile(r"hashtextextended\(\w+\.payload, 0\)")
@@ -45,7 +45,7 @@ def run_mutated(words: Sequence[str]) -> None:
 
 def named_by_environment() -> Mutant:
     """Return the mutant that this process was told to have."""
-    return AT_NIGHT[os.environ[VARIABLE]]
+    return IN_RECONCILIATION[os.environ[VARIABLE]]
 
 
 def _start_another_job() -> None:
@@ -99,7 +99,7 @@ def _published_again_under_a_new_id(breaker: Breaker) -> None:
     SqlRepairStore._publish_again = mutant
 
 
-AT_NIGHT = named(
+IN_RECONCILIATION = named(
     VARIABLE,
     ("M19", "reconciled without regard to the watermark", _the_watermark_lies_ahead),
     ("M20", "reconciled by digests without payloads", _digests_without_payloads),

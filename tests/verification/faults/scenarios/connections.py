@@ -44,7 +44,7 @@ LONGEST_LIFE_S: Final = 2.0
 
 def behind_a_pooler(world: World, open_: ExitStack) -> Mapping[str, Any]:
     """Start a PgBouncer in front of the run's PostgreSQL."""
-    # Each time another: a hunt opens it again in the same world.
+    # A folder for each call: a mutant run opens the pooler again in the same world.
     folder = Path(mkdtemp(prefix="pgbouncer-", dir=world.folder))
     port = open_.enter_context(pooler_of(world.postgres, folder))
     return {"settings": {PORT: str(port), "SHIELDTX_DATABASE_POOLER": "transaction"}}
@@ -136,7 +136,7 @@ def _has_met_it(side: Side) -> bool:
 def password_changed(banks: Banks) -> None:
     """The password changes and sessions are cut: workers end by themselves, and are restarted."""
     up = banks.upstream
-    role = f"teller_{up.database}"
+    role = f"client_{up.database}"
     up.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'first'")
 
     def url(password: str) -> str:
@@ -166,10 +166,10 @@ def forked(banks: Banks) -> None:
     """An application is used, then its process forks: all write half messages at the same time."""
     sessions_of_forks(banks)
     banks.open()
-    shift = ClientRun(
-        name="forked", folder=str(banks.folder), journal=str(banks.journal), transfers=15, tellers=2
+    client_run = ClientRun(
+        name="forked", folder=str(banks.folder), journal=str(banks.journal), transfers=15, threads=2
     )
-    banks.upstream.call("forks", forks.work, shift, 4).finish()
+    banks.upstream.call("forks", forks.work, client_run, 4).finish()
     made = banks.upstream.one("SELECT count(*) FROM shield_outbox WHERE tx_kind = 'COMMIT'")
     banks.expect(made == 60, f"each process has written its messages: {made} of 60")
 

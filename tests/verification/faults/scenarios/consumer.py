@@ -179,10 +179,12 @@ def delivered_to_two(banks: Banks) -> None:
     banks.open(but="downstream consume")
     slow = {"BANK_HANDLER_TAKES": "0.25", "BANK_HANDLER_LEASE": "0.2"}
     consumers = [banks.downstream.consume(**slow) for _ in range(3)]
-    intruder = ForeignClient(banks.kafka.bootstrap)
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
     topic = banks.topics[0]
     banks.until(
-        lambda: [len(m) for m in intruder.members(banks.downstream.group)] == [1] * len(consumers),
+        lambda: (
+            [len(m) for m in foreign_client.members(banks.downstream.group)] == [1] * len(consumers)
+        ),
         "each worker has a partition",
     )
     with Echo(banks.kafka.bootstrap, topic) as echo:
@@ -190,9 +192,9 @@ def delivered_to_two(banks: Banks) -> None:
         banks.drain()
         written = banks.upstream.one("SELECT count(*) FROM transfer")
         banks.until(lambda: len(echo.copies) >= written, "every record has its copy")
-    ends = intruder.ends(topic)
+    ends = foreign_client.ends(topic)
     banks.until(
-        lambda: intruder.has_read(banks.downstream.group, topic, ends), "all copies are read"
+        lambda: foreign_client.has_read(banks.downstream.group, topic, ends), "all copies are read"
     )
     places = {(copy.partition, copy.offset) for copy in echo.copies}
     came = banks.downstream.rows("SELECT record_partition, record_offset FROM shield_inbox")
@@ -205,16 +207,18 @@ def read_once_more(banks: Banks) -> None:
     banks.open()
     banks.write(100, refused=0.3)
     banks.drain()
-    intruder = ForeignClient(banks.kafka.bootstrap)
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
     groups = list(zip(reversed(banks.sides), banks.topics, strict=True))
     attempts = [_attempts(side) for side, _ in groups]
     for side, topic in groups:
         stop_consumers(side)
-        banks.expect(sum(intruder.offsets(side.group, topic).values()) > 0, "a group had read")
-        intruder.move(side.group, topic, dict.fromkeys(intruder.ends(topic), 0))
+        banks.expect(
+            sum(foreign_client.offsets(side.group, topic).values()) > 0, "a group had read"
+        )
+        foreign_client.move(side.group, topic, dict.fromkeys(foreign_client.ends(topic), 0))
         side.consume()
     for side, topic in groups:
-        again = partial(intruder.has_read, side.group, topic, intruder.ends(topic))
+        again = partial(foreign_client.has_read, side.group, topic, foreign_client.ends(topic))
         banks.until(again, f"{side.group} has read everything once more")
     banks.expect([_attempts(side) for side, _ in groups] == attempts, "no event had another turn")
     banks.write(20, refused=0.3)

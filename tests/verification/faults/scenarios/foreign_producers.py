@@ -17,10 +17,10 @@ def aborted_among_good_ones(banks: Banks) -> None:
     banks.open()
     banks.write(30, refused=0.3)
     banks.drain()
-    intruder = ForeignClient(banks.kafka.bootstrap)
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
     for number in range(ROUNDS):
-        withdrawn = [*_transfers(banks, intruder), *_rollbacks(banks, intruder)]
-        with intruder.aborted(*withdrawn) as put:
+        withdrawn = [*_transfers(banks, foreign_client), *_rollbacks(banks, foreign_client)]
+        with foreign_client.aborted(*withdrawn) as put:
             banks.planted |= {record.place for record in put}
             # What comes behind an open transaction waits for its end.
             banks.write(30, refused=0.3)
@@ -34,19 +34,19 @@ def aborted_among_good_ones(banks: Banks) -> None:
     banks.write(30, refused=0.3)
 
 
-def _transfers(banks: Banks, intruder: ForeignClient) -> list[RawRecord]:
+def _transfers(banks: Banks, foreign_client: ForeignClient) -> list[RawRecord]:
     """Make transfers of accounts that exist, under ids of their own."""
-    partitions = cycle(range(intruder.partitions(banks.topics[0])))
+    partitions = cycle(range(foreign_client.partitions(banks.topics[0])))
     return [
         record.headed(ce_id=str(new_event_id()).encode()).evolve(partition=next(partitions))
-        for record in intruder.read(banks.topics[0])[:9]
+        for record in foreign_client.read(banks.topics[0])[:9]
     ]
 
 
-def _rollbacks(banks: Banks, intruder: ForeignClient) -> list[RawRecord]:
+def _rollbacks(banks: Banks, foreign_client: ForeignClient) -> list[RawRecord]:
     """Make rollbacks of transfers that were credited."""
     credited = [row.id for row in banks.downstream.rows("SELECT id FROM credit ORDER BY n")]
-    genuine = intruder.read(banks.topics[1])
+    genuine = foreign_client.read(banks.topics[1])
     banks.expect(genuine, "no transfer was refused")
     return [
         rollback.headed(ce_id=str(new_event_id()).encode(), ce_causationid=str(transfer).encode())

@@ -53,10 +53,10 @@ def forgeries(genuine: RawRecord, credited: UUID, prefix: str) -> Iterator[Forge
         record=genuine.headed(**other, **{signing.HEADER: os.urandom(32).hex().encode()}),
         reason=WRONG,
     )
-    told = _envelope(genuine, prefix).evolve(id=new_event_id(), causation_id=credited)
-    yield Forgery(record=_signed(told, prefix, KEY_OF_THE_FORGER), reason=WRONG)
+    envelope = _envelope(genuine, prefix).evolve(id=new_event_id(), causation_id=credited)
+    yield Forgery(record=_signed(envelope, prefix, KEY_OF_THE_FORGER), reason=WRONG)
     # By a service that has the key, but no say in transfers.
-    gossip = told.evolve(id=new_event_id(), source="gossip")
+    gossip = envelope.evolve(id=new_event_id(), source="gossip")
     yield Forgery(record=_signed(gossip, prefix, KEY), reason=NOT_AUTHORISED)
 
 
@@ -65,23 +65,23 @@ def forged_among_genuine(banks: Banks) -> None:
     banks.open(but="upstream consume")
     banks.write(60, refused=0.3)
     await_rollbacks(banks)
-    intruder = ForeignClient(banks.kafka.bootstrap)
-    genuine = intruder.read(banks.topics[1])
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
+    genuine = foreign_client.read(banks.topics[1])
     credited = [row.id for row in banks.downstream.rows("SELECT id FROM credit ORDER BY n")]
     planned = [
         forgery
         for rollback, transfer in zip(genuine[:5], credited, strict=False)
         for forgery in forgeries(rollback, transfer, banks.prefix)
     ]
-    partitions = cycle(range(intruder.partitions(banks.topics[1])))
-    put = intruder.put(*(f.record.evolve(partition=next(partitions)) for f in planned))
+    partitions = cycle(range(foreign_client.partitions(banks.topics[1])))
+    put = foreign_client.put(*(f.record.evolve(partition=next(partitions)) for f in planned))
     banks.planted |= {record.place for record in put}
-    intruder.put(*(record.evolve(partition=next(partitions)) for record in genuine))
+    foreign_client.put(*(record.evolve(partition=next(partitions)) for record in genuine))
     for _ in range(2):
         banks.upstream.consume()
-    ends = intruder.ends(banks.topics[1])
+    ends = foreign_client.ends(banks.topics[1])
     banks.until(
-        lambda: intruder.has_read(banks.upstream.group, banks.topics[1], ends), "all are read"
+        lambda: foreign_client.has_read(banks.upstream.group, banks.topics[1], ends), "all are read"
     )
     banks.drain()
     _expect_none_believed(banks, planned, put)

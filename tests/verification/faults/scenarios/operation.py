@@ -46,7 +46,7 @@ def poison(banks: Banks) -> None:
     ):
         up.call(name, partial(by_hand.transfer_too_much, size=size), *accounts).finish()
         banks.write(30)
-    # To find a culprit that only the broker knows takes a few more requests than a good batch.
+    # It takes more requests than a good batch to find an event that only the broker rejects.
     relay = up.relay(
         SHIELDTX_RELAY_LEASE="20",
         SHIELDTX_RELAY_SEND_TIMEOUT="15",
@@ -127,7 +127,8 @@ def upgraded(banks: Banks) -> None:
     banks.expect(all(worker.is_running for worker in old), "the old release works all the time")
     again = banks.upstream.launch("relay")
     banks.expect(
-        again.join(30) and again.exit_status == MISCONFIGURED, "the old release does not start anew"
+        again.join(30) and again.exit_status == MISCONFIGURED,
+        "the old release does not start again",
     )
     banks.expect(again.has_logged("a newer one made them; install that one"), "it says why")
     for worker in old:

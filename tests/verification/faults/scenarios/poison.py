@@ -75,32 +75,32 @@ def poison_among_good_ones(banks: Banks) -> None:
     banks.open(but="downstream consume")
     banks.write(30)
     banks.until(lambda: set(banks.upstream.outbox()) == {"PROCESSED"}, "all are on the topic")
-    intruder = ForeignClient(banks.kafka.bootstrap)
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
     # An id of its own: what is parked with the id of a transfer would stand for that transfer.
-    good = intruder.read(banks.topics[0])[0].headed(ce_id=str(new_event_id()).encode())
-    partitions = cycle(range(intruder.partitions(good.topic)))
+    good = foreign_client.read(banks.topics[0])[0].headed(ce_id=str(new_event_id()).encode())
+    partitions = cycle(range(foreign_client.partitions(good.topic)))
     planned = list(poisons(good))
     unasked = [
         good.headed(ce_type=b"bank.unheard-of"),
         good.headed(ce_source=STRANGER.encode()).evolve(value=b'{"account": 5}'),
     ]
-    put = intruder.put(
+    put = foreign_client.put(
         *(p.record.evolve(partition=next(partitions)) for p in planned),
         *(record.evolve(partition=next(partitions)) for record in unasked),
     )
     banks.planted |= {record.place for record in put}
     banks.downstream.consume()
     banks.write(30)
-    _await_all(banks, intruder)
+    _await_all(banks, foreign_client)
     _expect_parked(banks, planned, put[: len(planned)])
     _expect_refused(banks)
 
 
-def _await_all(banks: Banks, intruder: ForeignClient) -> None:
+def _await_all(banks: Banks, foreign_client: ForeignClient) -> None:
     side, topic = banks.downstream, banks.topics[0]
-    ends = intruder.ends(topic)
+    ends = foreign_client.ends(topic)
     banks.until(
-        lambda: intruder.has_read(side.group, topic, ends),
+        lambda: foreign_client.has_read(side.group, topic, ends),
         "every partition goes on behind its poison",
         60,
     )
@@ -124,10 +124,10 @@ def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) ->
     banks.expect(len(parked) == len(put), f"{len(parked)} records are parked, not {len(put)}")
     for poison, record in zip(planned, put, strict=True):
         row = parked.get(record.place)
-        told = row.reason if row is not None else "nothing"
+        reason = row.reason if row is not None else "nothing"
         banks.expect(
-            poison.reason in told,
-            f"parked for {told!r}, not for {poison.reason!r}",
+            poison.reason in reason,
+            f"parked for {reason!r}, not for {poison.reason!r}",
         )
         kept = row is not None and (row.record_key, row.record_value) == (record.key, record.value)
         banks.expect(kept, f"other bytes are parked for {poison.reason!r}")
@@ -153,18 +153,18 @@ def large_among_small_ones(banks: Banks) -> None:
     banks.open(but="downstream consume")
     banks.write(30)
     banks.until(lambda: set(up.outbox()) == {"PROCESSED"}, "all are on the topic", 60)
-    intruder = ForeignClient(banks.kafka.bootstrap)
-    model = intruder.read(topic)[0]
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
+    model = foreign_client.read(topic)[0]
     value = json.dumps("x" * (SIXTEEN_MB - 2)).encode()
     # From somebody else: none of the banks' own, and no transfer.
     model = model.headed(ce_id=str(new_event_id()).encode(), ce_source=STRANGER.encode())
     large = model.evolve(value=value)
-    partitions = range(intruder.partitions(topic))
-    put = intruder.put(*(large.evolve(partition=partition) for partition in partitions))
+    partitions = range(foreign_client.partitions(topic))
+    put = foreign_client.put(*(large.evolve(partition=partition) for partition in partitions))
     banks.planted |= {record.place for record in put}
     banks.downstream.consume()
     banks.write(30)
-    _await_all(banks, intruder)
+    _await_all(banks, foreign_client)
     _expect_refused(banks)
     for worker in (worker for side in banks.sides for worker in side.workers if worker.is_running):
         memory = psutil.Process(worker.pid).memory_info().rss

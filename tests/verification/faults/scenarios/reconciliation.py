@@ -1,4 +1,4 @@
-"""F34: what the nightly comparison of both banks finds, and what its repair can mend."""
+"""F34: what the reconciliation of both banks finds, and what its repair changes."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def more_accounts(world: World, open_: ExitStack) -> Mapping[str, Any]:
 
 def discrepancies_found(banks: Banks) -> None:
     """Every kind of damage is told from the others and from what is in flight, and mended once."""
-    nights = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
+    reconciliation = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
     planted, keepsake = _plant(banks)
     forgotten = set(MISMATCHES) - {found.verdict for found in planted.all}
     banks.expect(not forgotten, f"there is no damage for {sorted(forgotten)}")
-    await_quiet(nights)
+    await_quiet(reconciliation)
     with open_transfer(banks):
         _write_in_flight(banks)
-        night = nights.judge(planted.all)
-        in_flight = night.totals.get(Verdict.IN_FLIGHT)
+        result = reconciliation.judge(planted.all)
+        in_flight = result.totals.get(Verdict.IN_FLIGHT)
         # Of each of both groups, and of the topic.
-        banks.expect(in_flight == 3 * IN_FLIGHT, f"all that is in flight is: {night.totals}")
-        again = nights.judge(planted.all)
-        banks.expect(again.totals == night.totals, "a second run finds the same")
-    _repair(banks, nights, planted)
+        banks.expect(in_flight == 3 * IN_FLIGHT, f"all that is in flight is: {result.totals}")
+        again = reconciliation.judge(planted.all)
+        banks.expect(again.totals == result.totals, "a second run finds the same")
+    _repair(banks, reconciliation, planted)
     open_all(banks, BANK_MENDED="1")
     banks.drain()
     await_auditors(banks)
-    _repair_in_vain(banks, nights)
-    await_quiet(nights)
+    _repair_in_vain(banks, reconciliation)
+    await_quiet(reconciliation)
     with open_transfer(banks):
         load = banks.begin_writing(60, accounts=banks.accounts[:ACCOUNTS], pause=0.5)
-        nights.judge(planted.for_people)
+        reconciliation.judge(planted.for_people)
         load.finish()
     keepsake.undo()
 
@@ -147,24 +147,24 @@ def _write_in_flight(banks: Banks) -> None:
     )
 
 
-def _repair(banks: Banks, nights: ReconciliationRuns, planted: _Planted) -> None:
+def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted) -> None:
     """Repair what can be, what is parked when it is named, and each of it once."""
-    first = nights.repair()
+    first = reconciliation.repair()
     wanted = {"publish again": 5, "release event": 2, "release attempt": 1, "raise rollback": 2}
     banks.expect(done_by(first) == wanted, f"the repair did {done_by(first)}")
     left = sum(entry["rows"] for entry in first["not_repairable"])
     others = len(planted.all - planted.mendable)
     banks.expect(left == others, f"{left} of {others} are said to be for people")
-    named = nights.repair("--verdict", "PARKED")
+    named = reconciliation.repair("--verdict", "PARKED")
     events = {(found.group != banks.upstream.group, found.event_id) for found in planted.parked}
     banks.expect(sum(done_by(named).values()) == len(events), f"replayed: {done_by(named)}")
     banks.reconciled.repaired += sum(done_by(first, named).values())
 
 
-def _repair_in_vain(banks: Banks, nights: ReconciliationRuns) -> None:
+def _repair_in_vain(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     """Repair the same run once more, when all has been mended and dealt with."""
     before = contents(banks)
-    done = done_by(nights.repair(), nights.repair("--verdict", "PARKED"))
+    done = done_by(reconciliation.repair(), reconciliation.repair("--verdict", "PARKED"))
     banks.expect(not done, f"a second repair did {done}")
     banks.expect(contents(banks) == before, "a second repair changes nothing")
     banks.reconciled.repaired_again += sum(done.values())
@@ -177,13 +177,14 @@ def contents(banks: Banks) -> list[str]:
     return [side.one(digest.format(table)) for side in banks.sides for table in tables]
 
 
-def await_quiet(nights: ReconciliationRuns) -> None:
+def await_quiet(reconciliation: ReconciliationRuns) -> None:
     """Wait until all that was planted is older than the margin."""
-    side = nights.banks.upstream
+    side = reconciliation.banks.upstream
     since = side.one("SELECT clock_timestamp()")
     quiet = "SELECT clock_timestamp() - make_interval(secs => :margin) > :since"
-    nights.banks.until(
-        lambda: side.one(quiet, margin=nights.margin_s, since=since), "the margin has passed"
+    reconciliation.banks.until(
+        lambda: side.one(quiet, margin=reconciliation.margin_s, since=since),
+        "the margin has passed",
     )
 
 

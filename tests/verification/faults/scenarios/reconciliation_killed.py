@@ -45,16 +45,16 @@ BULK_WITHIN_S = 120.0
 
 def killed_and_twice_at_once(banks: Banks) -> None:
     """Runs and repairs are killed and overlap; what comes late is judged by the next run."""
-    nights = ReconciliationRuns(banks=banks)
+    reconciliation = ReconciliationRuns(banks=banks)
     planted = _plant(banks)
-    await_quiet(nights)
-    night = _runs_one_at_a_time(banks, nights)
-    nights.expect_exact(night, planted)
-    _repairs_that_die(banks, nights)
-    _repairs_at_once(banks, nights, planted)
+    await_quiet(reconciliation)
+    result = _runs_one_at_a_time(banks, reconciliation)
+    reconciliation.expect_exact(result, planted)
+    _repairs_that_die(banks, reconciliation)
+    _repairs_at_once(banks, reconciliation, planted)
     banks.open()
     banks.drain()
-    _late(banks, nights)
+    _late(banks, reconciliation)
 
 
 def _plant(banks: Banks) -> Found:
@@ -77,59 +77,59 @@ def _plant(banks: Banks) -> Found:
     )
 
 
-def _runs_one_at_a_time(banks: Banks, nights: ReconciliationRuns) -> ReconciliationRun:
+def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> ReconciliationRun:
     """A run keeps others away, and is no obstacle for ever when it is killed."""
-    name, killed = nights.begin()
-    log = nights.log_of(name)
+    name, killed = reconciliation.begin()
+    log = reconciliation.log_of(name)
     banks.until(lambda: log.exists() and log.stat().st_size, "Spark is at work", 60)
     jobs = _children(killed)
-    _expect_refused(banks, nights)
+    _expect_refused(banks, reconciliation)
     killed.kill()
     banks.until(lambda: not any(map(_is_alive, jobs)), "its Spark ends with it", 30)
-    _expect_refused(banks, nights)
+    _expect_refused(banks, reconciliation)
     # As if the two minutes of its lease had passed.
     banks.upstream.execute(
         "UPDATE shield_reconcile_run SET lease_until = statement_timestamp() WHERE outcome IS NULL"
     )
-    banks.expect(nights.runs()[0]["outcome"] == "DIED", "it is listed as dead")
-    name, run = nights.begin()
+    banks.expect(reconciliation.runs()[0]["outcome"] == "DIED", "it is listed as dead")
+    name, run = reconciliation.begin()
     working = (
         "SELECT count(*) FROM shield_reconcile_run WHERE outcome IS NULL AND lease_until > now()"
     )
     banks.until(lambda: banks.upstream.one(working) == 1, "the next one is at work", 60)
-    _expect_refused(banks, nights)
-    night = nights.end(name, run)
-    outcomes = [stored["outcome"] for stored in nights.runs()]
+    _expect_refused(banks, reconciliation)
+    result = reconciliation.end(name, run)
+    outcomes = [stored["outcome"] for stored in reconciliation.runs()]
     banks.expect(outcomes == ["MISMATCHES", "ABANDONED"], f"the runs ended with {outcomes}")
-    return night
+    return result
 
 
-def _expect_refused(banks: Banks, nights: ReconciliationRuns) -> None:
+def _expect_refused(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     """Begin another run, which says who is in its way and leaves."""
-    _, run = nights.begin()
+    _, run = reconciliation.begin()
     banks.expect(run.join(60), "a run that has to wait does not")
     banks.expect(run.exit_status == RunOutcome.ERROR, f"it ended with {run.exit_status}")
     who = banks.upstream.one("SELECT who FROM shield_reconcile_run WHERE outcome IS NULL")
     banks.expect(run.has_logged(f"is at work: {who} began it at "), f"it said: {run.tail()}")
 
 
-def _repairs_that_die(banks: Banks, nights: ReconciliationRuns) -> None:
+def _repairs_that_die(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     """Kill repairs at each place of a batch: it is done whole, or not at all."""
     for place in PLACES:
         before = contents(banks)
-        dying = nights.begin_repair_that_dies(place)
+        dying = reconciliation.begin_repair_that_dies(place)
         banks.expect(dying.join(60) and dying.exit_status == -SIGKILL, f"it dies {place}")
         is_done = place == "between two batches"
         changed = contents(banks) != before
         banks.expect(changed == is_done, f"killed {place}, a repair left a batch half done")
 
 
-def _repairs_at_once(banks: Banks, nights: ReconciliationRuns, planted: Found) -> None:
+def _repairs_at_once(banks: Banks, reconciliation: ReconciliationRuns, planted: Found) -> None:
     """Let two repairs mend the rest; each row is mended once, in all of them together."""
     before = _audited(banks)
     banks.expect(0 < len(before) < len(planted), f"{len(before)} rows are mended so far")
-    together = [nights.begin_repair() for _ in range(2)]
-    done = done_by(*(nights.end_repair(repair) for repair in together))
+    together = [reconciliation.begin_repair() for _ in range(2)]
+    done = done_by(*(reconciliation.end_repair(repair) for repair in together))
     mended = _audited(banks)
     banks.expect(set(mended) == {found.event_id for found in planted}, "all of it is mended")
     banks.expect(set(mended.values()) == {1}, f"each of it once: {mended.most_common(3)}")
@@ -138,37 +138,37 @@ def _repairs_at_once(banks: Banks, nights: ReconciliationRuns, planted: Found) -
     )
     banks.reconciled.repaired += len(mended)
     before_again = contents(banks)
-    again = done_by(nights.repair())
+    again = done_by(reconciliation.repair())
     banks.expect(not again, f"a further repair did {again}")
     banks.expect(contents(banks) == before_again, "a further repair changes nothing")
     banks.reconciled.repaired_again += sum(again.values())
 
 
-def _late(banks: Banks, nights: ReconciliationRuns) -> None:
+def _late(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     """What commits after a run that could not see it is judged by the next one, however old."""
     up, down = banks.sides
     stop(up, "relay")
-    await_quiet(nights)
+    await_quiet(reconciliation)
     with open_transfer(banks):
         (lost,) = damage.transfer_each(banks, banks.accounts[-2:-1])
         with _settling(banks, lost):
-            night = nights.judge(set())
-        flying = night.totals.get(Verdict.IN_FLIGHT)
-        banks.expect(flying == 1, f"what is about to be settled is in flight: {night.totals}")
+            result = reconciliation.judge(set())
+        flying = result.totals.get(Verdict.IN_FLIGHT)
+        banks.expect(flying == 1, f"what is about to be settled is in flight: {result.totals}")
     credited = down.one("SELECT count(*) FROM credit")
     up.relay()
     banks.until(
         lambda: down.one("SELECT count(*) FROM credit") == credited + 1, "the late one arrives"
     )
-    await_quiet(nights)
-    next_ = nights.judge({Mismatch(Verdict.MISSING_DOWNSTREAM, down.group, lost)})
-    runs = nights.runs()
+    await_quiet(reconciliation)
+    next_ = reconciliation.judge({Mismatch(Verdict.MISSING_DOWNSTREAM, down.group, lost)})
+    runs = reconciliation.runs()
     modes = [stored["mode"] for stored in runs[:2]]
     banks.expect(modes == ["INCREMENTAL", "FULL"], f"the last runs were {modes}")
     banks.expect(runs[1]["good"], "the next one could start from the former's watermarks")
     matched = next_.totals.get(Verdict.MATCHED, 0)
     banks.expect(matched >= 1, f"the late transfer was judged: {next_.totals}")
-    done = done_by(nights.repair())
+    done = done_by(reconciliation.repair())
     banks.expect(done == {"publish again": 1}, f"the repair did {done}")
     banks.reconciled.repaired += sum(done.values())
 
@@ -214,16 +214,16 @@ def _is_alive(pid: int) -> bool:
 
 def a_million_rows(banks: Banks) -> None:
     """Among a million rows in order, a run finds the few that are not, in bounded time."""
-    nights = ReconciliationRuns(banks=banks, topics=[TRANSFERRED, bulk.TOPIC])
+    reconciliation = ReconciliationRuns(banks=banks, topics=[TRANSFERRED, bulk.TOPIC])
     banks.open()
     banks.write(60, refused=0.1)
     banks.drain()
     bulk.insert(banks, BULK)
     planted = bulk.damage(banks)
-    night = nights.judge(planted)
-    matched = night.totals.get(Verdict.MATCHED, 0)
-    banks.expect(matched > BULK - 100, f"all others are in order: {night.totals}")
-    seconds = json.loads((banks.folder / night.name / "summary.json").read_text())["seconds"]
+    result = reconciliation.judge(planted)
+    matched = result.totals.get(Verdict.MATCHED, 0)
+    banks.expect(matched > BULK - 100, f"all others are in order: {result.totals}")
+    seconds = json.loads((banks.folder / result.name / "summary.json").read_text())["seconds"]
     banks.expect(seconds < BULK_WITHIN_S, f"the run took {seconds:.0f} s")
     bulk.delete(banks)
 

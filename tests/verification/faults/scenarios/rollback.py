@@ -104,9 +104,12 @@ def _open_auditors(banks: Banks) -> Worker:
 
 def _await_auditors(banks: Banks) -> None:
     """Wait until the auditors have dealt with all that is on the topics."""
-    intruder, group = ForeignClient(banks.kafka.bootstrap), auditors_of(banks.downstream.group)
+    foreign_client, group = (
+        ForeignClient(banks.kafka.bootstrap),
+        auditors_of(banks.downstream.group),
+    )
     for topic in banks.topics:
-        read = partial(intruder.has_read, group, topic, intruder.ends(topic))
+        read = partial(foreign_client.has_read, group, topic, foreign_client.ends(topic))
         banks.until(read, "the auditors have read everything", 60)
     banks.drain()
 
@@ -115,22 +118,26 @@ def _let_rollbacks_overtake(banks: Banks) -> None:
     """The auditors get the rollbacks of some transfers, and only then the transfers."""
     side, commits = banks.downstream, banks.topics[0]
     group = auditors_of(side.group)
-    intruder = ForeignClient(banks.kafka.bootstrap)
-    before, fenced, refused = intruder.ends(commits), side.one(_FENCED), side.one(_ROLLED_BACK)
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
+    before, fenced, refused = (
+        foreign_client.ends(commits),
+        side.one(_FENCED),
+        side.one(_ROLLED_BACK),
+    )
     banks.write(40, refused=0.5)
     banks.drain()
     refused = side.one(_ROLLED_BACK) - refused
     banks.expect(refused, "no transfer was refused")
-    intruder.move(group, commits, intruder.ends(commits))
+    foreign_client.move(group, commits, foreign_client.ends(commits))
     auditors = _open_auditors(banks)
-    told = (
+    audited = (
         "SELECT count(DISTINCT causation_id) FROM shield_inbox WHERE consumer_group = :group "
         "AND tx_kind = 'ROLLBACK' AND settled_at IS NOT NULL"
     )
-    banks.until(lambda: side.one(told, group=group) == side.one(_ROLLED_BACK), "they know all")
+    banks.until(lambda: side.one(audited, group=group) == side.one(_ROLLED_BACK), "they know all")
     banks.expect(side.one(_FENCED) == fenced + refused, "each leaves a tombstone")
     auditors.terminate()
-    intruder.move(group, commits, before)
+    foreign_client.move(group, commits, before)
     _open_auditors(banks)
     _await_auditors(banks)
     banks.expect(side.one(_FENCED) == fenced + refused, "a tombstone gave way")
@@ -146,9 +153,9 @@ def _let_rollbacks_come_late(banks: Banks) -> None:
     _purge(banks)
     banks.expect(not up.outbox() and not up.inbox(), "the upstream bank has forgotten everything")
     refunds = up.one("SELECT count(*) FROM refund")
-    intruder = ForeignClient(banks.kafka.bootstrap)
-    late = {record.id: record for record in intruder.read(banks.topics[1])}
-    intruder.put(*late.values())
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
+    late = {record.id: record for record in foreign_client.read(banks.topics[1])}
+    foreign_client.put(*late.values())
     dead = "SELECT count(*) FROM shield_inbox WHERE status = 'DEAD' AND last_error LIKE '%purged%'"
     banks.until(lambda: up.one(dead) == len(late), "each waits for a person")
     up.call("replay", by_hand.replay_all).finish()
@@ -190,10 +197,10 @@ def compensation_that_fails_for_ever(banks: Banks) -> None:
     _replay(banks, people=2)
     refunded = "SELECT count(*) FROM refund"
     banks.until(lambda: up.one(refunded) == len(dead), "all is given back")
-    intruder = ForeignClient(banks.kafka.bootstrap)
-    intruder.put(*intruder.read(banks.topics[1]))
-    ends = intruder.ends(banks.topics[1])
-    banks.until(lambda: intruder.has_read(up.group, banks.topics[1], ends), "copies are read")
+    foreign_client = ForeignClient(banks.kafka.bootstrap)
+    foreign_client.put(*foreign_client.read(banks.topics[1]))
+    ends = foreign_client.ends(banks.topics[1])
+    banks.until(lambda: foreign_client.has_read(up.group, banks.topics[1], ends), "copies are read")
     banks.expect(not _dead(banks), "nothing is DEAD any more")
 
 

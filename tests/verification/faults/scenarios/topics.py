@@ -34,7 +34,7 @@ PATIENT = {"BANK_SEND_ATTEMPTS": "1000"}
 
 
 def deleted(banks: Banks) -> None:
-    """The topic is deleted when all that is on it has been read, and made anew later."""
+    """The topic is deleted when all that is on it has been read, and recreated later."""
     banks.open(but="upstream relay")
     relay = banks.upstream.relay(**PATIENT)
     load = banks.begin_writing(300, pause=0.1)
@@ -63,8 +63,10 @@ def missing_for_too_long(banks: Banks) -> None:
     banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", PATIENCE_S)
     failed = banks.upstream.outbox().get("FAILED", 0)
     banks.expect(failed == 60, f"all 60 events fail that nobody could be told of: {failed}")
-    told = "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
-    banks.expect(banks.upstream.one(told) == failed, "each says what is missing")
+    missing = (
+        "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
+    )
+    banks.expect(banks.upstream.one(missing) == failed, "each says what is missing")
     make_topics(banks.kafka, banks.topics)
     banks.write(40)
 
@@ -122,19 +124,19 @@ def too_few_replicas(banks: Banks) -> None:
 
 
 def parked_before_and_after(banks: Banks) -> None:
-    """Records are parked, their topic is made anew, and others are parked at the same places."""
+    """Records are parked, their topic is recreated, and others are parked at the same places."""
     banks.open()
     banks.write(30)
     banks.drain()
-    topic, intruder = banks.topics[0], ForeignClient(banks.kafka.bootstrap)
-    model = intruder.read(topic)[0]
+    topic, foreign_client = banks.topics[0], ForeignClient(banks.kafka.bootstrap)
+    model = foreign_client.read(topic)[0]
     contents: list[bytes] = []
 
     def park() -> None:
         begin = len(contents)
         contents.extend(f"no event {begin + p}".encode() for p in range(PARTITIONS))
         poison = [model.evolve(value=v, headers=()) for v in contents[-PARTITIONS:]]
-        put = intruder.put(*(r.evolve(partition=p) for p, r in enumerate(poison)))
+        put = foreign_client.put(*(r.evolve(partition=p) for p, r in enumerate(poison)))
         banks.planted |= {record.place for record in put}
         banks.until(lambda: _parked(banks) == contents, "each is parked", PATIENCE_S)
 
@@ -200,12 +202,12 @@ def _first_attempts(banks: Banks) -> None:
 def _undone_or_parked(banks: Banks) -> None:
     """Expect that the money is back, except where an attempt may have reached somebody."""
     withdrawn = banks.upstream.one("SELECT count(*) FROM withdrawal")
-    in_doubt = banks.upstream.one(
+    ambiguous = banks.upstream.one(
         "SELECT count(*) FROM shield_outbox WHERE status = 'FAILED' AND unconfirmed"
     )
     banks.expect(withdrawn > 0, "local rollbacks have run")
     banks.expect(
-        withdrawn + in_doubt == 60, f"{withdrawn} events are undone, {in_doubt} wait for a person"
+        withdrawn + ambiguous == 60, f"{withdrawn} events are undone, {ambiguous} wait for a person"
     )
     expect_all_to_end_in_order(banks)
 
@@ -219,7 +221,7 @@ def _none_failed(banks: Banks) -> None:
 FAULTS = (
     Fault(
         id="F22a",
-        name="topic deleted and made anew",
+        name="topic deleted and recreated",
         run=deleted,
         after=_none_failed,
         setting=own_kafka,
@@ -254,7 +256,7 @@ FAULTS = (
     ),
     Fault(
         id="F44",
-        name="topic made anew beside parked records",
+        name="topic recreated under parked records",
         run=parked_before_and_after,
         setting=own_kafka,
     ),
