@@ -2,7 +2,7 @@
 
 Each variant of the outbox takes the same events: written by the server, sent by a relay into
 memory. What differs from the outbox as it is, is what the variant costs every event; what it saves
-is what a night's scan of rows at rest takes less.
+is the time by which a nightly scan of settled rows is shorter.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Variant:
     title: str
     changes: tuple[str, ...] = ()
     scan: str = _SCAN
-    """What a night reads of it."""
+    """The statement of a nightly scan."""
 
 
 VARIANTS: Final = (
@@ -98,7 +98,7 @@ class Outbox:
         self._settings = Settings(source=SOURCE, database_url=url, relay_wakeup=False)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection."""
         self._connection.close()
 
     def rest(self, rows: int) -> None:
@@ -107,7 +107,7 @@ class Outbox:
         self._connection.execute("VACUUM (FREEZE, ANALYZE) shield_outbox")
 
     def scan(self) -> float:
-        """Read it as a night would, and return the seconds."""
+        """Run the nightly scan, and return the seconds."""
         return _seconds(lambda: self._connection.execute(self.variant.scan.encode()))
 
     def work(self, events: int) -> tuple[float, float]:
@@ -166,7 +166,7 @@ def main() -> None:
         for outbox in outboxes:
             outbox.close()
     table = Table(title=f"Beside {asked.rows:,} rows at rest, medians of {asked.rounds} rounds")
-    for column in ("outbox", "a night's scan, s", "writing, µs/event", "sending, µs/event"):
+    for column in ("outbox", "nightly scan, s", "writing, µs/event", "sending, µs/event"):
         table.add_column(column, justify="left" if column == "outbox" else "right")
     for title, rounds in found.items():
         scan, written, sent = (statistics.median(values) for values in zip(*rounds, strict=True))

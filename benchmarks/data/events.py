@@ -20,27 +20,27 @@ NOTE: Final = "x" * 240
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """What an event's payload says of it."""
+class KeyPosition:
+    """The position of an event among the events of its key, as in its payload."""
 
     key: str
     number: int
     """Counts the events of a key from 1."""
 
 
-def mark_of(index: int, keys: int) -> Mark:
-    """Return the mark of the event at a place (from 0) of a benchmark's line of events."""
-    return Mark(key=f"key-{index % keys}", number=index // keys + 1)
+def position_of(index: int, keys: int) -> KeyPosition:
+    """Return the position of the event at an index (from 0) of a benchmark's events."""
+    return KeyPosition(key=f"key-{index % keys}", number=index // keys + 1)
 
 
-def payload_of(mark: Mark) -> dict[str, object]:
+def payload_of(position: KeyPosition) -> dict[str, object]:
     """Return an event's payload."""
-    return {"n": mark.number, "key": mark.key, "note": NOTE}
+    return {"n": position.number, "key": position.key, "note": NOTE}
 
 
-def payload_text(mark: Mark) -> str:
+def payload_text(position: KeyPosition) -> str:
     """Return an event's payload as the outbox stores it."""
-    return json.dumps(payload_of(mark), separators=(",", ":"))
+    return json.dumps(payload_of(position), separators=(",", ":"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,15 +66,15 @@ class Reading:
             )
 
 
-def check(found: Iterable[Mark], expected: Iterable[Mark]) -> Reading:
-    """Compare marks, those of each key in the order in which they were found, with the expected."""
+def check(found: Iterable[KeyPosition], expected: Iterable[KeyPosition]) -> Reading:
+    """Compare the positions, in the order in which they were found, with the expected ones."""
     last: dict[str, int] = {}
-    counts: Counter[Mark] = Counter()
+    counts: Counter[KeyPosition] = Counter()
     inversions = 0
-    for mark in found:
-        counts[mark] += 1
-        inversions += mark.number < last.get(mark.key, 0)
-        last[mark.key] = mark.number
+    for position in found:
+        counts[position] += 1
+        inversions += position.number < last.get(position.key, 0)
+        last[position.key] = position.number
     wanted = set(expected)
     return Reading(
         records=counts.total(),
@@ -85,43 +85,43 @@ def check(found: Iterable[Mark], expected: Iterable[Mark]) -> Reading:
     )
 
 
-def check_beginning(found: Sequence[Mark], events: int) -> Reading:
-    """Compare marks with a line of events of which each key's first ones have come so far.
+def check_beginning(found: Sequence[KeyPosition], events: int) -> Reading:
+    """Compare the positions with the first events of each key.
 
-    `events` have come in all; which ones is told apart by nothing but their keys' counts.
+    `events` is the number of events in all; the counts of the keys give the expected ones.
     """
-    counts = Counter(mark.key for mark in dict.fromkeys(found))
+    counts = Counter(position.key for position in dict.fromkeys(found))
     expected = (
-        Mark(key=key, number=n) for key, count in counts.items() for n in range(1, count + 1)
+        KeyPosition(key=key, number=n) for key, count in counts.items() for n in range(1, count + 1)
     )
     reading = check(found, expected)
     return replace(reading, missing=max(reading.missing, events - counts.total()))
 
 
-def written(events: int, keys: int) -> Iterator[Mark]:
-    """Return the marks of the first events of a benchmark."""
-    return (mark_of(index, keys) for index in range(events))
+def written(events: int, keys: int) -> Iterator[KeyPosition]:
+    """Return the positions of the first events of a benchmark."""
+    return (position_of(index, keys) for index in range(events))
 
 
-def read_topic(bootstrap: str, topic: str) -> list[Mark]:
-    """Read a topic whole, with a client that shieldtx does not consume with."""
+def read_topic(bootstrap: str, topic: str) -> list[KeyPosition]:
+    """Read a whole topic, with a client that shieldtx does not use to consume."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-check"})
     try:
         partitions = reader.list_topics(topic, timeout=10).topics[topic].partitions
-        places = [TopicPartition(topic, number, 0) for number in partitions]
-        ends = [reader.get_watermark_offsets(place, timeout=10)[1] for place in places]
-        reader.assign(places)
-        found: list[Mark] = []
+        offsets = [TopicPartition(topic, number, 0) for number in partitions]
+        ends = [reader.get_watermark_offsets(offset, timeout=10)[1] for offset in offsets]
+        reader.assign(offsets)
+        found: list[KeyPosition] = []
         while len(found) < sum(ends):
             records = reader.consume(num_messages=2_000, timeout=10)
             if not records:
                 raise BenchmarkFailed(f"{topic}: {sum(ends) - len(found)} records cannot be read")
-            found.extend(_mark_in(record.value()) for record in records)
+            found.extend(_position_in(record.value()) for record in records)
         return found
     finally:
         reader.close()
 
 
-def _mark_in(value: bytes) -> Mark:
+def _position_in(value: bytes) -> KeyPosition:
     body = json.loads(value)
-    return Mark(key=sys.intern(body["key"]), number=body["n"])
+    return KeyPosition(key=sys.intern(body["key"]), number=body["n"])

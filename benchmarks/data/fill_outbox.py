@@ -8,7 +8,7 @@ from typing import Any, Final
 from psycopg import Connection
 from sqlalchemy.orm import Session
 
-from benchmarks.data.events import EVENT_TYPE, NOTE, SOURCE, mark_of, payload_of
+from benchmarks.data.events import EVENT_TYPE, NOTE, SOURCE, payload_of, position_of
 from benchmarks.harness.samples import BenchmarkFailed
 from benchmarks.harness.servers import RunEnvironment
 from shieldtx import Event, Settings, ShieldTx
@@ -158,7 +158,7 @@ class Feeder:
         self._thread.start()
 
     def done(self, count: int) -> None:
-        """Be told how many events the relay has sent; raises what went wrong with the writing."""
+        """Set how many events the relay has sent; raise the error of the writing thread, if any."""
         if self._failure is not None:
             raise BenchmarkFailed(f"the backlog cannot be kept up: {self._failure}")
         with self._news:
@@ -180,7 +180,7 @@ class Feeder:
                 fill(self._connection, begin=self.reached, end=end, keys=self._keys)
                 self.reached = end
                 self._fed += self._chunk
-        except BaseException as error:  # noqa: BLE001  told to the other thread
+        except BaseException as error:  # noqa: BLE001  raised in the other thread
             self._failure = error
 
     def _await_demand(self) -> bool:
@@ -193,9 +193,11 @@ def check_likeness(place: RunEnvironment) -> None:
     """Raise BenchmarkFailed if `outbox.add` would write other rows than the server does here."""
     shield = ShieldTx(Settings(source=SOURCE, database_url=place.url, relay_wakeup=False))
     shield.declare(EVENT_TYPE)
-    mark = mark_of(4_711, 1_000)
+    position = position_of(4_711, 1_000)
     with Session(shield.engine) as session, session.begin():
-        shield.outbox.add(session, Event(type=EVENT_TYPE, key=mark.key, payload=payload_of(mark)))
+        shield.outbox.add(
+            session, Event(type=EVENT_TYPE, key=position.key, payload=payload_of(position))
+        )
     shield.close()
     with place.connect() as connection:
         fill(connection, begin=4_711, end=4_712, keys=1_000)

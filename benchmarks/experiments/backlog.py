@@ -5,21 +5,21 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Final
 
-from benchmarks.experiments.steady_backlog import Standing
-from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.experiments.steady_backlog import SteadyBacklog
+from benchmarks.harness.context import Bench, ExperimentResult, rates
 from benchmarks.harness.samples import Run, measured
 
 FIGURES: Final = ("backlog_flatness",)
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Measure beside each of three backlogs, by turns."""
     with ExitStack() as open_:
-        outboxes: dict[int, Standing] = {}
+        outboxes: dict[int, SteadyBacklog] = {}
         for size in bench.sizes.backlogs:
             bench.say(f"backlog: writing {size:,} rows")
             place = open_.enter_context(bench.servers.place())
-            outboxes[size] = open_.enter_context(Standing(bench, place, backlog=size))
+            outboxes[size] = open_.enter_context(SteadyBacklog(bench, place, backlog=size))
             place.tidy()
         runs: dict[int, list[Run]] = {size: [] for size in outboxes}
         for number in range(bench.sizes.rounds):
@@ -32,7 +32,7 @@ def run(bench: Bench) -> Outcome:
     by_rate = sorted(runs.values(), key=lambda of: measured(run.rate for run in of).median)
     flat = [slow.rate / fast.rate for slow, fast in zip(by_rate[0], by_rate[-1], strict=True)]
     largest = runs[max(runs)]
-    return Outcome(
+    return ExperimentResult(
         figures={"backlog_flatness": measured(flat, largest)},
         absolutes=rates({f"backlog_of_{size}": of for size, of in runs.items()}),
     )

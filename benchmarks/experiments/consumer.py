@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from confluent_kafka import Producer
 
-from benchmarks.data.events import Mark, check_beginning
-from benchmarks.harness.context import Bench, Outcome, compared, rates, run_subjects
+from benchmarks.data.events import KeyPosition, check_beginning
+from benchmarks.harness.context import Bench, ExperimentResult, compared, rates, run_subjects
 from benchmarks.harness.samples import BenchmarkFailed, Run
 from benchmarks.harness.servers import RunEnvironment
 from benchmarks.subjects.application import HAS_LISTS
@@ -27,7 +27,7 @@ LIST_TIMES: Final = 5
 """So many times the records for the handler of lists, which would be done in a moment."""
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Consume the same topics with each of them."""
     records, keys = bench.sizes.consumed, bench.sizes.keys
     with bench.servers.place() as plain, bench.servers.place() as doubled:
@@ -48,7 +48,7 @@ def run(bench: Bench) -> Outcome:
         else:
             remarks["consumer_list_vs_single"] = "left out, ConsumerGroup has no handles_many"
         runs = bench.by_turns("consumer", subjects)
-    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
+    return ExperimentResult(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
 
 
 def produce(place: RunEnvironment, events: int, *, keys: int, copies: int = 1) -> None:
@@ -103,7 +103,7 @@ def _consume(
         )
         with place.connect() as connection:
             rows = connection.execute("SELECT key, n FROM bench_effect ORDER BY id").fetchall()
-    effects = [Mark(key=key, number=number) for key, number in rows]
+    effects = [KeyPosition(key=key, number=number) for key, number in rows]
     reading = check_beginning(effects, (records * times + WARM) // copies)
     reading.require_whole("the effects of a consumer")
     return run

@@ -12,10 +12,10 @@ from typing import Final
 import psutil
 from sqlalchemy.orm import Session
 
-from benchmarks.data.events import EVENT_TYPE, SOURCE, Mark, check, mark_of, payload_of
+from benchmarks.data.events import EVENT_TYPE, SOURCE, KeyPosition, check, payload_of, position_of
 from benchmarks.data.fill_outbox import fill_delayed
 from benchmarks.experiments.end_to_end_latency import Delays
-from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.context import Bench, ExperimentResult
 from benchmarks.harness.kafka_arrivals import Arrivals
 from benchmarks.harness.samples import Measured, measured
 from benchmarks.harness.servers import RunEnvironment
@@ -31,7 +31,7 @@ LEAD_S: Final = 4.0
 IDLE_S: Final = 5.0
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Write events that are due one after the other, and wait for their records."""
     rows, seconds = bench.sizes.delayed_rows, bench.sizes.due_seconds
     events = int(RATE * seconds)
@@ -46,7 +46,7 @@ def run(bench: Bench) -> Outcome:
         relay = psutil.Process(running.enter_context(worker(place, "relay")).pid)
         arrivals = running.enter_context(Arrivals(place))
         # The first event of a run, which connects everything, does not count.
-        _write(shield, {Mark(key="warm", number=1): 0.0})
+        _write(shield, {KeyPosition(key="warm", number=1): 0.0})
         arrivals.read(1)
         bench.say(f"due times: {events} events in {seconds:.0f} s, beside {rows:,} rows")
         idle = _idle(relay)
@@ -60,7 +60,7 @@ def run(bench: Bench) -> Outcome:
             rate=RATE,
             load=RATE,
         )
-    return Outcome(
+    return ExperimentResult(
         figures={"delay_late_p99_ms": delays.percentile(0.99)},
         absolutes={
             "delay_late_p50_ms": delays.percentile(0.50),
@@ -72,22 +72,24 @@ def run(bench: Bench) -> Outcome:
     )
 
 
-def _schedule(events: int) -> dict[Mark, float]:
+def _schedule(events: int) -> dict[KeyPosition, float]:
     """Return in how many seconds each event is due, the later ones first: so they are written."""
     spread = random.Random(1)  # noqa: S311  the same moments each time
     moments = sorted(spread.uniform(0, events / RATE) for _ in range(events))
-    marks = [mark_of(index, KEYS) for index in range(events)]
-    return dict(reversed([(m, LEAD_S + at) for m, at in zip(marks, moments, strict=True)]))
+    positions = [position_of(index, KEYS) for index in range(events)]
+    return dict(reversed([(m, LEAD_S + at) for m, at in zip(positions, moments, strict=True)]))
 
 
-def _write(shield: ShieldTx, schedule: Mapping[Mark, float]) -> None:
+def _write(shield: ShieldTx, schedule: Mapping[KeyPosition, float]) -> None:
     with Session(shield.engine) as session, session.begin():
-        for mark, seconds in schedule.items():
-            event = Event(type=EVENT_TYPE, key=mark.key, payload=payload_of(mark))
+        for position, seconds in schedule.items():
+            event = Event(type=EVENT_TYPE, key=position.key, payload=payload_of(position))
             shield.outbox.add(session, event, delay=timedelta(seconds=seconds))
 
 
-def _lateness(place: RunEnvironment, found: Mapping[Mark, float]) -> dict[Mark, float]:
+def _lateness(
+    place: RunEnvironment, found: Mapping[KeyPosition, float]
+) -> dict[KeyPosition, float]:
     """Return how many milliseconds after its due time each record was readable, by due time."""
     statement = (
         "SELECT payload::json->>'key', (payload::json->>'n')::int, "
@@ -96,10 +98,10 @@ def _lateness(place: RunEnvironment, found: Mapping[Mark, float]) -> dict[Mark, 
     )
     with place.connect() as connection:
         rows = connection.execute(statement).fetchall()
-    due = {Mark(key=key, number=number): at for key, number, at in rows}
+    due = {KeyPosition(key=key, number=number): at for key, number, at in rows}
     # Of each key in the order of the due times, which is not that of the writing.
     check(found, due).require_whole("the delayed events")
-    return {mark: (found[mark] - at) * 1e3 for mark, at in due.items()}
+    return {position: (found[position] - at) * 1e3 for position, at in due.items()}
 
 
 def _idle(relay: psutil.Process) -> Measured:

@@ -10,9 +10,9 @@ from typing import Final
 
 import psutil
 
-from benchmarks.data.events import Mark, check
+from benchmarks.data.events import KeyPosition, check
 from benchmarks.harness.child_process import Subject
-from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.context import Bench, ExperimentResult
 from benchmarks.harness.kafka_arrivals import Arrivals
 from benchmarks.harness.samples import BenchmarkFailed, Measured, measured, percentile
 from benchmarks.harness.servers import RunEnvironment
@@ -31,7 +31,7 @@ KEPT_PACE: Final = 0.97
 class Delays:
     """How long each event took, in the order of the commits."""
 
-    milliseconds: Mapping[Mark, float]
+    milliseconds: Mapping[KeyPosition, float]
     cpu_us: float
     """Of the worker process, per event."""
     wal_per_event: float
@@ -42,9 +42,9 @@ class Delays:
     warm_longest_ms: float = 0.0
     """Of the events that do not count."""
 
-    def outcome(self, name: str, title: str) -> Outcome:
+    def result(self, name: str, title: str) -> ExperimentResult:
         """Return the two percentiles as figures, and all of it for the plots."""
-        return Outcome(
+        return ExperimentResult(
             figures={
                 f"{name}_p50_ms": self.percentile(0.50),
                 f"{name}_p99_ms": self.percentile(0.99),
@@ -109,7 +109,7 @@ def to_record(
         wal_per_event=wal_per_event,
         rate=rate,
         load=_load(committed),
-        warm_longest_ms=max(each for mark, each in every.items() if mark not in counted),
+        warm_longest_ms=max(each for position, each in every.items() if position not in counted),
     )
 
 
@@ -131,8 +131,8 @@ def to_effect(bench: Bench, *, rate: int, seconds: float) -> Delays:
         effects = _committed(place, "bench_effect")
         with place.connect() as connection:
             rows = connection.execute("SELECT key, n FROM bench_effect ORDER BY id").fetchall()
-    marks = [Mark(key=key, number=number) for key, number in rows]
-    check(marks, committed).require_whole("the effects")
+    positions = [KeyPosition(key=key, number=number) for key, number in rows]
+    check(positions, committed).require_whole("the effects")
     return Delays(
         milliseconds=_delays(committed, effects),
         cpu_us=cpu,
@@ -151,7 +151,7 @@ def _writer(
     return writer
 
 
-def _committed(place: RunEnvironment, table: str) -> dict[Mark, float]:
+def _committed(place: RunEnvironment, table: str) -> dict[KeyPosition, float]:
     """Return when each row of a table was committed, in that order."""
     statement = (
         f"SELECT key, n, extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM {table} "  # noqa: S608
@@ -159,17 +159,17 @@ def _committed(place: RunEnvironment, table: str) -> dict[Mark, float]:
     )
     with place.connect() as connection:
         rows = connection.execute(statement).fetchall()
-    return {Mark(key=key, number=number): at for key, number, at in rows}
+    return {KeyPosition(key=key, number=number): at for key, number, at in rows}
 
 
 def _delays(
-    begun: Mapping[Mark, float], ended: Mapping[Mark, float], *, warm: float = WARM_S
-) -> dict[Mark, float]:
+    begun: Mapping[KeyPosition, float], ended: Mapping[KeyPosition, float], *, warm: float = WARM_S
+) -> dict[KeyPosition, float]:
     first = min(begun.values()) + warm
-    return {mark: (ended[mark] - at) * 1e3 for mark, at in begun.items() if at >= first}
+    return {position: (ended[position] - at) * 1e3 for position, at in begun.items() if at >= first}
 
 
-def _load(committed: Mapping[Mark, float]) -> float:
+def _load(committed: Mapping[KeyPosition, float]) -> float:
     return len(committed) / (max(committed.values()) - min(committed.values()))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.data.fill_outbox import fill_half
-from benchmarks.experiments.steady_backlog import Standing
+from benchmarks.experiments.steady_backlog import SteadyBacklog
 from benchmarks.harness.child_process import Subject, sample_in
-from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.harness.context import Bench, ExperimentResult, rates
 from benchmarks.harness.interleaved_blocks import by_blocks
 from benchmarks.harness.samples import BenchmarkFailed, Run, losses, measured, ratios
 
@@ -15,7 +15,7 @@ FIGURES: Final = ("half_vs_add", "checks_per_s", "half_rows_cost")
 BACKLOG: Final = 20_000
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Measure each by itself."""
     plain: list[Run] = []
     half: list[Run] = []
@@ -28,7 +28,7 @@ def run(bench: Bench) -> Outcome:
         half.append(kinds[1])
         checks.append(_checks(bench))
     beside = _beside(bench)
-    return Outcome(
+    return ExperimentResult(
         figures={
             "half_vs_add": ratios(half, plain),
             "checks_per_s": measured((run.rate for run in checks), checks),
@@ -63,8 +63,8 @@ def _beside(bench: Bench) -> dict[str, list[Run]]:
     with (
         bench.servers.place() as plain,
         bench.servers.place() as crowded,
-        Standing(bench, plain, backlog=BACKLOG) as without,
-        Standing(bench, crowded, backlog=BACKLOG) as beside,
+        SteadyBacklog(bench, plain, backlog=BACKLOG) as without,
+        SteadyBacklog(bench, crowded, backlog=BACKLOG) as beside,
     ):
         with crowded.connect() as connection:
             fill_half(connection, bench.sizes.half_messages, is_due=False)

@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.data.fill_outbox import fill_behind
 from benchmarks.experiments.end_to_end_latency import to_record
-from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.context import Bench, ExperimentResult
 from benchmarks.harness.samples import measured
 from benchmarks.harness.servers import RunEnvironment
 
@@ -15,7 +15,7 @@ RATE: Final = 100
 """Events per second."""
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Write the rows at once, start a relay, and write fresh events at a steady pace.
 
     The rows are in the line then, so that the first claims walk over them: a table of its own shows
@@ -37,7 +37,7 @@ def run(bench: Bench) -> Outcome:
         warm=sizes.held_warm_seconds,
         prepare=prepare,
     )
-    return Outcome(
+    return ExperimentResult(
         figures={"held_keys_fresh_p99_ms": delays.percentile(0.99)},
         absolutes={
             "held_keys_fresh_p50_ms": delays.percentile(0.50),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.experiments.end_to_end_latency import Delays, to_record
-from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.context import Bench, ExperimentResult
 from benchmarks.harness.samples import Measured, measured, percentile
 
 FIGURES: Final = ("hot_key",)
 RATE: Final = 1_000
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Measure commit to record with and without the hot key, by turns."""
     hot: list[float] = []
     even: list[float] = []
@@ -23,11 +23,11 @@ def run(bench: Bench) -> Outcome:
             delays = to_record(
                 bench, rate=RATE, seconds=bench.sizes.hot_key_seconds, hot=name == "with"
             )
-            others = [ms for mark, ms in delays.milliseconds.items() if mark.key != "hot"]
+            others = [ms for position, ms in delays.milliseconds.items() if position.key != "hot"]
             (hot if name == "with" else even).append(percentile(others, 0.99))
             cost = delays
     pairs = zip(hot, even, strict=True)
-    return Outcome(
+    return ExperimentResult(
         figures={
             "hot_key": Measured(
                 values=tuple(beside / without for beside, without in pairs),

@@ -8,7 +8,7 @@ from typing import Final
 import psutil
 
 from benchmarks.data.fill_outbox import fill
-from benchmarks.harness.context import Bench, Outcome
+from benchmarks.harness.context import Bench, ExperimentResult
 from benchmarks.harness.samples import BenchmarkFailed, Measured, measured
 from benchmarks.harness.servers import RunEnvironment
 from benchmarks.harness.workers import worker
@@ -27,7 +27,7 @@ _SENT: Final = "SELECT count(*) FROM shield_outbox WHERE status = 'PROCESSED'"
 _EFFECTS: Final = "SELECT count(*) FROM bench_effect"
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Publish all of them, then consume them, each with the command that an operator starts."""
     events = bench.sizes.large_events
     bench.say(f"large events: writing {events:,}")
@@ -39,7 +39,9 @@ def run(bench: Bench) -> Outcome:
         relay = _highest(place, _SENT, events, "relay")
         bench.say(f"large events: {events:,} through a consumer")
         consumer = _highest(place, _EFFECTS, events, "consume", GROUP)
-    return Outcome(figures={"relay_rss_large_mb": relay, "consumer_rss_large_mb": consumer})
+    return ExperimentResult(
+        figures={"relay_rss_large_mb": relay, "consumer_rss_large_mb": consumer}
+    )
 
 
 def _highest(place: RunEnvironment, count: str, events: int, *command: str) -> Measured:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.experiments.steady_backlog import Standing
-from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.experiments.steady_backlog import SteadyBacklog
+from benchmarks.harness.context import Bench, ExperimentResult, rates
 from benchmarks.harness.samples import Sample, measured
 
 FIGURES: Final = ("relay_rss_mb", "relay_rss_growth")
@@ -13,7 +13,7 @@ BACKLOG: Final = 20_000
 _MB: Final = 1_000_000
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Measure at the start, after a tenth of the events and at their end."""
     events = bench.sizes.memory_events
     bench.say(f"memory of a relay: {events:,} events")
@@ -23,12 +23,12 @@ def run(bench: Bench) -> Outcome:
         sizes.append((sample.count, sample.rss / _MB))
         return False
 
-    with bench.servers.place() as place, Standing(bench, place, backlog=BACKLOG) as standing:
+    with bench.servers.place() as place, SteadyBacklog(bench, place, backlog=BACKLOG) as steady:
         place.tidy()
-        run = standing.measure(events, is_over=note)
+        run = steady.measure(events, is_over=note)
     start, end = sizes[0][1], sizes[-1][1]
     tenth = next(size for count, size in sizes if count >= events / 10)
-    return Outcome(
+    return ExperimentResult(
         figures={
             "relay_rss_mb": measured([end], [run]),
             "relay_rss_growth": measured([end / tenth], [run]),

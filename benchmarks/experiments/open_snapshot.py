@@ -8,8 +8,8 @@ from typing import Final
 
 import psycopg
 
-from benchmarks.experiments.steady_backlog import Standing
-from benchmarks.harness.context import Bench, Outcome, compared, rates
+from benchmarks.experiments.steady_backlog import SteadyBacklog
+from benchmarks.harness.context import Bench, ExperimentResult, compared, rates
 from benchmarks.harness.samples import Run
 from benchmarks.harness.servers import RunEnvironment
 
@@ -17,7 +17,7 @@ FIGURES: Final = {"held_snapshot": ("relay_beside_snapshot", "relay_without_snap
 BACKLOG: Final = 20_000
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Send the same number of events with and without it, written while the relay works."""
     events = bench.sizes.snapshot_events
     runs = bench.by_turns(
@@ -27,16 +27,16 @@ def run(bench: Bench) -> Outcome:
             "relay_beside_snapshot": lambda: _run(bench, events, held=True),
         },
     )
-    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs))
+    return ExperimentResult(figures=compared(runs, FIGURES), absolutes=rates(runs))
 
 
 def _run(bench: Bench, events: int, *, held: bool) -> Run:
-    with bench.servers.place() as place, Standing(bench, place, backlog=BACKLOG) as standing:
+    with bench.servers.place() as place, SteadyBacklog(bench, place, backlog=BACKLOG) as steady:
         place.tidy()
         if not held:
-            return standing.measure(events)
+            return steady.measure(events)
         with _snapshot(place):
-            return standing.measure(events)
+            return steady.measure(events)
 
 
 @contextmanager

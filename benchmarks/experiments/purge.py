@@ -7,8 +7,8 @@ from typing import Any, Final
 from psycopg import Connection
 
 from benchmarks.data.fill_outbox import fill_terminal
-from benchmarks.experiments.steady_backlog import Standing
-from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.experiments.steady_backlog import SteadyBacklog
+from benchmarks.harness.context import Bench, ExperimentResult, rates
 from benchmarks.harness.samples import BenchmarkFailed, Run, Sample, losses, measured
 from benchmarks.harness.servers import RunEnvironment
 
@@ -18,19 +18,19 @@ LONGEST: Final = 10
 """So many times as many events may be sent before the last row is gone."""
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Measure the relay beside the terminal rows, and while they are purged, by turns."""
     rows, window = bench.sizes.purged_rows, bench.sizes.window
     speeds: list[float] = []
-    with bench.servers.place() as place, Standing(bench, place, backlog=BACKLOG) as standing:
+    with bench.servers.place() as place, SteadyBacklog(bench, place, backlog=BACKLOG) as steady:
 
         def without() -> Run:
             _fill_up(bench, place, rows)
-            return standing.measure(window)
+            return steady.measure(window)
 
         def beside() -> Run:
             _fill_up(bench, place, rows)
-            run, speed = _purged(standing, place, rows)
+            run, speed = _purged(steady, place, rows)
             speeds.append(speed)
             return run
 
@@ -38,7 +38,7 @@ def run(bench: Bench) -> Outcome:
             f"purge of {rows:,} rows",
             {"relay_without_purge": without, "relay_beside_purge": beside},
         )
-    return Outcome(
+    return ExperimentResult(
         figures={
             "purge_rows_per_s": measured(speeds),
             "purge_cost": losses(runs["relay_beside_purge"], runs["relay_without_purge"]),
@@ -54,7 +54,7 @@ def _fill_up(bench: Bench, place: RunEnvironment, rows: int) -> None:
     place.tidy()
 
 
-def _purged(standing: Standing, place: RunEnvironment, rows: int) -> tuple[Run, float]:
+def _purged(steady: SteadyBacklog, place: RunEnvironment, rows: int) -> tuple[Run, float]:
     """Measure the relay until all terminal rows are gone, and the rows per second that go."""
     course: list[Sample] = []
 
@@ -62,7 +62,7 @@ def _purged(standing: Standing, place: RunEnvironment, rows: int) -> tuple[Run, 
         course.append(sample)
         return sample.purged >= rows
 
-    run = standing.measure(LONGEST * rows, is_over=is_over, purge=True)
+    run = steady.measure(LONGEST * rows, is_over=is_over, purge=True)
     # Counted by oneself, whatever the purge says to have done.
     with place.connect() as connection:
         if left := _terminal(connection):

@@ -9,7 +9,15 @@ from benchmarks.data.events import check, read_topic, written
 from benchmarks.data.fill_outbox import fill
 from benchmarks.harness import peer_env
 from benchmarks.harness.child_process import Subject
-from benchmarks.harness.context import WARM, Bench, Outcome, compared, measure, rates, run_subjects
+from benchmarks.harness.context import (
+    WARM,
+    Bench,
+    ExperimentResult,
+    compared,
+    measure,
+    rates,
+    run_subjects,
+)
 from benchmarks.harness.samples import Run
 
 FIGURES: Final = {
@@ -23,7 +31,7 @@ FASTSTREAM_BATCH: Final = 500
 FASTSTREAM_WORKERS: Final = 16
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Drain the same line of events with each of them."""
     runs = bench.by_turns(
         "relay",
@@ -44,7 +52,7 @@ def run(bench: Bench) -> Outcome:
         runs |= once.by_turns("relay", {"faststream_outbox": lambda: faststream_outbox(bench)})
     else:
         remarks["faststream_outbox"] = "left out, it takes too long for a quick run"
-    return Outcome(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
+    return ExperimentResult(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
 
 
 def ours(bench: Bench, client: str, *, relays: int) -> Run:

@@ -1,4 +1,4 @@
-"""A relay beside a backlog that stays as long as it is: an event is written for each one sent."""
+"""A relay with a backlog of constant length: an event is written for each one sent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.harness.samples import Run, Sample
 from benchmarks.harness.servers import RunEnvironment
 
 
-class Standing:
-    """An outbox with a backlog, and what was measured on it."""
+class SteadyBacklog:
+    """An outbox with a backlog of constant length, and the measurements of its relays."""
 
     def __init__(self, bench: Bench, place: RunEnvironment, *, backlog: int) -> None:
         self.place = place
         self._bench = bench
         self._reached = backlog
         self._sent = 0
-        self._standing = 0
+        self._rows = 0
         with place.connect() as connection:
             fill(connection, begin=0, end=backlog, keys=bench.sizes.keys)
 
@@ -59,11 +59,11 @@ class Standing:
         return run
 
     def _top_up(self) -> None:
-        """Write what the relay before has sent beyond what was written for it."""
+        """Write the events by which the previous relay has shortened the backlog."""
         with self.place.connect() as connection:
             now = waits(connection)
-            self._standing = max(self._standing, now)
-            missing = self._standing - now
+            self._rows = max(self._rows, now)
+            missing = self._rows - now
             fill(
                 connection,
                 begin=self._reached,

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.data.fill_outbox import fill_waiting
-from benchmarks.experiments.steady_backlog import Standing
-from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.experiments.steady_backlog import SteadyBacklog
+from benchmarks.harness.context import Bench, ExperimentResult, rates
 from benchmarks.harness.samples import losses
 
 FIGURES: Final = ("delayed_rows_cost",)
 BACKLOG: Final = 20_000
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Measure with and without the waiting rows, by turns."""
     rows = bench.sizes.delayed_rows
     with (
         bench.servers.place() as plain,
         bench.servers.place() as crowded,
-        Standing(bench, plain, backlog=BACKLOG) as without,
-        Standing(bench, crowded, backlog=BACKLOG) as beside,
+        SteadyBacklog(bench, plain, backlog=BACKLOG) as without,
+        SteadyBacklog(bench, crowded, backlog=BACKLOG) as beside,
     ):
         bench.say(f"waiting rows: writing {rows:,} of them")
         with crowded.connect() as connection:
@@ -35,4 +35,4 @@ def run(bench: Bench) -> Outcome:
             },
         )
     lost = losses(runs["relay_beside_waiting_rows"], runs["relay_without_waiting_rows"])
-    return Outcome(figures={"delayed_rows_cost": lost}, absolutes=rates(runs))
+    return ExperimentResult(figures={"delayed_rows_cost": lost}, absolutes=rates(runs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.harness.context import Bench, Outcome, rates
+from benchmarks.harness.context import Bench, ExperimentResult, rates
 from benchmarks.harness.interleaved import BLOCK
 from benchmarks.harness.interleaved_blocks import by_blocks
 from benchmarks.harness.samples import BenchmarkFailed, Run, losses
@@ -13,7 +13,7 @@ from benchmarks.harness.servers import RunEnvironment
 FIGURES: Final = ("add_cost",)
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> ExperimentResult:
     """Run transactions with and without an event by turns, and compare their rates."""
     plain: list[Run] = []
     with_event: list[Run] = []
@@ -24,7 +24,7 @@ def run(bench: Bench) -> Outcome:
             _require_rows(place, bench.sizes.transactions)
         plain.append(kinds[0])
         with_event.append(kinds[1])
-    return Outcome(
+    return ExperimentResult(
         figures={"add_cost": losses(with_event, plain)},
         absolutes=rates({"transactions_with_event": with_event, "transactions_plain": plain}),
     )

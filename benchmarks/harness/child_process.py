@@ -1,4 +1,4 @@
-"""The measured processes: each is told its job, and says how far it is, in lines of JSON."""
+"""The measured processes: each gets its job and reports its progress, in lines of JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END_S: Final = 30.0
 class Subject:
     """A measured process: `python -m benchmarks.subjects.<name>`.
 
-    It is ready when it has connected; it begins when it is told to, says how far it is after each
+    It is ready when it has connected; it begins on command, reports its progress after each
     step, and ends by itself or when its input is closed.
     """
 

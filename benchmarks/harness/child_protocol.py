@@ -1,4 +1,4 @@
-"""What a measured process tells the harness; imports nothing but Python, for the peers' sake."""
+"""The reports of a measured process; imports only Python, since peers use it too."""
 
 from __future__ import annotations
 

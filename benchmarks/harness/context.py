@@ -1,4 +1,4 @@
-"""What all experiments use: the servers, how much to measure, and the measuring of one run."""
+"""The context of all experiments: servers, sizes, and the measurement of one run."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ WARM: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What an experiment found."""
+class ExperimentResult:
+    """The result of an experiment."""
 
     figures: Mapping[str, Measured] = field(default_factory=dict)
-    """By the name of the figure."""
+    """The figures with a target, by name."""
     absolutes: Mapping[str, Measured] = field(default_factory=dict)
-    """Beside them, for the reader: most are events per second."""
+    """Further figures without a target: most are events per second."""
     distributions: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Single values, for the plots."""
     remarks: Mapping[str, str] = field(default_factory=dict)
-    """What was left out, or is not as it should be, by the name of what it is about."""
+    """Experiments that were left out and other notes, by name of the figure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """The stage of the experiments."""
+    """The servers, sizes and output of the experiments."""
 
     servers: Servers
     sizes: Sizes
     say: Callable[[str], None]
-    """Shows what is being done."""
+    """Shows the progress."""
     subjects: frozenset[str] = frozenset()
-    """Those that are wanted, where an experiment has several; all, when none is named."""
+    """The subjects to run, where an experiment has several; all if empty."""
 
     def by_turns(
         self, title: str, subjects: Mapping[str, Callable[[], Run]]
@@ -95,7 +95,7 @@ def measure(
 ) -> Run:
     """Let subjects begin and measure them over so many events after the warm-up.
 
-    `is_over` is shown every sample, and may end it before.
+    `is_over` gets every sample, and may end the run early.
     """
     begin: Sample | None = None
 

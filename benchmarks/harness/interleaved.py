@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.data.events import Mark, mark_of
+from benchmarks.data.events import KeyPosition, position_of
 from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import ShieldTx
@@ -17,7 +17,7 @@ BLOCK: Final = 100
 """Transactions before it is the other kind's turn."""
 KEYS: Final = 1_000
 
-Kind = Callable[[ShieldTx, sessionmaker[Session], Mark], None]
+Kind = Callable[[ShieldTx, sessionmaker[Session], KeyPosition], None]
 
 
 def by_turns(first: Kind, second: Kind, *, warm_up: Kind) -> None:
@@ -26,21 +26,21 @@ def by_turns(first: Kind, second: Kind, *, warm_up: Kind) -> None:
     job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
     sessions = sessionmaker(app.engine)
-    marks = (
-        mark_of(index, KEYS) for index in range((2 * job["transactions"] // BLOCK + 1) * BLOCK)
+    positions = (
+        position_of(index, KEYS) for index in range((2 * job["transactions"] // BLOCK + 1) * BLOCK)
     )
-    _block(app, sessions, marks, warm_up)
+    _block(app, sessions, positions, warm_up)
     reporter.ready()
     for block in range(2 * job["transactions"] // BLOCK):
         reporter.sample(2 * block)
-        _block(app, sessions, marks, second if block % 2 else first)
+        _block(app, sessions, positions, second if block % 2 else first)
         reporter.sample(2 * block + 1)
     reporter.await_end()
     app.close()
 
 
 def _block(
-    app: ShieldTx, sessions: sessionmaker[Session], marks: Iterator[Mark], kind: Kind
+    app: ShieldTx, sessions: sessionmaker[Session], positions: Iterator[KeyPosition], kind: Kind
 ) -> None:
-    for mark in islice(marks, BLOCK):
-        kind(app, sessions, mark)
+    for position in islice(positions, BLOCK):
+        kind(app, sessions, position)

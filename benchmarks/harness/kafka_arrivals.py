@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.data.events import Mark
+from benchmarks.data.events import KeyPosition
 from benchmarks.harness.samples import BenchmarkFailed
 from benchmarks.harness.servers import PARTITIONS, RunEnvironment
 
@@ -46,17 +46,17 @@ class Arrivals:
     ) -> None:
         self._reader.close()
 
-    def read(self, events: int) -> dict[Mark, float]:
+    def read(self, events: int) -> dict[KeyPosition, float]:
         """Read so many records; raises BenchmarkFailed for one that comes twice, or not at all."""
-        found: dict[Mark, float] = {}
+        found: dict[KeyPosition, float] = {}
         while len(found) < events:
             record = self._reader.poll(SILENCE_S)
             now = time.time()
             if record is None:
                 raise BenchmarkFailed(f"{len(found)} of {events} records have arrived, and no more")
             body = json.loads(record.value())
-            mark = Mark(key=body["key"], number=body["n"])
-            if mark in found:
-                raise BenchmarkFailed(f"{mark} has arrived twice")
-            found[mark] = now
+            position = KeyPosition(key=body["key"], number=body["n"])
+            if position in found:
+                raise BenchmarkFailed(f"{position} has arrived twice")
+            found[position] = now
         return found

@@ -24,7 +24,9 @@ def asked_sizes() -> ReconcileSizes:
     """Return the sizes that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reconciliation")
     parser.add_argument("--rows", type=int, default=10_000_000, help="events on each side")
-    parser.add_argument("--incremental-rows", type=int, default=200_000, help="of a further night")
+    parser.add_argument(
+        "--incremental-rows", type=int, default=200_000, help="events of an incremental run"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="alternating runs of each")
     asked = parser.parse_args()
     return ReconcileSizes(

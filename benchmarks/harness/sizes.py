@@ -27,7 +27,7 @@ class Sizes:
     snapshot_events: int
     backlogs: tuple[int, int, int]
     window: int
-    """Events of each measurement beside a standing backlog."""
+    """Events of each measurement with a steady backlog."""
     delayed_rows: int
     due_seconds: float
     """For how long events become due beside them."""

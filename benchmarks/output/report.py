@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.harness.context import Outcome
+from benchmarks.harness.context import ExperimentResult
 from benchmarks.harness.samples import Measured
 from benchmarks.targets.figures import FIGURES, Figure
 
@@ -33,12 +33,12 @@ class Report:
     distributions: dict[str, Sequence[float]] = field(default_factory=dict)
     remarks: dict[str, str] = field(default_factory=dict)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: ExperimentResult) -> None:
         """Add what an experiment found."""
-        self.figures.update(outcome.figures)
-        self.absolutes.update(outcome.absolutes)
-        self.distributions.update(outcome.distributions)
-        self.remarks.update(outcome.remarks)
+        self.figures.update(result.figures)
+        self.absolutes.update(result.absolutes)
+        self.distributions.update(result.distributions)
+        self.remarks.update(result.remarks)
 
     def flat(self) -> dict[str, float | str]:
         """Return everything by name: the median under the name alone, the rest beside it."""

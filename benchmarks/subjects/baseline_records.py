@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from benchmarks.data.events import EVENT_TYPE, SOURCE, mark_of, payload_text
+from benchmarks.data.events import EVENT_TYPE, SOURCE, payload_text, position_of
 from shieldtx.brokers import cloudevents
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.domain.events import Envelope, new_event_id
@@ -24,16 +24,16 @@ class Ready(NamedTuple):
 
 def record_at(index: int, *, keys: int, prefix: str) -> Record:
     """Return the record of the event at a place of the line."""
-    mark = mark_of(index, keys)
+    position = position_of(index, keys)
     return cloudevents.encode(
         Envelope(
             id=new_event_id(),
             type=EVENT_TYPE,
             source=SOURCE,
             topic=EVENT_TYPE,
-            payload=payload_text(mark),
+            payload=payload_text(position),
             time=datetime.now(UTC),
-            key=mark.key,
+            key=position.key,
         ),
         prefix,
     )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.data.events import EVENT_TYPE, Mark, payload_of
+from benchmarks.data.events import EVENT_TYPE, KeyPosition, payload_of
 from benchmarks.harness.interleaved import by_turns
 from shieldtx import Event, ShieldTx
 
 
-def plain(app: ShieldTx, sessions: sessionmaker[Session], mark: Mark) -> None:
+def plain(app: ShieldTx, sessions: sessionmaker[Session], position: KeyPosition) -> None:
     """Write an event."""
     with sessions.begin() as session:
-        app.outbox.add(session, Event(type=EVENT_TYPE, key=mark.key, payload=payload_of(mark)))
+        app.outbox.add(
+            session, Event(type=EVENT_TYPE, key=position.key, payload=payload_of(position))
+        )
 
 
-def half(app: ShieldTx, sessions: sessionmaker[Session], mark: Mark) -> None:  # noqa: ARG001  a kind's signature
+def half(app: ShieldTx, sessions: sessionmaker[Session], position: KeyPosition) -> None:  # noqa: ARG001  a kind's signature
     """Prepare a half message and commit it."""
-    with app.half(EVENT_TYPE, payload_of(mark), key=mark.key):
+    with app.half(EVENT_TYPE, payload_of(position), key=position.key):
         return
 
 

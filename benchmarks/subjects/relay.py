@@ -1,4 +1,4 @@
-"""shieldtx's relay, pass after pass; it holds its part of the shards before it begins."""
+"""shieldtx's relay, pass after pass; it owns its share of the shards before it begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDLE_S = 0.002
 
 @few_collections()
 def main() -> None:
-    """Relay until the harness has heard enough."""
+    """Relay until the harness ends the run."""
     reporter = ProgressReporter()
     job = reporter.job
     app = application(
@@ -30,7 +30,7 @@ def main() -> None:
     while len(relay.shards) != share:
         relay.renew()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(relay.shards)} shards are held instead of {share}")
+            raise TimeoutError(f"{len(relay.shards)} shards are owned instead of {share}")
         time.sleep(IDLE_S)
     reporter.ready()
     purge = _Purge(app, reporter)
@@ -43,7 +43,7 @@ def main() -> None:
         published += done.published
         reporter.sample(published, purged=purge.removed, rss=process.memory_info().rss)
         if done.outage or done.retried or done.failed or done.lost:
-            raise RuntimeError(f"the relay was not left alone: {done}")
+            raise RuntimeError(f"the relay was disturbed: {done}")
         if not done.more:
             time.sleep(IDLE_S)
     relay.close()
@@ -51,18 +51,18 @@ def main() -> None:
 
 
 class _Purge(threading.Thread):
-    """Retention in a thread beside the relay, as in the worker process."""
+    """Retention in a thread of its own, as in the worker process."""
 
     def __init__(self, app: ShieldTx, reporter: ProgressReporter) -> None:
         super().__init__(name="purge", daemon=True)
         self.removed = 0
         self._retention = app.build_retention()
-        self._telling = reporter
+        self._reporter = reporter
 
     def run(self) -> None:
         """Purge until nothing is left."""
         more = True
-        while more and not self._telling.is_over:
+        while more and not self._reporter.is_over:
             done = self._retention.run_once()
             self.removed += done.removed
             more = done.more

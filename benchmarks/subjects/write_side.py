@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Identity
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from benchmarks.data.events import EVENT_TYPE, Mark, payload_of
+from benchmarks.data.events import EVENT_TYPE, KeyPosition, payload_of
 from benchmarks.harness.interleaved import by_turns
 from shieldtx import Event, ShieldTx
 
@@ -23,17 +23,19 @@ class Order(Base):
     n: Mapped[int]
 
 
-def plain(app: ShieldTx, sessions: sessionmaker[Session], mark: Mark) -> None:  # noqa: ARG001  a kind's signature
+def plain(app: ShieldTx, sessions: sessionmaker[Session], position: KeyPosition) -> None:  # noqa: ARG001  a kind's signature
     """Write the row alone."""
     with sessions.begin() as session:
-        session.add(Order(key=mark.key, n=mark.number))
+        session.add(Order(key=position.key, n=position.number))
 
 
-def with_event(app: ShieldTx, sessions: sessionmaker[Session], mark: Mark) -> None:
+def with_event(app: ShieldTx, sessions: sessionmaker[Session], position: KeyPosition) -> None:
     """Write the row and its event."""
     with sessions.begin() as session:
-        session.add(Order(key=mark.key, n=mark.number))
-        app.outbox.add(session, Event(type=EVENT_TYPE, key=mark.key, payload=payload_of(mark)))
+        session.add(Order(key=position.key, n=position.number))
+        app.outbox.add(
+            session, Event(type=EVENT_TYPE, key=position.key, payload=payload_of(position))
+        )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from benchmarks.data.events import EVENT_TYPE, Mark, mark_of, payload_of
+from benchmarks.data.events import EVENT_TYPE, KeyPosition, payload_of, position_of
 from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import Event
@@ -29,24 +29,26 @@ def main() -> None:
     began = time.monotonic()
     for place, begin in enumerate(range(0, events, PER_TRANSACTION)):
         time.sleep(max(0.0, began + place * pause - time.monotonic()))
-        marks = [_mark(index, job) for index in range(begin, begin + PER_TRANSACTION)]
+        positions = [_position(index, job) for index in range(begin, begin + PER_TRANSACTION)]
         with Session(app.engine) as session, session.begin():
-            session.execute(ORDER, [{"key": mark.key, "n": mark.number} for mark in marks])
+            session.execute(
+                ORDER, [{"key": position.key, "n": position.number} for position in positions]
+            )
             app.outbox.add_all(
                 session,
-                [Event(type=EVENT_TYPE, key=m.key, payload=payload_of(m)) for m in marks],
+                [Event(type=EVENT_TYPE, key=m.key, payload=payload_of(m)) for m in positions],
             )
     reporter.sample(events)
     reporter.await_end()
     app.close()
 
 
-def _mark(index: int, job: dict[str, int]) -> Mark:
+def _position(index: int, job: dict[str, int]) -> KeyPosition:
     if not job["hot"]:
-        return mark_of(index, job["keys"])
+        return position_of(index, job["keys"])
     if index % 2:
-        return mark_of(index // 2, job["keys"])
-    return Mark(key="hot", number=index // 2 + 1)
+        return position_of(index // 2, job["keys"])
+    return KeyPosition(key="hot", number=index // 2 + 1)
 
 
 if __name__ == "__main__":

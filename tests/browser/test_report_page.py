@@ -9,9 +9,9 @@ import pytest
 
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.report import labels, writer
-from tests.support.sample_findings import HOSTILE_AS_SHOWN, nights
+from tests.support.sample_findings import HOSTILE_AS_SHOWN, all_findings
 
-NIGHTS = nights()
+FINDINGS = all_findings()
 TELEPHONE, TABLET, DESK = 390, 800, 1280
 A4 = 718  # between the margins that Chromium leaves
 SECTIONS = ["unjudged", "verdicts", "found", "days", "windows", "meanings"]
@@ -82,20 +82,20 @@ FAINT = """
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The pages of all nights, as a run writes them."""
+    """The page of each kind of findings, as a run writes it."""
     written = {}
-    for name, found in NIGHTS.items():
+    for name, found in FINDINGS.items():
         folder = OutputFolder(path=tmp_path_factory.mktemp(name))
         writer.write(found, folder)
         written[name] = folder.page
     return written
 
 
-@pytest.mark.parametrize("night", NIGHTS)
-def test_the_page_loads_nothing_else_and_the_browser_has_no_complaint(chromium, pages, night):
+@pytest.mark.parametrize("name", FINDINGS)
+def test_the_page_loads_nothing_else_and_the_browser_has_no_complaint(chromium, pages, name):
     chromium.show(width=DESK)
-    heard = chromium.open(pages[night])
-    assert heard.requests == [pages[night].as_uri()]
+    heard = chromium.open(pages[name])
+    assert heard.requests == [pages[name].as_uri()]
     assert heard.complaints == []
 
 
@@ -120,36 +120,36 @@ def test_the_page_forbids_itself_to_load_and_to_run(chromium, pages, tmp_path):
     assert chromium.value("document.querySelector('main img').naturalWidth") == 0
 
 
-@pytest.mark.parametrize("night", NIGHTS)
+@pytest.mark.parametrize("name", FINDINGS)
 @pytest.mark.parametrize("width", [TELEPHONE, TABLET, DESK])
-def test_nothing_is_wider_than_the_screen(chromium, pages, night, width):
+def test_nothing_is_wider_than_the_screen(chromium, pages, name, width):
     chromium.show(width=width)
-    chromium.open(pages[night])
+    chromium.open(pages[name])
     assert chromium.value(TOO_WIDE) == []
     assert chromium.value("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("night", NIGHTS)
+@pytest.mark.parametrize("name", FINDINGS)
 @pytest.mark.parametrize("width", [TELEPHONE, DESK])
-def test_every_section_is_to_be_seen_at_once(chromium, pages, night, width):
+def test_every_section_is_to_be_seen_at_once(chromium, pages, name, width):
     chromium.show(width=width)
-    chromium.open(pages[night])
+    chromium.open(pages[name])
     assert [each for each in chromium.value(SEEN) if each not in {"", "repair"}] == SECTIONS
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("night", NIGHTS)
-def test_all_text_can_be_read_by_day_and_by_night(chromium, pages, night, scheme):
+@pytest.mark.parametrize("name", FINDINGS)
+def test_all_text_is_readable_in_light_and_dark_mode(chromium, pages, name, scheme):
     chromium.show(width=DESK, scheme=scheme)
-    chromium.open(pages[night])
+    chromium.open(pages[name])
     assert chromium.value(FAINT) == []
 
 
-@pytest.mark.parametrize("night", NIGHTS)
-def test_the_numbers_of_the_page_are_those_of_the_findings(chromium, pages, night):
-    found = NIGHTS[night]
+@pytest.mark.parametrize("name", FINDINGS)
+def test_the_numbers_of_the_page_are_those_of_the_findings(chromium, pages, name):
+    found = FINDINGS[name]
     chromium.show(width=DESK)
-    chromium.open(pages[night])
+    chromium.open(pages[name])
     shown = chromium.value(COUNTS)
     assert len(shown) == len(found.by_pair)
     for row, counts in zip(shown, found.by_pair.values(), strict=True):
@@ -166,7 +166,7 @@ def test_the_numbers_of_each_day_are_those_of_the_findings(chromium, pages):
     chromium.open(pages["few"])
     shown = list(itertools.chain.from_iterable(chromium.value(NUMBERS)))
     assert [row[:3] for row in shown] == [
-        [f"{day.day}", f"{day.events:,}", f"{day.mismatches:,}"] for day in NIGHTS["few"].days
+        [f"{day.day}", f"{day.events:,}", f"{day.mismatches:,}"] for day in FINDINGS["few"].days
     ]
 
 
@@ -183,10 +183,10 @@ def test_hostile_text_is_text(chromium, pages):
     ]
 
 
-@pytest.mark.parametrize("night", NIGHTS)
-def test_the_page_can_be_printed(chromium, pages, night):
+@pytest.mark.parametrize("name", FINDINGS)
+def test_the_page_can_be_printed(chromium, pages, name):
     chromium.show(width=A4, scheme="dark", media="print")
-    chromium.open(pages[night])
+    chromium.open(pages[name])
     assert chromium.value(TOO_WIDE) == []
     assert chromium.value(FAINT) == []
     assert chromium.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

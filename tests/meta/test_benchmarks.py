@@ -8,8 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.__main__ import EXPERIMENTS
-from benchmarks.data.events import Mark, check, check_beginning, mark_of, payload_text, written
-from benchmarks.harness.context import Outcome, compared
+from benchmarks.data.events import (
+    KeyPosition,
+    check,
+    check_beginning,
+    payload_text,
+    position_of,
+    written,
+)
+from benchmarks.harness.context import ExperimentResult, compared
 from benchmarks.harness.samples import (
     BenchmarkFailed,
     Measured,
@@ -32,24 +39,24 @@ def a_run(rate: float) -> Run:
 
 def test_the_line_of_events_goes_round_the_keys_and_counts_each_of_them() -> None:
     assert LINE[:5] == [
-        Mark("key-0", 1),
-        Mark("key-1", 1),
-        Mark("key-2", 1),
-        Mark("key-3", 1),
-        Mark("key-0", 2),
+        KeyPosition("key-0", 1),
+        KeyPosition("key-1", 1),
+        KeyPosition("key-2", 1),
+        KeyPosition("key-3", 1),
+        KeyPosition("key-0", 2),
     ]
 
 
 def test_a_payload_of_an_event_has_about_300_bytes() -> None:
-    assert 250 < len(payload_text(mark_of(99_999, keys=1_000))) < 320
+    assert 250 < len(payload_text(position_of(99_999, keys=1_000))) < 320
 
 
 def test_all_events_once_and_in_order_of_their_keys_are_a_good_result() -> None:
-    by_key = sorted(LINE, key=lambda mark: mark.key)
+    by_key = sorted(LINE, key=lambda position: position.key)
     check(by_key, LINE).require_whole("the relay")
 
 
-def swap_two_of_a_key(found: list[Mark]) -> list[Mark]:
+def swap_two_of_a_key(found: list[KeyPosition]) -> list[KeyPosition]:
     found[0], found[4] = found[4], found[0]
     return found
 
@@ -59,12 +66,12 @@ def swap_two_of_a_key(found: list[Mark]) -> list[Mark]:
     [
         (lambda found: found[:-1], "1 are missing"),
         (lambda found: [*found, found[-1]], "1 are doubled"),
-        (lambda found: [*found, Mark("key-9", 1)], "1 were never written"),
+        (lambda found: [*found, KeyPosition("key-9", 1)], "1 were never written"),
         (swap_two_of_a_key, "1 are out of order"),
     ],
 )
 def test_a_record_that_is_lost_doubled_foreign_or_out_of_order_is_found(
-    spoil: Callable[[list[Mark]], list[Mark]], what: str
+    spoil: Callable[[list[KeyPosition]], list[KeyPosition]], what: str
 ) -> None:
     reading = check(spoil(list(LINE)), LINE)
     with pytest.raises(BenchmarkFailed, match=what):
@@ -79,12 +86,12 @@ def test_of_a_peer_that_promises_no_order_only_the_records_are_counted() -> None
 
 
 def test_the_beginning_of_a_line_may_differ_from_key_to_key() -> None:
-    found = [mark for mark in LINE if mark.key != "key-0" or mark.number < 3]
+    found = [each for each in LINE if each.key != "key-0" or each.number < 3]
     check_beginning(found, len(found)).require_whole("a window")
 
 
 def test_a_gap_in_the_beginning_of_a_key_is_found() -> None:
-    found = [mark for mark in LINE if mark != Mark("key-2", 2)]
+    found = [each for each in LINE if each != KeyPosition("key-2", 2)]
     with pytest.raises(BenchmarkFailed, match="1 are missing"):
         check_beginning(found, len(found)).require_whole("a window")
 
@@ -153,7 +160,9 @@ def test_each_figure_is_measured_by_one_experiment() -> None:
 def test_the_report_is_flat_and_has_the_median_under_the_name_of_its_figure() -> None:
     report = Report(fdatasync_us=38.04, postgres="18.6")
     value = Measured(values=(3.0, 5.0, 4.0), cpu_us=44.44, wal_per_event=410.0)
-    report.add(Outcome(figures={"relay": value}, absolutes={"alone": Measured(values=(7.0,))}))
+    report.add(
+        ExperimentResult(figures={"relay": value}, absolutes={"alone": Measured(values=(7.0,))})
+    )
     flat = json.loads(json.dumps(report.flat()))
     assert {name: flat[name] for name in flat if name.startswith(("relay", "alone"))} == {
         "relay": 4.0,

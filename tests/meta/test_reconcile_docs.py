@@ -46,8 +46,10 @@ def test_what_is_said_to_be_repaired_is(verdict: Verdict) -> None:
 
 
 def test_the_exit_statuses_are_those_of_the_outcomes() -> None:
-    told = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", PAGE, re.MULTILINE)
-    assert {name: int(status) for status, name in told} == {o.name: o.value for o in RunOutcome}
+    documented = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", PAGE, re.MULTILINE)
+    assert {name: int(status) for status, name in documented} == {
+        o.name: o.value for o in RunOutcome
+    }
 
 
 def test_what_is_judged_in_both_books_is_named_beside_those_of_topics() -> None:
@@ -59,15 +61,15 @@ def test_what_is_judged_in_both_books_is_named_beside_those_of_topics() -> None:
 def test_each_action_of_a_repair_is_explained() -> None:
     _, _, part = PAGE.partition("## What a repair does")
     cells = re.findall(r"^\| ([a-z, ]+) \|.*\|.*\|$", part, re.MULTILINE)
-    told = {action for cell in cells for action in cell.split(", ")} - {"what it does"}
-    assert told == {action.value for action in RepairAction}
+    documented = {action for cell in cells for action in cell.split(", ")} - {"what it does"}
+    assert documented == {action.value for action in RepairAction}
 
 
 def test_each_file_of_a_run_is_named() -> None:
     folder = OutputFolder(path=Path("x"))
     files = {folder.page, folder.findings, folder.log, folder.rows, folder.summary}
-    told = set(re.findall(r"^\| `([a-z.]+/?)` \|", PAGE, re.MULTILINE))
-    assert {name.rstrip("/") for name in told} == {file.name for file in files}
+    documented = set(re.findall(r"^\| `([a-z.]+/?)` \|", PAGE, re.MULTILINE))
+    assert {name.rstrip("/") for name in documented} == {file.name for file in files}
 
 
 def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:

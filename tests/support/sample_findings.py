@@ -1,4 +1,4 @@
-"""Findings as runs leave them, for what tells them: a few, many, none, and hostile ones."""
+"""Sample findings for the reports of a reconciliation: few, many, none, and hostile ones."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def days(pair: Pair, number: int, *, last: date = TODAY, **changes: Any) -> tupl
     )
 
 
-def a_night() -> Findings:
-    """Make the findings of an ordinary night with a little of everything."""
+def few_findings() -> Findings:
+    """Return the findings of an ordinary run, with a few rows of everything."""
     return findings(
         (PAIR, Verdict.MATCHED, 1_204_511),
         (PAIR, Verdict.REFUSED, 31),
@@ -125,8 +125,8 @@ def a_night() -> Findings:
     )
 
 
-def a_crowd() -> Findings:
-    """Make the findings of many services with long names, long obstacles and every verdict."""
+def many_findings() -> Findings:
+    """Return the findings of many services with long names, long obstacles and every verdict."""
     pairs = [
         Pair(
             kind=kind,
@@ -161,7 +161,7 @@ def a_crowd() -> Findings:
 
 
 def hostile(text: str = HOSTILE) -> Findings:
-    """Make findings in which every text that others wrote is this one."""
+    """Return findings in which one text replaces every text of users."""
     pair = Pair(kind=TxKind.COMMIT, upstream=text, downstream=text, group=text)
     row = given_up(
         text,
@@ -185,6 +185,11 @@ def hostile(text: str = HOSTILE) -> Findings:
     )
 
 
-def nights() -> dict[str, Findings]:
-    """Return findings of all sorts by what there is to be told."""
-    return {"nothing": findings(), "few": a_night(), "many": a_crowd(), "hostile": hostile()}
+def all_findings() -> dict[str, Findings]:
+    """Return every kind of findings, by name."""
+    return {
+        "nothing": findings(),
+        "few": few_findings(),
+        "many": many_findings(),
+        "hostile": hostile(),
+    }

@@ -9,7 +9,7 @@ import pytest
 from shieldtx.reconcile.findings import RunOutcome, from_json, to_json
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict
-from tests.support.sample_findings import BACK, NOON, PAIR, findings, nights
+from tests.support.sample_findings import BACK, NOON, PAIR, all_findings, findings
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_exit_statuses_are_those_that_are_promised():
     assert [outcome.value for outcome in RunOutcome] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("found", nights().values(), ids=nights())
+@pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
 def test_findings_come_out_of_their_file_as_they_went_in(found):
     kept = from_json(to_json(found))
     assert to_json(kept) == to_json(found)

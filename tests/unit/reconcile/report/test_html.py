@@ -21,14 +21,14 @@ from tests.support.sample_findings import (
     NOON,
     PAIR,
     TOPIC,
-    a_crowd,
-    a_night,
+    all_findings,
     days,
+    few_findings,
     findings,
     given_up,
     hostile,
+    many_findings,
     missing,
-    nights,
 )
 
 TEMPLATES = files("shieldtx.reconcile.report").joinpath("templates")
@@ -67,7 +67,7 @@ def test_the_page_counts_every_pair_and_verdict():
 
 
 def test_cells_name_their_columns_for_narrow_screens():
-    shown = read(a_night())
+    shown = read(few_findings())
     verdicts, windows = shown.tables[0], shown.tables[-1]
     assert shown.values("data-head") == [
         *(verdicts[0][1:] * (len(verdicts) - 1)),
@@ -76,12 +76,12 @@ def test_cells_name_their_columns_for_narrow_screens():
 
 
 def test_the_page_begins_with_how_the_run_ended():
-    text = read(a_night()).text
+    text = read(few_findings()).text
     assert text.index("31 mismatches. Not everything could be judged.") < text.index("Verdicts")
 
 
 def test_the_page_tells_which_run_it_is_of():
-    text = read(a_night()).text
+    text = read(few_findings()).text
     for what in ("20260115-120000-7f3a", "2026-01-15 12:00:00 UTC", "48.3 s", "15 min"):
         assert what in text
     assert "All events that are kept." in text
@@ -102,7 +102,7 @@ def test_advice_names_commands_as_code():
 
 
 def test_what_could_not_be_judged_comes_before_the_verdicts():
-    text = read(a_night()).text
+    text = read(few_findings()).text
     assert "stock → orders, rollbacks: the role may not see running transactions" in text
     assert "the topic orders.cancelled does not exist" in text
     assert "Left out: stock has received events of crm" in text
@@ -115,7 +115,7 @@ def test_a_run_that_judged_all_says_so():
 
 
 def test_the_page_shows_the_first_rows_of_each_mismatch_and_of_how_many():
-    text = read(a_night()).text
+    text = read(few_findings()).text
     assert "Missing downstream: 30" in text
     assert "The first 4 of 30; all are in rows/." in text
     assert "Neither effect nor compensation: 1" in text
@@ -196,7 +196,7 @@ def test_days_are_in_order_whatever_order_they_come_in():
 
 
 def test_of_many_days_the_latest_are_shown_and_mismatches_of_the_others_are_told():
-    shown = read(a_crowd())
+    shown = read(many_findings())
     assert len(shown.tables[1]) == 1 + DAYS_SHOWN
     earlier = days(PAIR, 400)[:-DAYS_SHOWN]
     wrong = sum(day.mismatches for day in earlier)
@@ -208,7 +208,7 @@ def test_a_page_without_days_says_so():
 
 
 def test_the_page_tells_the_windows():
-    windows = read(a_night()).tables[-1]
+    windows = read(few_findings()).tables[-1]
     assert windows[1:] == [
         [
             *("orders → stock, events", "2026-01-08 12:00:00 UTC"),
@@ -223,7 +223,7 @@ def test_the_page_tells_the_windows():
 
 
 def test_the_command_that_repairs_stands_there_when_something_can_be_repaired():
-    assert "shieldtx reconcile repair 20260115-120000-7f3a" in read(a_night()).text
+    assert "shieldtx reconcile repair 20260115-120000-7f3a" in read(few_findings()).text
     beyond = read(findings((PAIR, Verdict.PARKED, 1), run_id="a")).text
     assert "What can be repaired" not in beyond
     unstored = read(findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1))).text
@@ -236,14 +236,14 @@ def test_the_page_of_an_empty_run_says_so():
     assert "None." in text
 
 
-@pytest.mark.parametrize("found", nights().values(), ids=nights())
+@pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
 def test_the_page_loads_nothing_and_runs_nothing(found):
     text = page(found)
     assert all(a.startswith("#") or a == "data:," for a in Page(text).addresses)
     assert not re.search(r"https?:|url\(|@import|<script|<iframe|javascript:|\son\w+=", text)
 
 
-@pytest.mark.parametrize("found", nights().values(), ids=nights())
+@pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
 def test_links_inside_the_page_lead_somewhere_and_names_are_given_once(found):
     shown = read(found)
     targets = {a.removeprefix("#") for a in shown.addresses if a.startswith("#")}
@@ -282,7 +282,7 @@ def test_no_template_turns_escaping_off(template):
     assert not re.search(r"\|\s*safe|autoescape|__html__", template.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("found", nights().values(), ids=nights())
+@pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
 def test_every_class_is_in_the_style_sheet(found):
     style = TEMPLATES.joinpath("page.css").read_text(encoding="utf-8")
     known = set(re.findall(r"\.([a-z][\w-]*)", style))
@@ -290,4 +290,4 @@ def test_every_class_is_in_the_style_sheet(found):
 
 
 def test_the_page_of_a_large_run_stays_small():
-    assert len(page(a_crowd())) < 2_000_000
+    assert len(page(many_findings())) < 2_000_000

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from shieldtx.reconcile.report.terminal import remarks, summary_table
 from shieldtx.reconcile.verdicts import Verdict
-from tests.support.sample_findings import BACK, PAIR, a_crowd, a_night, findings, hostile
+from tests.support.sample_findings import BACK, PAIR, few_findings, findings, hostile, many_findings
 
 
 def shown(found, *, width=140):
@@ -27,11 +27,11 @@ def test_it_shows_the_numbers_of_each_pair_by_verdict():
 
 
 def test_it_ends_with_how_the_run_ended():
-    assert line_with(shown(a_night()), "31 mismatches. Not everything could be judged.")
+    assert line_with(shown(few_findings()), "31 mismatches. Not everything could be judged.")
 
 
 def test_beside_it_stands_what_hindered_the_run_and_what_repairs():
-    assert remarks(a_night()) == [
+    assert remarks(few_findings()) == [
         ("not judged", "the topic orders.cancelled does not exist"),
         ("not judged", "the role may not see running transactions: GRANT pg_monitor"),
         ("left out", "stock has received events of crm, which is none of these services"),
@@ -60,6 +60,6 @@ def test_hostile_names_are_shown_and_not_obeyed():
 
 
 def test_nothing_is_cut_off_in_a_narrow_terminal():
-    text = shown(a_crowd(), width=80)
+    text = shown(many_findings(), width=80)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())

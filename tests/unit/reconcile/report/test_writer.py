@@ -8,13 +8,13 @@ import pytest
 
 from shieldtx.reconcile.findings import OutputFolder, from_json
 from shieldtx.reconcile.report import writer
-from tests.support.sample_findings import a_night, findings
+from tests.support.sample_findings import few_findings, findings
 
 
 def test_a_run_leaves_its_page_and_its_findings(tmp_path):
     folder = OutputFolder(path=tmp_path)
-    writer.write(a_night(), folder)
-    assert from_json(folder.findings.read_bytes()) == a_night()
+    writer.write(few_findings(), folder)
+    assert from_json(folder.findings.read_bytes()) == few_findings()
     assert folder.page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.json"]
 
@@ -41,7 +41,7 @@ def test_a_page_that_cannot_be_written_leaves_no_findings(tmp_path):
 
 def test_an_earlier_report_is_replaced_as_a_whole(tmp_path):
     folder = OutputFolder(path=tmp_path)
-    writer.write(a_night(), folder)
+    writer.write(few_findings(), folder)
     writer.write(findings(), folder)
     assert from_json(folder.findings.read_bytes()) == findings()
     assert "0199" not in folder.page.read_text(encoding="utf-8")
