@@ -1,4 +1,4 @@
-"""A relay while another session holds a snapshot open, so that no dead row can be taken away."""
+"""A relay while another session holds a snapshot open, so that no dead row can be removed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs of the reconciliation and of the plain join, each in a Spark of its own, with their costs.
 
-The whole time of a run is measured from outside, how long there was a Spark it says itself. What
-Spark's start takes by itself, the join tells: the reconciliation asks the databases meanwhile.
+The wall time of a run is measured from outside; the run reports how long its Spark existed. The
+join shows the start of Spark alone: the reconciliation queries the databases meanwhile.
 """
 
 from __future__ import annotations

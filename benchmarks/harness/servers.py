@@ -38,7 +38,7 @@ class RunEnvironment:
     bootstrap: str
     prefix: str
     servers_cpu: Callable[[], float]
-    """Tells the processor time of both servers so far, in seconds."""
+    """Returns the processor time of both servers so far, in seconds."""
 
     @property
     def dsn(self) -> str:

@@ -157,7 +157,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker, which is about to start, how to ask."""
+    """Give a worker, before it starts, the address of the servers."""
     node.workerinput["servers"] = node.config.stash[OWNER].listen()
 
 

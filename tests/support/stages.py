@@ -69,7 +69,7 @@ def _stage_of(item: pytest.Item) -> str | None:
 
 
 def needs_server(item: pytest.Item) -> bool:
-    """Tell whether a test asks for a server, or its file starts one."""
+    """Return whether a test requests a server, or its file starts one."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     return (
         not SERVERS.isdisjoint(_fixtures(item))

@@ -1,4 +1,4 @@
-"""The arrows of the lifecycles where nobody repairs anything."""
+"""The arrows of the lifecycles without repairs by an operator."""
 
 from __future__ import annotations
 

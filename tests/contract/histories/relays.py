@@ -141,17 +141,17 @@ class RelayPool:
 
     def lose_the_shards(self, relay: Relay) -> None:
         """Stand still until another relay has taken over, freed some keys and died."""
-        heir = self.new_relay(Clock())
+        successor = self.new_relay(Clock())
         if self.chance.random() < 0.25:
             # An older release knows no fence.
-            heir.store._blocked.fence.sweep = lambda *_: False  # type: ignore[method-assign]
+            successor.store._blocked.fence.sweep = lambda *_: False  # type: ignore[method-assign]
         self.world.expire(relay.name)
-        self.renew(heir)
+        self.renew(successor)
         self.world.make_due()
-        self.claim(heir, limit=ALL)
-        self.settle_all(heir, way=self.chance.choice(["processed", "each"]))
-        self.go_on_for_a_while(heir)
-        self.world.expire(heir.name)
+        self.claim(successor, limit=ALL)
+        self.settle_all(successor, way=self.chance.choice(["processed", "each"]))
+        self.go_on_for_a_while(successor)
+        self.world.expire(successor.name)
         # Where hardly any time has passed, the relay claims before it sweeps.
         relay.clock.now += self.chance.choice([0, A_LOOK_LATER])
         self.renew(relay)

@@ -38,7 +38,7 @@ _REASONS = {
     "shield_inbox": "last_error",
     "shield_parked": "reason",
 }
-"""Where tables tell why something failed: the payload of a rollback is the refusal's reason."""
+"""The columns with failure reasons: the payload of a rollback is the refusal's reason."""
 
 
 class NotInTime(AssertionError):
@@ -228,5 +228,5 @@ class Banks:
         try:
             return bool(condition())
         except DBAPIError:
-            # A database that is away answers no question.
+            # An unreachable database answers no query.
             return False

@@ -78,7 +78,7 @@ def damage(banks: Banks) -> set[Mismatch]:
 
 
 def delete(banks: Banks) -> None:
-    """Take all of them away: the banks know nothing of them."""
+    """Delete all of them: the checker of the banks does not know them."""
     up, down = banks.sides
     up.tamper("DELETE FROM shield_outbox WHERE topic = :topic", topic=TOPIC)
     down.tamper("DELETE FROM shield_inbox WHERE topic = :topic", topic=TOPIC)

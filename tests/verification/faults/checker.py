@@ -42,7 +42,7 @@ class Evidence:
     rollbacks: Mapping[UUID, str]
     """Downstream's ROLLBACK events and their status."""
     parked: frozenset[UUID]
-    """Transfers that wait for a person: FAILED without local rollback, DEAD, undecodable."""
+    """Transfers that wait for an operator: FAILED without local rollback, DEAD, undecodable."""
     illegal: Sequence[Step]
     balances: tuple[int, int]
     """Sums upstream and downstream."""

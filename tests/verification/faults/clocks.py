@@ -69,7 +69,7 @@ def sweep() -> None:
     for path in _SHARED.iterdir():
         name = _SHARED_NAME.fullmatch(path.name)
         if name and not Path("/proc", name[1]).exists():
-            with suppress(OSError):  # somebody else's, or swept by another run
+            with suppress(OSError):  # of another user, or removed by another run
                 path.unlink()
 
 

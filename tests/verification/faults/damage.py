@@ -2,7 +2,7 @@
 
 Of each kind of damage the function returns the mismatches that a run finds after it. What workers
 have left (no record, a lapsed lease, an end in error) a repair can mend; what was altered on rows
-at rest it cannot, so that `Keepsake` undoes it.
+at rest it cannot, so that `SavedRows` undoes it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def reject(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) -> Foun
     return _found(Verdict.PARKED, groups, events)
 
 
-def owe_rollbacks(banks: Banks, accounts: Sequence[str]) -> Found:
+def leave_rollbacks_pending(banks: Banks, accounts: Sequence[str]) -> Found:
     """The tills refuse transfers, and the rollbacks vanish. No relay may run downstream."""
     down = banks.downstream
     events = transfer_each(banks, accounts, refuse="at once")
@@ -94,8 +94,8 @@ def on_topic(verdict: Verdict, found: Found) -> Found:
     return _found(verdict, [TRANSFERRED], {mismatch.event_id for mismatch in found})
 
 
-class Keepsake:
-    """Rows at rest as they were before somebody laid hands on them."""
+class SavedRows:
+    """Settled rows, saved before they are damaged."""
 
     def __init__(self, banks: Banks) -> None:
         self._banks = banks
@@ -105,11 +105,11 @@ class Keepsake:
         for side, table in self._tables.values():
             side.execute(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}")
         given_up = {row.event_id for row in down.rows(_GIVEN_UP)}
-        mended = {row.causation_id for row in up.rows(_COMPENSATED)}
+        compensated = {row.causation_id for row in up.rows(_COMPENSATED)}
         self._keys = {row.event_id: row.key for row in up.rows(_SENT)}
         sent = list(self._keys)
         self._matched = [event for event in sent if event not in given_up]
-        self._refused = [event for event in sent if event in given_up & mended]
+        self._refused = [event for event in sent if event in given_up & compensated]
 
     @property
     def _both(self) -> list[str]:
@@ -117,7 +117,7 @@ class Keepsake:
         return [group, auditors_of(group)]
 
     def forget_by_auditors(self, number: int) -> Found:
-        """The auditors lose part of their books, as in a restore: a repair can mend it."""
+        """The auditors lose part of their books, as in a restore: a repair restores it."""
         down, events = self._banks.downstream, _take(self._matched, number)
         group = auditors_of(down.group)
         down.tamper(f"DELETE FROM shield_inbox {_OF_GROUP}", ids=events, group=group)

@@ -33,7 +33,7 @@ class Then(StrEnum):
     """What becomes of a connection after a message of it was lost."""
 
     RESET = "reset"
-    """Both ends are told at once that it is gone."""
+    """Both ends get an RST at once."""
     HANG = "hang"
     """Nothing comes that way any more; both ends learn that it is gone when the fault heals."""
     GO_ON = "go on"
@@ -130,7 +130,7 @@ class Tally:
     passed: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
     """Bytes that went through."""
     vanished: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
-    """Bytes that were taken and never given to anybody."""
+    """Bytes that were read and never forwarded."""
     swallowed: int = 0
     """Whole messages lost: the nth answer, the nth request."""
     resets: int = 0

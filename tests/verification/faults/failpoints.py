@@ -1,7 +1,7 @@
 """Failpoints: named places between two steps at which a process of the tests is broken.
 
 They are wrapped around the ports that the services are given, here in the tests: the product holds
-no trace of them, so they cost it nothing and nobody can switch them on by accident.
+no trace of them: they cost it nothing and cannot be switched on by accident.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STEPS = {
     "give-up": "MAX_RECONSUMED or DEAD is written down",
     "rollback": "the ROLLBACK event goes into the outbox, in the transaction of giving up",
     "compensation": "a compensation is noted, in its own transaction",
-    "replay": "a person replays a dead letter",
+    "replay": "an operator replays a dead letter",
     "retention": "settled rows are purged",
 }
 """Every step that can be broken: before it, or after it."""
@@ -105,7 +105,7 @@ class Breaker:
 
     failpoint: Failpoint | None = None
     mark: Path | None = None
-    """Made when the failpoint strikes, so that a scenario can tell."""
+    """The file that a scenario waits for: it is written when the failpoint strikes."""
     wake: Path | None = None
     """Ends a standstill when it is there."""
     _reached: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -17,12 +17,12 @@ SOON: Mapping[str, str] = MappingProxyType(
         "SHIELDTX_HALF_CHECK_INTERVAL": "2",
         "SHIELDTX_HALF_CHECK_TIMEOUT": "1.5",
         "SHIELDTX_BARRIER_PATIENCE": "0.3",
-        # However slow the machine is, nobody has to decide what a check can find out.
+        # Enough checks for a slow machine: no message becomes UNRESOLVED.
         "SHIELDTX_HALF_CHECKS": "1000",
         "BANK_HALF_TICK": "0.2",
     }
 )
-"""Of relays that check half messages while somebody waits for it."""
+"""Settings of relays whose checks a scenario waits for."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The journal of the bank's clients: what each was told, on disk before it goes on."""
+"""The journal of the bank's clients: each answer is on disk before the client goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 from uuid import UUID
 
 Answer = Literal["ok", "fail", "info"]
-"""ok: committed; fail: surely not; info: nobody knows, the answer to COMMIT was lost."""
+"""ok: committed; fail: surely not; info: unknown, the answer to COMMIT was lost."""
 
 
 class Journal:

@@ -197,13 +197,13 @@ class Link:
             end.close()
 
     def break_off(self) -> None:
-        """Have both ends told by RST, when the link is closed, that it is gone."""
+        """Send an RST to both ends when the link is closed."""
         self._board.tally.resets += 1
         for end in self._ends:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
 
     async def _connect(self) -> bool:
-        """Connect to the server; a black hole leaves the client with nobody at the other end."""
+        """Connect to the server; a black hole leaves the client without a server."""
         for hole, _ in self._board.find(BlackHole, TO_SERVER):
             self._flows[TO_SERVER].mute(hole)
             self._board.strike(hole)

@@ -80,8 +80,8 @@ class Fault:
 class FaultProxy:
     """A proxy on 127.0.0.1, in threads of this process, to a port of the same machine.
 
-    It answers at `port` from its making on, whether or not anybody listens at `target_port`: where
-    nobody does, clients are not refused but reset. Faults concern open and new connections. Losing
+    It accepts at `port` from its creation on: without a listener at `target_port`, clients are
+    reset, not refused. Faults concern open and new connections. Losing
     single messages needs the protocol, `kafka` or `postgres`, which is followed from the first
     byte of a connection on.
     """
@@ -160,7 +160,7 @@ class FaultProxy:
         return self._switch_on(Cut(), BOTH)
 
     def black_hole(self, *, to: Direction | Collection[Direction] = BOTH) -> Fault:
-        """Take all bytes, also the news of an end, and give them to nobody; nothing is closed."""
+        """Discard all bytes and the end of streams; no connection is closed."""
         return self._switch_on(BlackHole(), to)
 
     def hold(self, *, to: Direction | Collection[Direction] = BOTH) -> Fault:

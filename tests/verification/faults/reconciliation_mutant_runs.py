@@ -7,7 +7,7 @@ from datetime import timedelta
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.faults import damage
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.damage import Keepsake
+from tests.verification.faults.damage import SavedRows
 from tests.verification.faults.reconciliation_runs import ReconciliationRuns, done_by
 from tests.verification.faults.scenarios.reconciliation import (
     await_auditors,
@@ -37,11 +37,11 @@ def a_changed_payload(banks: Banks) -> None:
     banks.open()
     banks.write(20, refused=0.0)
     banks.drain()
-    keepsake = Keepsake(banks)
-    planted = keepsake.falsify(1)
+    saved = SavedRows(banks)
+    planted = saved.falsify(1)
     await_quiet(reconciliation)
     reconciliation.judge(planted)
-    keepsake.undo()
+    saved.undo()
 
 
 def repaired_and_done(banks: Banks) -> None:
@@ -54,7 +54,7 @@ def repaired_and_done(banks: Banks) -> None:
     banks.drain()
     await_auditors(banks)
     stop(banks.upstream, "relay")
-    forgotten = Keepsake(banks).forget_by_auditors(1)
+    forgotten = SavedRows(banks).forget_by_auditors(1)
     lost = damage.lose_records(banks, [last], groups)
     await_quiet(reconciliation)
     reconciliation.judge(forgotten | lost | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost))

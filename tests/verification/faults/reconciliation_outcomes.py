@@ -33,7 +33,7 @@ class Reconciled:
     """Rows that were changed by a repair of what had been repaired: 0."""
 
     @property
-    def accused(self) -> int:
+    def falsely_reported(self) -> int:
         """How much was reported that was not planted, or with another verdict."""
         return self.reported - self.right
 

@@ -1,4 +1,4 @@
-"""What people do to topics, and a second broker: none is refused for replicas it cannot have."""
+"""Replicas of topics, and a second broker: no topic fails for replicas it cannot have."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ask_for(bootstrap: str, topic: str, replicas: int) -> None:
 
 
 def client(bootstrap: str) -> AdminClient:
-    """Make a client that finds a broker for itself, and is silent about those that are away."""
+    """Make a client that finds a broker for itself, and does not log unreachable ones."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 

@@ -1,4 +1,4 @@
-"""What the fault matrix says to people."""
+"""The console output of the fault matrix."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Read:
 def read_whole(bootstrap: str, topics: Sequence[str]) -> list[Read]:
     """Read every record of the topics; a topic that does not exist has none.
 
-    Raises KafkaException when the broker is away, TimeoutError when it does not deliver.
+    Raises KafkaException when the broker is unreachable, TimeoutError when it does not deliver.
     """
     return [_read(message) for message in messages(bootstrap, topics)]
 

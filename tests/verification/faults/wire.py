@@ -32,7 +32,7 @@ class Api(IntEnum):
 
 
 class NotUnderstood(Exception):
-    """The stream is not of the protocol that the proxy was told to expect."""
+    """The stream does not follow the protocol of the proxy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

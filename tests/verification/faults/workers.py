@@ -26,7 +26,7 @@ _FORKS.set_forkserver_preload(
 )
 
 # Python takes the status of a fork's child from a pipe, which holds it once: of two threads that
-# ask, the second is told 255. Whoever starts a child asks for the status of all others.
+# ask, the second gets 255. Each start of a child asks for the status of all others.
 _STATUS = threading.Lock()
 READY_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.02
@@ -127,7 +127,7 @@ class Worker:
         return self.exit_status
 
     def join(self, within: float | None = None) -> bool:
-        """Wait for its end; tell whether it came."""
+        """Wait for the end of the process; return whether it has ended."""
         deadline = None if within is None else time.monotonic() + within
         while self.is_running:
             if deadline is not None and time.monotonic() > deadline:

@@ -135,7 +135,7 @@ class World:
             yield banks
         finally:
             banks.close()
-            # A server of a fault's own may be beyond that, and goes away whole.
+            # A server of a fault's own may be beyond that, and is removed whole.
             if postgres is self.postgres:
                 for side in sides:
                     postgres.drop_database(side.database)

@@ -1,4 +1,4 @@
-"""The broker: two topics of one partition each, and records that arrive when nobody waits."""
+"""The broker: two topics of one partition each, and records that arrive late."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.verification.model.state import FORGER, TOPICS, Event, State, Step, p
 
 
 def actions(state: State) -> Iterator[Step]:
-    """What happens on its own: late records land, and somebody writes what is not theirs."""
+    """Yield the steps without a process: late records arrive, and rollbacks are forged."""
     if state.flying:
         event, *others = state.flying
         landed = append(state._replace(flying=tuple(others)), event)
@@ -16,7 +16,7 @@ def actions(state: State) -> Iterator[Step]:
     if state.faults:
         for row in state.services[0].rows:
             forged = append(state, Event(row.event.number, FORGER))
-            yield f"somebody forges a rollback of {row.event}", forged.after_fault()
+            yield f"a foreign client forges a rollback of {row.event}", forged.after_fault()
 
 
 def append(state: State, event: Event) -> State:

@@ -119,7 +119,7 @@ def _starts(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator
 def _is_held_back(group: Group, place: int, bounds: Bounds) -> bool:
     """An earlier row of the key is not finished, or the event that a rollback takes back is not.
 
-    A rollback that waits for its event holds back nobody: the two would wait for each other.
+    A rollback that waits for its event blocks no row: the two would wait for each other.
     """
     if _waits_for_its_event(group, group.inbox[place]):
         return True
@@ -239,7 +239,7 @@ def _without(state: State, g: int, w: int) -> State:
 
 
 def _rebalanced(state: State, g: int, w: int) -> State:
-    """Give the partitions of a living worker away, with a record still in its hands."""
+    """Move the partitions of a running worker, with a record still in process."""
     group = state.groups[g]
     late = group.workers[w]
     if late.phase in {Phase.POLLED, Phase.STORED}:
@@ -248,10 +248,10 @@ def _rebalanced(state: State, g: int, w: int) -> State:
 
 
 def _without_partitions(group: Group, w: int) -> Group:
-    heir = (w + 1) % len(group.workers)
+    successor = (w + 1) % len(group.workers)
     return group._replace(
         readings=tuple(
-            Reading(heir, r.committed, r.committed) if r is not None and r.owner == w else r
+            Reading(successor, r.committed, r.committed) if r is not None and r.owner == w else r
             for r in group.readings
         )
     )

@@ -91,7 +91,7 @@ def _lease_ends(state: State, s: int) -> Iterator[Step]:
 
 
 def _takes_shard(state: State, s: int, r: int, name: str) -> Iterator[Step]:
-    """Take a shard that nobody holds; renewing goes on while a batch is being published."""
+    """Take a shard without an owner; renewing goes on while a batch is being published."""
     service = state.services[s]
     # Idle relays are alike: the first of them stands for all. An empty shard is of no use yet.
     is_first = all(not relay.is_idle for relay in service.relays[:r])
@@ -130,7 +130,7 @@ def _claims(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator
 
 
 def _overdue_claim_arrives(state: State, bounds: Bounds, s: int) -> Iterator[Step]:
-    """Lease rows to whoever has the name that the claim was made under, if anybody has."""
+    """Lease rows to the relay with the name of the claim, if there is one."""
     service = state.services[s]
     r = service.overdue
     if r is None or service.owner != r or not service.leased:
@@ -168,7 +168,7 @@ def _claimed(
                     unconfirmed=row.unconfirmed or (taken_over and not forgets),
                 )
             )
-        # Whoever has it in hands: it holds back what was written after it.
+        # Whichever relay has claimed it: it blocks what was written after it.
         key_waits |= row.waiting and bounds.mutant is not Mutant.SENDS_PAST_A_RETRY
     return tuple(after)
 
@@ -261,7 +261,7 @@ def _end(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxRow:
 
 
 def _released(row: OutboxRow, r: int, bounds: Bounds) -> OutboxRow:
-    """Give a row back as it was, the attempt not counted."""
+    """Release a row as it was, the attempt not counted."""
     if not _may_write(row, OutboxStatus.INIT, r, bounds):
         return row
     return row._replace(
@@ -311,7 +311,7 @@ def _remembering(state: State, s: int, r: int, relay: Relay) -> State:
 
 
 def _orphaned(state: State, s: int, r: int) -> State:
-    """Let nobody remember the token of what a relay had claimed."""
+    """Forget the token of the rows that a relay had claimed."""
     service = state.services[s]
     rows = tuple(row._replace(token=GONE) if row.token == r else row for row in service.rows)
     return state.with_service(s, service._replace(rows=rows))

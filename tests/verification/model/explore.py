@@ -157,7 +157,7 @@ class _Exploration:
     def _look_for_cycles(self) -> None:
         """Find out whether draining ends: without further faults no state is ever seen again.
 
-        States are taken away as long as there is one that no other leads to (Kahn, 1962); what is
+        States are removed as long as there is one that no other leads to (Kahn, 1962); what is
         left goes round in a circle.
         """
         incoming = array("I", bytes(4 * len(self._numbers)))

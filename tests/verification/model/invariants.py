@@ -52,7 +52,7 @@ def _ghosts(state: State) -> Iterator[Breach]:
 def _of_group(state: State, group: Group, bounds: Bounds) -> Iterator[Breach]:
     if len(set(group.effects)) < len(group.effects):
         yield Breach(ONE_EFFECT, f"{group.name} applied {group.effects}")
-    # A row that failed in doubt holds back nobody, and its record may still land: a person's case.
+    # An ambiguous failed row blocks no row, and its record may still land: an operator decides.
     failed = {r.event.number for r in state.services[0].rows if r.status is OutboxStatus.FAILED}
     in_order = [number for number in group.effects if number not in failed]
     if sorted(in_order) != in_order:
@@ -61,7 +61,7 @@ def _of_group(state: State, group: Group, bounds: Bounds) -> Iterator[Breach]:
         yield Breach(AUTHORITY, f"{group.name} compensated {group.compensations}")
     for number in group.compensations:
         if not _given_up(state, number):
-            yield Breach(AUTHORITY, f"{group.name} compensated e{number}, which nobody gave up")
+            yield Breach(AUTHORITY, f"{group.name} compensated e{number}, which no group gave up")
         if group is not state.groups[0] and number not in group.effects:
             yield Breach(ONE_OUTCOME, f"{group.name} compensated e{number} and never applied it")
     for row in group.inbox:
@@ -116,7 +116,7 @@ def _stuck(state: State) -> Iterator[Breach]:
 
 
 def _missing_ends(state: State, number: int) -> Iterator[Breach]:
-    """An event ends in each group; taken back by one, it is taken back by all, or a person's."""
+    """An event ends in each group; refused by one, it is rolled back in all, or an operator's."""
     for group in state.groups[1:]:
         if all(row.event != (number, "") for row in group.inbox):
             yield Breach(NO_LOSS, f"e{number} never came to {group.name}")
@@ -124,14 +124,14 @@ def _missing_ends(state: State, number: int) -> Iterator[Breach]:
         row for service in state.services[1:] for row in service.rows if row.event.number == number
     ]
     if _given_up(state, number) and not rollbacks:
-        yield Breach(ONE_OUTCOME, f"e{number} was given up, and no rollback tells of it")
+        yield Breach(ONE_OUTCOME, f"e{number} was given up, and has no rollback")
     if not any(row.status is OutboxStatus.PROCESSED for row in rollbacks):
         return
     for group in state.groups:
-        owed = group is state.groups[0] or number in group.effects
+        required = group is state.groups[0] or number in group.effects
         if group.readings[1] is None or _waits_for_a_person(group, number):
             continue
-        if owed and number not in group.compensations:
+        if required and number not in group.compensations:
             yield Breach(ONE_OUTCOME, f"e{number} was taken back, and not by {group.name}")
 
 

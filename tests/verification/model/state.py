@@ -15,9 +15,9 @@ from shieldtx.ports.broker import DeliveryOutcome
 from tests.verification.model.bounds import Bounds
 
 GONE = -1
-"""The token of a claim, or the owner of a shard, that nobody remembers: its process died."""
+"""The token of a claim, or the owner of a shard, of a process that died."""
 
-FORGER = "somebody"
+FORGER = "a foreign client"
 
 Step: TypeAlias = "tuple[str, State]"
 """An action's name, and the moment after it."""
@@ -170,7 +170,7 @@ class State(NamedTuple):
     topics: tuple[tuple[Event, ...], tuple[Event, ...]]
     """The commit and the rollback topic, from the first record that some group has to read."""
     flying: tuple[Event, ...]
-    """Records that a client was told to forget, still on their way to the broker."""
+    """Records that a client has given up, still on their way to the broker."""
     groups: tuple[Group, ...]
     faults: int
     """That may still happen."""

@@ -12,7 +12,7 @@ BOTH: Final = ("stock", "billing")
 WORLDS: Final = (
     # All processes at once, and something goes wrong once.
     Bounds(events=2, relays=2, workers=2, faults=1),
-    # One event, and things go wrong twice: a zombie and its heir, a lost answer and a crash, ...
+    # One event and two faults: a zombie and its successor, a lost answer and a crash, ...
     Bounds(events=1, relays=2, workers=2, faults=2, send_attempts=2),
     # Two services downstream: each takes back what the other refuses, early, late or never applied.
     Bounds(events=1, relays=1, workers=1, downstream=BOTH, faults=0),

@@ -26,7 +26,7 @@ def exact() -> MutantRunResult:
         counts=None,
         reconciled=Reconciled(runs=1, planted=2, reported=2, right=2, repaired=2),
     )
-    return MutantRunResult(mutant=MUTANTS["M19"], invariant="accused", row=row)
+    return MutantRunResult(mutant=MUTANTS["M19"], invariant="falsely_reported", row=row)
 
 
 def test_each_mutant_has_a_run() -> None:
@@ -41,7 +41,7 @@ def test_an_exact_reconciliation_catches_no_mutant(exact: MutantRunResult, invar
 @pytest.mark.parametrize(
     ("invariant", "counted"),
     [
-        ("accused", Reconciled(planted=2, reported=3, right=2)),
+        ("falsely_reported", Reconciled(planted=2, reported=3, right=2)),
         ("missed", Reconciled(planted=2, reported=1, right=1)),
         ("repaired_again", Reconciled(repaired=2, repaired_again=1)),
     ],

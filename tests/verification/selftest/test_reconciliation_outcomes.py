@@ -28,7 +28,7 @@ def test_another_verdict_or_group_is_wrong_on_both_counts():
     counted.note({one}, {one._replace(verdict=Verdict.STUCK)})
     counted.note({one}, {one._replace(group="mail")})
     assert (counted.precision, counted.recall) == (0.0, 0.0)
-    assert (counted.accused, counted.missed) == (2, 2)
+    assert (counted.falsely_reported, counted.missed) == (2, 2)
 
 
 def test_runs_without_mismatches_are_exact():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 TRANSFERRED = "bank.transferred"
 STATED = "bank.stated"
-"""Statements of accounts, which nobody of the two banks reads."""
+"""The topic of account statements, which neither bank reads."""
 OPENING_BALANCE = 1_000_000
 """Of each account, upstream; downstream accounts are opened with 0."""
 
@@ -17,7 +17,7 @@ MARKER = "for-your-eyes-only-7c1e"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """What the downstream bank is told."""
+    """The payload of an event for the downstream bank."""
 
     account: str
     seq: int
@@ -28,9 +28,9 @@ class Transfer:
     attempts), "by all" (at once, and its auditors do, too), "halfway" (its handler commits after
     half of its writes, and fails) or "by constraint" (of a table, which its note violates)."""
     undo: str = ""
-    """How the upstream bank's compensation fares: "" or "never" (until the bank is mended)."""
+    """How the upstream bank's compensation fares: "" or "never" (until the bank is repaired)."""
     note: str = ""
-    """Nobody's business but the two banks'."""
+    """Private to the two banks."""
 
 
 def auditors_of(group: str) -> str:

@@ -1,4 +1,4 @@
-"""What people and cron jobs do at the upstream bank; each runs in a process of its own."""
+"""Manual operations and cron jobs of the upstream bank; each runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 1000
 
 
 def replay_all() -> None:
-    """Replay every dead letter, as an operator would who has mended the cause."""
+    """Replay every dead letter, as an operator does after a repair of the cause."""
     from tests.verification.faults.bank.upstream import shield
 
     letters = shield.stores.dead_letters()

@@ -104,6 +104,6 @@ def _try(engine: Engine, operation: UUID, account: str, amount: int, fate: dict[
     except (DBAPIError, ShieldTxError, Struck) as error:
         log.info("transfer %s: %s", operation, error)
         time.sleep(PAUSE_AFTER_FAILURE)
-        # The event's INSERT is part of the commit too, but nobody can tell from here.
+        # The event's INSERT is part of the commit too, but this process cannot see that.
         return "info" if committing else "fail"
     return "ok"

@@ -146,7 +146,7 @@ def _insist(attempt: Callable[[Step], None], meet: Step, expected: str) -> int:
     lost = 0
     while True:
         try:
-            # Whoever tries again meets nobody.
+            # The next attempt meets no other transaction.
             attempt(meet if not lost else lambda: None)
         except DBAPIError as error:
             if sqlstate(error) != expected:

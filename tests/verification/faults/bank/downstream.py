@@ -1,4 +1,4 @@
-"""The downstream bank: credits what it is told, or refuses; its auditors keep their own books."""
+"""The downstream bank: credits or refuses each transfer; its auditors keep their own books."""
 
 from __future__ import annotations
 

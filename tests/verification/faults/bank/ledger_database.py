@@ -25,7 +25,7 @@ def ledger_engine() -> Engine | None:
 
 
 def book(session: Session, transfer: UUID, account: str, amount: int) -> None:
-    """Take money from an account that nobody has booked on before."""
+    """Take money from an account without earlier entries."""
     row = {"id": transfer, "account": account, "amount": amount}
     session.execute(text("INSERT INTO account VALUES (:account, -:amount, 1)"), row)
     session.execute(text("INSERT INTO transfer VALUES (:id, :account, 1, :amount)"), row)

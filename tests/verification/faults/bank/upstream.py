@@ -1,4 +1,4 @@
-"""The upstream bank: takes the money, tells the other bank, gives it back when that refuses."""
+"""The upstream bank: debits an account, sends the event, and refunds a refused transfer."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def transfer(session: Session, event_id: UUID, account: str, amount: int, **fate
     authorised=["downstream"] if "BANK_WARY" in os.environ else None,
 )
 def refund(session: Session, event: Event) -> None:
-    """Give the money of a refused transfer back."""
-    if event.payload.undo == "never" and "BANK_MENDED" not in os.environ:
-        raise RuntimeError("this transfer can never be given back")
-    _give_back(session, event, "refund")
+    """Refund a refused transfer."""
+    if event.payload.undo == "never" and "BANK_REPAIRED" not in os.environ:
+        raise RuntimeError("this transfer can never be refunded")
+    _refund_into(session, event, "refund")
 
 
 @shield.local_rollback(TRANSFERRED)
 def withdraw(session: Session, event: Event) -> None:
     """Refund a transfer whose event failed permanently."""
-    _give_back(session, event, "withdrawal")
+    _refund_into(session, event, "withdrawal")
 
 
-def _give_back(session: Session, event: Event, table: str) -> None:
+def _refund_into(session: Session, event: Event, table: str) -> None:
     row = {"id": event.id, "account": event.payload.account, "amount": event.payload.amount}
     session.execute(
         text(f"INSERT INTO {table} (id, account, amount) VALUES (:id, :account, :amount)"), row

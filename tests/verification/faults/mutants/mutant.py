@@ -15,7 +15,7 @@ class Mutant:
     id: str
     defect: str
     variable: str
-    """Of the environment, by which processes are told to have it."""
+    """The environment variable that puts the mutant into a process."""
     apply: Callable[[Breaker], None]
     """The breaker can end the process in the middle of what the defect tore apart."""
 

@@ -44,7 +44,7 @@ def run_mutated(words: Sequence[str]) -> None:
 
 
 def named_by_environment() -> Mutant:
-    """Return the mutant that this process was told to have."""
+    """Return the mutant that the environment of this process names."""
     return IN_RECONCILIATION[os.environ[VARIABLE]]
 
 

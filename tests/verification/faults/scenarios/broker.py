@@ -22,7 +22,7 @@ FREEZE_S = 12.0
 """Longer than the send timeout (1.5 s), a lease (2 s) and a consumer's requests (10 s)."""
 
 PATIENT = {"BANK_SEND_ATTEMPTS": "1000"}
-"""A relay that waits for a topic for longer than anybody takes to make it."""
+"""Settings of a relay that waits for a topic longer than its creation takes."""
 
 
 def away_for_a_minute(banks: Banks) -> None:
@@ -36,11 +36,11 @@ def away_for_a_minute(banks: Banks) -> None:
     banks.expect(backlog >= 120, f"what is written during the outage waits: {backlog} events")
     # The length of the outage is what this fault is about.
     time.sleep(max(0.0, back_at - time.monotonic()))
-    banks.expect(_logged(banks.upstream, "broker unavailable"), "the relay tells of the outage")
+    banks.expect(_logged(banks.upstream, "broker unavailable"), "the relay logs the outage")
     for side in banks.sides:
         banks.expect(
             _logged(side, "poll failed, it runs again later: Kafka"),
-            f"{side.name}'s consumer tells, too",
+            f"{side.name}'s consumer logs it, too",
         )
     expect_no_attempt_burnt(banks)
     banks.kafka.start()

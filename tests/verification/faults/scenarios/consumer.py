@@ -54,7 +54,7 @@ def killed_on_the_way(banks: Banks) -> None:
 def _kill_by_one_event(banks: Banks) -> None:
     """A handler kills its process at every attempt, until there is none left.
 
-    The first one is in a batch, where nobody can tell who it was: that death is one more.
+    The first death is in a batch, where the failing event is unknown: that death is one more.
     """
     side = banks.downstream
     stop_consumers(side)

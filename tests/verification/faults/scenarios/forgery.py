@@ -1,4 +1,4 @@
-"""F32: rollbacks that nobody entitled to them has written."""
+"""F32: forged rollbacks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def forged_among_genuine(banks: Banks) -> None:
     _expect_none_believed(banks, planned, put)
     refunded = {row.id for row in banks.upstream.rows("SELECT id FROM refund")}
     due = {row.id for row in banks.upstream.rows("SELECT id FROM transfer")} - set(credited)
-    banks.expect(refunded == due, "what was refused is given back, and nothing else")
+    banks.expect(refunded == due, "refused transfers are refunded, and no others")
 
 
 def _expect_none_believed(banks: Banks, planned: list[Forgery], put: list[RawRecord]) -> None:

@@ -59,7 +59,7 @@ def torn_messages(banks: Banks) -> None:
 
 
 def black_holes(banks: Banks) -> None:
-    """What is sent vanishes, in both directions and in each alone, and nobody is told."""
+    """Packets vanish without an error, in both directions and in each alone."""
     proxy = _open(banks)
     for way, to in HOLES.items():
         banks.write(20)

@@ -76,7 +76,7 @@ def stopped_under_load(banks: Banks) -> None:
     up = banks.upstream
     banks.open(but="upstream relay")
     clients = banks.begin_writing(200, pause=0.02)
-    # So long a lease that nobody could wait for its end.
+    # A lease too long to wait for.
     relay = up.relay(SHIELDTX_RELAY_LEASE="600")
     banks.until(lambda: up.outbox().get("PROCESSED", 0) > 40, "the relay is at work")
     banks.expect(relay.terminate() == 0, "SIGTERM leads to a graceful end")

@@ -71,7 +71,7 @@ def poisons(good: RawRecord) -> Iterator[Poison]:
 
 
 def poison_among_good_ones(banks: Banks) -> None:
-    """In every partition lie records that nobody can read, and some that nobody asked for."""
+    """Every partition has undecodable records and records without a handler."""
     banks.open(but="downstream consume")
     banks.write(30)
     banks.until(lambda: set(banks.upstream.outbox()) == {"PROCESSED"}, "all are on the topic")
@@ -111,7 +111,7 @@ def _await_all(banks: Banks, foreign_client: ForeignClient) -> None:
             == side.one("SELECT count(*) FROM credit")
             + banks.upstream.one("SELECT count(*) FROM refund")
         ),
-        "every transfer is credited or given back",
+        "every transfer is credited or refunded",
     )
 
 
@@ -134,7 +134,7 @@ def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) ->
 
 
 def _expect_refused(banks: Banks) -> None:
-    """An event of another shape is one that the handler refuses; its source is told."""
+    """An event of another shape is one that the handler refuses; its source gets a rollback."""
     status = banks.downstream.rows(
         "SELECT status FROM shield_inbox WHERE source = :stranger", stranger=STRANGER
     )
@@ -156,7 +156,7 @@ def large_among_small_ones(banks: Banks) -> None:
     foreign_client = ForeignClient(banks.kafka.bootstrap)
     model = foreign_client.read(topic)[0]
     value = json.dumps("x" * (SIXTEEN_MB - 2)).encode()
-    # From somebody else: none of the banks' own, and no transfer.
+    # From another source: none of the banks' own, and no transfer.
     model = model.headed(ce_id=str(new_event_id()).encode(), ce_source=STRANGER.encode())
     large = model.evolve(value=value)
     partitions = range(foreign_client.partitions(topic))

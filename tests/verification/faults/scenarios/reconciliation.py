@@ -13,7 +13,7 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.faults import damage
 from tests.verification.faults.bank import auditors_of, long_transactions
 from tests.verification.faults.banks import Banks
-from tests.verification.faults.damage import Found, Keepsake
+from tests.verification.faults.damage import Found, SavedRows
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.reconciliation_outcomes import Mismatch
@@ -34,9 +34,9 @@ def more_accounts(world: World, open_: ExitStack) -> Mapping[str, Any]:
 
 
 def discrepancies_found(banks: Banks) -> None:
-    """Every kind of damage is told from the others and from what is in flight, and mended once."""
+    """Every kind of damage gets its own verdict, rows in flight get none, and repairs run once."""
     reconciliation = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
-    planted, keepsake = _plant(banks)
+    planted, saved = _plant(banks)
     forgotten = set(MISMATCHES) - {found.verdict for found in planted.all}
     banks.expect(not forgotten, f"there is no damage for {sorted(forgotten)}")
     await_quiet(reconciliation)
@@ -49,34 +49,34 @@ def discrepancies_found(banks: Banks) -> None:
         again = reconciliation.judge(planted.all)
         banks.expect(again.totals == result.totals, "a second run finds the same")
     _repair(banks, reconciliation, planted)
-    open_all(banks, BANK_MENDED="1")
+    open_all(banks, BANK_REPAIRED="1")
     banks.drain()
     await_auditors(banks)
     _repair_in_vain(banks, reconciliation)
     await_quiet(reconciliation)
     with open_transfer(banks):
         load = banks.begin_writing(60, accounts=banks.accounts[:ACCOUNTS], pause=0.5)
-        reconciliation.judge(planted.for_people)
+        reconciliation.judge(planted.for_operators)
         load.finish()
-    keepsake.undo()
+    saved.undo()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planted:
-    mendable: Found
-    """By a repair as it is."""
+    repairable: Found
+    """Repaired by the plain command."""
     parked: Found
-    """By a repair that is told to."""
-    for_people: Found
+    """Repaired where the command names the verdict."""
+    for_operators: Found
     idle: Found
-    """Mended by workers alone."""
+    """Repaired by workers alone."""
 
     @property
     def all(self) -> Found:
-        return self.mendable | self.parked | self.for_people | self.idle
+        return self.repairable | self.parked | self.for_operators | self.idle
 
 
-def _plant(banks: Banks) -> tuple[_Planted, Keepsake]:
+def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
     """Let the banks work, and break what can be broken, with each part of them that is at rest."""
     up, down = banks.sides
     common, single = list(banks.accounts[:ACCOUNTS]), iter(banks.accounts[ACCOUNTS:])
@@ -91,7 +91,7 @@ def _plant(banks: Banks) -> tuple[_Planted, Keepsake]:
     banks.write(2, refused=1.0, accounts=common, undo="never")
     banks.drain()
     stop(down, "relay")
-    owed = damage.owe_rollbacks(banks, accounts(2))
+    pending = damage.leave_rollbacks_pending(banks, accounts(2))
     stuck = _leave_attempt(banks, accounts(1))
     await_auditors(banks)
     for side in banks.sides:
@@ -100,27 +100,27 @@ def _plant(banks: Banks) -> tuple[_Planted, Keepsake]:
     lost = damage.lose_records(banks, accounts(3), both)
     rejected = damage.reject(banks, accounts(2), both)
     idle = damage.leave_unclaimed(banks, accounts(1), both)
-    keepsake = Keepsake(banks)
+    saved = SavedRows(banks)
     dead = up.rows("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'")
-    forgotten, denied = keepsake.forget_upstream(2), keepsake.deny(2)
+    forgotten, denied = saved.forget_upstream(2), saved.deny(2)
     return _Planted(
-        mendable=owed
+        repairable=pending
         | stuck
         | lost
         | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost)
-        | keepsake.forget_by_auditors(2),
+        | saved.forget_by_auditors(2),
         parked=rejected | {Mismatch(Verdict.PARKED, up.group, row.event_id) for row in dead},
-        for_people=forgotten
+        for_operators=forgotten
         | damage.on_topic(Verdict.RECORD_WITHOUT_ROW, forgotten)
         | denied
         | damage.on_topic(Verdict.STATUS_DISAGREES, denied)
-        | keepsake.antedate(2)
-        | keepsake.falsify(2)
-        | keepsake.try_too_often(1)
-        | keepsake.keep_effect(1)
-        | keepsake.settle_without_compensation(1),
+        | saved.antedate(2)
+        | saved.falsify(2)
+        | saved.try_too_often(1)
+        | saved.keep_effect(1)
+        | saved.settle_without_compensation(1),
         idle=idle,
-    ), keepsake
+    ), saved
 
 
 def _leave_attempt(banks: Banks, accounts: list[str]) -> Found:
@@ -153,8 +153,8 @@ def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted)
     wanted = {"publish again": 5, "release event": 2, "release attempt": 1, "raise rollback": 2}
     banks.expect(done_by(first) == wanted, f"the repair did {done_by(first)}")
     left = sum(entry["rows"] for entry in first["not_repairable"])
-    others = len(planted.all - planted.mendable)
-    banks.expect(left == others, f"{left} of {others} are said to be for people")
+    others = len(planted.all - planted.repairable)
+    banks.expect(left == others, f"{left} of {others} are left to operators")
     named = reconciliation.repair("--verdict", "PARKED")
     events = {(found.group != banks.upstream.group, found.event_id) for found in planted.parked}
     banks.expect(sum(done_by(named).values()) == len(events), f"replayed: {done_by(named)}")
@@ -162,7 +162,7 @@ def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted)
 
 
 def _repair_in_vain(banks: Banks, reconciliation: ReconciliationRuns) -> None:
-    """Repair the same run once more, when all has been mended and dealt with."""
+    """Repair the same run once more, after everything is repaired."""
     before = contents(banks)
     done = done_by(reconciliation.repair(), reconciliation.repair("--verdict", "PARKED"))
     banks.expect(not done, f"a second repair did {done}")

@@ -37,7 +37,7 @@ from tests.verification.faults.scenarios.reconciliation import (
 from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import ACCOUNTS
 
-LOST, CLAIMED, OWED = 6, 2, 2
+LOST, CLAIMED, PENDING = 6, 2, 2
 BULK = 1_000_000
 BULK_WITHIN_S = 120.0
 """For the run alone, on a machine that does other things as well."""
@@ -65,20 +65,20 @@ def _plant(banks: Banks) -> Found:
     banks.write(60, refused=0.1, accounts=banks.accounts[:ACCOUNTS])
     banks.drain()
     stop(down, "relay")
-    owed = damage.owe_rollbacks(banks, accounts[:OWED])
+    pending = damage.leave_rollbacks_pending(banks, accounts[:PENDING])
     for side in banks.sides:
         side.stop_all()
-    claimed = accounts[OWED : OWED + CLAIMED]
-    lost = accounts[OWED + CLAIMED : OWED + CLAIMED + LOST]
+    claimed = accounts[PENDING : PENDING + CLAIMED]
+    lost = accounts[PENDING + CLAIMED : PENDING + CLAIMED + LOST]
     return (
-        owed
+        pending
         | damage.leave_claimed(banks, claimed, [down.group])
         | damage.lose_records(banks, lost, [down.group])
     )
 
 
 def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> ReconciliationRun:
-    """A run keeps others away, and is no obstacle for ever when it is killed."""
+    """A run excludes other runs, and a killed run only until its lease runs out."""
     name, killed = reconciliation.begin()
     log = reconciliation.log_of(name)
     banks.until(lambda: log.exists() and log.stat().st_size, "Spark is at work", 60)
@@ -125,18 +125,18 @@ def _repairs_that_die(banks: Banks, reconciliation: ReconciliationRuns) -> None:
 
 
 def _repairs_at_once(banks: Banks, reconciliation: ReconciliationRuns, planted: Found) -> None:
-    """Let two repairs mend the rest; each row is mended once, in all of them together."""
+    """Let two repairs run concurrently; each row is repaired once."""
     before = _audited(banks)
-    banks.expect(0 < len(before) < len(planted), f"{len(before)} rows are mended so far")
+    banks.expect(0 < len(before) < len(planted), f"{len(before)} rows are repaired so far")
     together = [reconciliation.begin_repair() for _ in range(2)]
     done = done_by(*(reconciliation.end_repair(repair) for repair in together))
-    mended = _audited(banks)
-    banks.expect(set(mended) == {found.event_id for found in planted}, "all of it is mended")
-    banks.expect(set(mended.values()) == {1}, f"each of it once: {mended.most_common(3)}")
+    repaired = _audited(banks)
+    banks.expect(set(repaired) == {found.event_id for found in planted}, "all rows are repaired")
+    banks.expect(set(repaired.values()) == {1}, f"each of it once: {repaired.most_common(3)}")
     banks.expect(
         sum(done.values()) == len(planted) - len(before), f"both together have done {done}"
     )
-    banks.reconciled.repaired += len(mended)
+    banks.reconciled.repaired += len(repaired)
     before_again = contents(banks)
     again = done_by(reconciliation.repair())
     banks.expect(not again, f"a further repair did {again}")

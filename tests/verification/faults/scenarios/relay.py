@@ -189,7 +189,7 @@ def late(banks: Banks) -> None:
         banks.write(20)
         hold.until_struck()
         # The pass ends at its timeout, before its lease does; the next ones as well.
-        banks.until(lambda: up.one(UNCONFIRMED) > 0, "what is not acknowledged is given back")
+        banks.until(lambda: up.one(UNCONFIRMED) > 0, "rows without an acknowledgement are released")
         time.sleep(LEASE_S)
     banks.until(lambda: not up.unsettled(), "the acknowledgements come")
     banks.expect(up.one("SELECT max(attempts) FROM shield_outbox") == 1, "no attempt is burnt")
@@ -214,14 +214,14 @@ def _stop_now_and_then(banks: Banks, relay: Worker) -> None:
 
 
 def _freeze_alone(banks: Banks) -> None:
-    """Let a relay stand still past its lease, with records sent and nobody to take them over."""
+    """Stop a relay past its lease, with records sent and no other relay to take them over."""
     up = banks.upstream
     banks.write(20)
     relay = _broken(banks, Failpoint(step="publish", when="after", action="freeze"))
     banks.until(lambda: not owners(up), "the lease runs out")
     up.wake.touch()
     banks.until(lambda: not up.unsettled(), "the relay settles what it has sent")
-    banks.expect(not relay.has_logged("taken over"), "nobody else has taken it over")
+    banks.expect(not relay.has_logged("taken over"), "no other relay has taken it over")
 
 
 def epochs(side: Side) -> int:
@@ -236,7 +236,7 @@ def owners(side: Side) -> set[str]:
 
 
 def has_shards(side: Side, relay: Worker) -> bool:
-    """Whether a relay, whose name tells its process, has shards."""
+    """Whether a relay, whose name has its process id, owns shards."""
     return any(f"-{relay.pid}-" in owner for owner in owners(side))
 
 

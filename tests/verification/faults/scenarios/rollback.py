@@ -157,7 +157,7 @@ def _let_rollbacks_come_late(banks: Banks) -> None:
     late = {record.id: record for record in foreign_client.read(banks.topics[1])}
     foreign_client.put(*late.values())
     dead = "SELECT count(*) FROM shield_inbox WHERE status = 'DEAD' AND last_error LIKE '%purged%'"
-    banks.until(lambda: up.one(dead) == len(late), "each waits for a person")
+    banks.until(lambda: up.one(dead) == len(late), "each waits for an operator")
     up.call("replay", by_hand.replay_all).finish()
     banks.until(lambda: up.one(dead) == len(late), "each waits once more")
     banks.expect(up.one("SELECT count(*) FROM refund") == refunds > 0, "nothing is refunded twice")
@@ -178,7 +178,7 @@ def _expect_books(banks: Banks) -> None:
 
 
 def compensation_that_fails_for_ever(banks: Banks) -> None:
-    """Refunds are DEAD; people see and replay them, in vain, then after mending, then twice."""
+    """Refunds are DEAD; operators replay them: without success, after the repair, and twice."""
     up = banks.upstream
     banks.open()
     banks.write(60, refused=0.3, undo="never")
@@ -188,15 +188,15 @@ def compensation_that_fails_for_ever(banks: Banks) -> None:
     listing = up.launch("dead", "list")
     listing.finish()
     unseen = [str(event) for event in dead if str(event) not in listing.log.read_text()]
-    banks.expect(not unseen, f"dead, and nobody sees it: {unseen[:3]}")
+    banks.expect(not unseen, f"dead, and not listed: {unseen[:3]}")
     _replay(banks)
     banks.drain()
-    banks.expect(_dead(banks) == dead, "what cannot be given back is DEAD again")
+    banks.expect(_dead(banks) == dead, "refunds that fail are DEAD again")
     stop_consumers(up)
-    up.consume(BANK_MENDED="1")
-    _replay(banks, people=2)
+    up.consume(BANK_REPAIRED="1")
+    _replay(banks, operators=2)
     refunded = "SELECT count(*) FROM refund"
-    banks.until(lambda: up.one(refunded) == len(dead), "all is given back")
+    banks.until(lambda: up.one(refunded) == len(dead), "all is refunded")
     foreign_client = ForeignClient(banks.kafka.bootstrap)
     foreign_client.put(*foreign_client.read(banks.topics[1]))
     ends = foreign_client.ends(banks.topics[1])
@@ -211,21 +211,23 @@ def purged_beside_rollbacks(banks: Banks) -> None:
     banks.write(60, refused=0.4, undo="never")
     await_rollbacks(banks)
     rollbacks = banks.downstream.rows("SELECT causation_id FROM shield_outbox")
-    owed = {row.causation_id for row in rollbacks}
-    banks.expect(owed, "no transfer was refused")
+    expected = {row.causation_id for row in rollbacks}
+    banks.expect(expected, "no transfer was refused")
     up.consume()
-    banks.until(lambda: sum(up.inbox().values()) == len(owed), "all rollbacks have arrived")
-    while len(_dead(banks)) < len(owed):
+    banks.until(lambda: sum(up.inbox().values()) == len(expected), "all rollbacks have arrived")
+    while len(_dead(banks)) < len(expected):
         _purge(banks)
     banks.drain()
     _purge(banks)
     kept = {row.event_id for row in up.rows("SELECT event_id FROM shield_outbox")}
-    banks.expect(kept == owed, f"{len(kept)} transfers are kept, {len(owed)} have a rollback")
+    banks.expect(
+        kept == expected, f"{len(kept)} transfers are kept, {len(expected)} have a rollback"
+    )
     stop_consumers(up)
-    up.consume(BANK_MENDED="1")
+    up.consume(BANK_REPAIRED="1")
     _replay(banks)
     refunded = "SELECT count(*) FROM refund"
-    banks.until(lambda: up.one(refunded) == len(owed), "all is given back")
+    banks.until(lambda: up.one(refunded) == len(expected), "all is refunded")
     _purge(banks)
     banks.expect(not up.outbox() and not up.inbox(), "nothing is kept for a rollback any more")
 
@@ -239,12 +241,12 @@ def _dead(banks: Banks) -> set[UUID]:
     return {row.event_id for row in dead}
 
 
-def _replay(banks: Banks, *, people: int = 1) -> None:
-    """Let people replay everything at the same time; one at least must be told that it worked."""
-    replays = [banks.upstream.call("replay", by_hand.replay_all) for _ in range(people)]
+def _replay(banks: Banks, *, operators: int = 1) -> None:
+    """Let operators replay everything at the same time; one replay at least must succeed."""
+    replays = [banks.upstream.call("replay", by_hand.replay_all) for _ in range(operators)]
     for replay in replays:
         replay.join(60)
-    banks.expect(0 in [replay.exit_status for replay in replays], "nobody could replay")
+    banks.expect(0 in [replay.exit_status for replay in replays], "no replay succeeded")
 
 
 FAULTS = (

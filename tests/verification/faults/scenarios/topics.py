@@ -30,7 +30,7 @@ from tests.verification.faults.world import PARTITIONS, make_topics, own_kafka
 MORE_PARTITIONS = 2 * PARTITIONS
 TOO_FEW = "NotEnoughReplicas"
 PATIENT = {"BANK_SEND_ATTEMPTS": "1000"}
-"""A relay that waits for a topic for longer than anybody takes to make it."""
+"""Settings of a relay that waits for a topic longer than its creation takes."""
 
 
 def deleted(banks: Banks) -> None:
@@ -52,7 +52,7 @@ def deleted(banks: Banks) -> None:
 
 
 def missing_for_too_long(banks: Banks) -> None:
-    """The topic stays away for longer than the attempts of its events last."""
+    """The topic is missing for longer than the attempts of its events last."""
     banks.open()
     banks.write(40)
     banks.drain()
@@ -62,7 +62,7 @@ def missing_for_too_long(banks: Banks) -> None:
     banks.write(60)
     banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", PATIENCE_S)
     failed = banks.upstream.outbox().get("FAILED", 0)
-    banks.expect(failed == 60, f"all 60 events fail that nobody could be told of: {failed}")
+    banks.expect(failed == 60, f"all 60 events without a topic fail: {failed}")
     missing = (
         "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
     )
@@ -72,7 +72,7 @@ def missing_for_too_long(banks: Banks) -> None:
 
 
 def missing_for_a_while(banks: Banks) -> None:
-    """The topic stays away until events are blocked behind those that wait for it."""
+    """The topic is missing until events are blocked behind those that wait for it."""
     banks.open(but="upstream relay")
     banks.upstream.relay(**PATIENT)
     topic = banks.topics[0]
@@ -102,7 +102,7 @@ def more_partitions(banks: Banks) -> None:
 
 
 def too_few_replicas(banks: Banks) -> None:
-    """A broker dies whose replicas a topic must have, until somebody asks for fewer of them."""
+    """A broker with required replicas dies, until the topic requires fewer replicas."""
     banks.open()
     first, topic = banks.kafka.bootstrap, banks.topics[0]
     with second_broker(banks.kafka, banks.folder / "second broker") as second:
@@ -117,7 +117,7 @@ def too_few_replicas(banks: Banks) -> None:
         banks.until(lambda: banks.logged(TOO_FEW), "the log says what is wrong", PATIENCE_S)
         load.finish(PATIENCE_S)
         banks.until(
-            lambda: banks.logged("broker unavailable"), "the relay tells of an outage", PATIENCE_S
+            lambda: banks.logged("broker unavailable"), "the relay logs an outage", PATIENCE_S
         )
         banks.expect(banks.upstream.unsettled() > 20, "what is written waits")
         ask_for(first, topic, 1)
@@ -200,14 +200,15 @@ def _first_attempts(banks: Banks) -> None:
 
 
 def _undone_or_parked(banks: Banks) -> None:
-    """Expect that the money is back, except where an attempt may have reached somebody."""
+    """Expect refunds, except where an attempt may have reached the broker."""
     withdrawn = banks.upstream.one("SELECT count(*) FROM withdrawal")
     ambiguous = banks.upstream.one(
         "SELECT count(*) FROM shield_outbox WHERE status = 'FAILED' AND unconfirmed"
     )
     banks.expect(withdrawn > 0, "local rollbacks have run")
     banks.expect(
-        withdrawn + ambiguous == 60, f"{withdrawn} events are undone, {ambiguous} wait for a person"
+        withdrawn + ambiguous == 60,
+        f"{withdrawn} events are undone, {ambiguous} wait for an operator",
     )
     expect_all_to_end_in_order(banks)
 
