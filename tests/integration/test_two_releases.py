@@ -104,7 +104,7 @@ def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
     assert new.app.stores.limits().other_sources("orders") == {"billing": 3}
 
 
-def test_two_live_services_on_one_schema_are_both_told(
+def test_two_live_services_on_one_schema_are_both_warned(
     new: Service, beside: Callable[[str], ShieldTx], caplog: pytest.LogCaptureFixture
 ) -> None:
     billing = beside("billing")

@@ -582,7 +582,7 @@ def test_topics_that_cannot_be_made_are_an_error(bench: Bench) -> None:
 
 
 @whoever_publishes
-def test_whoever_begins_while_the_broker_is_away_is_told_so_and_gets_on_when_it_is_back(
+def test_a_member_without_a_broker_gets_an_error_and_recovers(
     outage: Outage,
 ) -> None:
     topic = outage.bench.topic()
@@ -604,7 +604,7 @@ def test_whoever_begins_while_the_broker_is_away_is_told_so_and_gets_on_when_it_
 
 
 @whoever_publishes
-def test_a_broker_that_goes_away_acknowledges_nothing_and_loses_nothing(outage: Outage) -> None:
+def test_an_unreachable_broker_acknowledges_and_loses_nothing(outage: Outage) -> None:
     topic, publisher = outage.bench.topic(), outage.bench.publisher()
     assert publish(publisher, record(topic, "before")) == [ACKNOWLEDGED]
     outage.go_down()
@@ -618,7 +618,7 @@ def test_a_broker_that_goes_away_acknowledges_nothing_and_loses_nothing(outage: 
     assert came == ["before", "0", "1", "2"]
 
 
-def test_polls_say_that_the_broker_is_away_and_go_on_when_it_is_back(
+def test_polls_report_an_unreachable_broker_and_resume(
     outage: Outage, eventually: Callable[..., None]
 ) -> None:
     topic, members = outage.bench.topic(), group()

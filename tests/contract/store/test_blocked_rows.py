@@ -118,9 +118,7 @@ def test_they_come_back_in_order_when_the_key_is_free(
     assert count(stores, waiting=False, holds_key=True) == 0
 
 
-def test_a_later_row_stays_behind_a_blocked_one_that_nobody_has_unblocked(
-    stores: Stores, clock: Clock
-) -> None:
+def test_a_later_row_waits_for_a_blocked_row_of_its_key(stores: Stores, clock: Clock) -> None:
     head, rest = with_a_held_key(stores, clock, behind=2)
     make_due(stores)
     claimed = claim(stores)
@@ -134,9 +132,7 @@ def test_a_later_row_stays_behind_a_blocked_one_that_nobody_has_unblocked(
     assert ids(claim(heir)) == [*rest, last]
 
 
-def test_keys_are_told_apart_and_keyless_rows_are_never_blocked(
-    stores: Stores, clock: Clock
-) -> None:
+def test_keys_are_distinct_and_keyless_rows_are_never_blocked(stores: Stores, clock: Clock) -> None:
     write(stores, envelope(None), envelope("a"), envelope("b"))
     refuse(stores, claim(stores))
     keyless, _, _ = write(stores, envelope(None), envelope("a"), envelope("b"))

@@ -282,7 +282,7 @@ def test_a_relay_looks_no_further_ahead_than_it_asks(stores: Stores) -> None:
     assert until_due(stores, within=HOUR + MINUTE) is not None
 
 
-def test_a_relay_is_told_of_retries_but_of_nothing_in_other_hands(stores: Stores) -> None:
+def test_the_next_due_time_counts_retries_but_no_claimed_rows(stores: Stores) -> None:
     retried(stores)
     claim(stores)
     left = until_due(stores)

@@ -107,7 +107,7 @@ def test_a_half_message_is_invisible_to_relays(stores: Stores) -> None:
     assert claimed(stores) == []
 
 
-def test_a_half_message_holds_back_nobody_of_its_key(stores: Stores) -> None:
+def test_a_half_message_blocks_no_event_of_its_key(stores: Stores) -> None:
     prepare(stores, envelope("same"))
     written = add(stores, envelope("same"))
     assert claimed(stores) == written
@@ -152,7 +152,7 @@ def test_a_rollback_discards_it_for_good(stores: Stores) -> None:
     assert claimed(stores) == []
 
 
-def test_the_same_word_again_changes_nothing(stores: Stores) -> None:
+def test_the_same_commit_call_again_changes_nothing(stores: Stores) -> None:
     [event_id] = prepare(stores)
     stores.half.resolve([event_id], COMMIT)
     before = row(stores, event_id)
@@ -187,7 +187,7 @@ def test_a_chosen_time_is_kept_past_or_to_come(stores: Stores, ago: timedelta) -
     assert claimed(stores) == ([event_id] if ago > timedelta(0) else [])
 
 
-def test_a_delayed_one_holds_back_nobody_after_its_commit(stores: Stores) -> None:
+def test_a_delayed_half_message_blocks_no_event_after_its_commit(stores: Stores) -> None:
     [event_id] = prepare(stores, envelope("k"), delay=HOUR)
     stores.half.resolve([event_id], COMMIT)
     written = add(stores, envelope("k"))
@@ -218,7 +218,7 @@ def test_several_are_prepared_or_none(stores: Stores) -> None:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def test_nobody_is_asked_before_the_immunity_is_over(stores: Stores) -> None:
+def test_no_check_is_made_before_the_immunity_is_over(stores: Stores) -> None:
     [event_id] = prepare(stores)
     assert named(claim_checks(stores)) == []
     due_in = row(stores, event_id)["check_at"] - datetime.now(UTC)
@@ -261,7 +261,7 @@ def test_the_answer_of_a_check_that_was_overtaken_by_the_next_changes_nothing(
     assert answer(stores, quick, outcome) == [event_id]
 
 
-def test_the_interval_grows_where_it_is_told_to(stores: Stores) -> None:
+def test_the_interval_grows_where_a_factor_is_set(stores: Stores) -> None:
     plan = CheckSchedule(growth=2.0, longest=timedelta(seconds=100), immunity=timedelta(0))
     growing = SqlHalfMessageStore(stores.engine, stores.tables, shards=SHARDS, plan=plan)
     growing.prepare([NewHalfMessage(envelope=envelope())])
@@ -342,7 +342,7 @@ def test_unknown_leaves_it_half_with_the_reason(stores: Stores) -> None:
     assert (after["status"], after["last_error"]) == ("HALF", "nobody home")
 
 
-def test_a_check_that_was_not_made_is_given_back_uncounted(stores: Stores) -> None:
+def test_a_check_that_was_not_made_is_released_uncounted(stores: Stores) -> None:
     made, unmade = prepare(stores, envelope(), envelope())
     claim = claim_checks(stores, made, unmade)
     stores.half.give_back(claim.token, claim.checks[1:])
@@ -362,7 +362,7 @@ def test_what_was_not_answered_is_asked_about_alone_in_its_turn(stores: Stores) 
     assert [claim.more for claim in claims] == [True, True, False, False]
 
 
-def test_what_was_answered_or_given_back_is_asked_about_with_others(stores: Stores) -> None:
+def test_answered_or_released_checks_are_batched_again(stores: Stores) -> None:
     written = prepare(stores, envelope(), envelope(), envelope())
     claim = claim_checks(stores, *written[:2])
     stores.half.answer(claim.token, [CheckResult(claim.checks[0], UNKNOWN, "nobody home")])
@@ -378,7 +378,7 @@ def use_up(stores: Stores, event_id: UUID) -> None:
     let_time_pass(stores, event_id)
 
 
-def test_after_the_last_check_it_waits_for_a_person(stores: Stores) -> None:
+def test_after_the_last_check_it_waits_for_an_operator(stores: Stores) -> None:
     [event_id] = prepare(stores)
     use_up(stores, event_id)
     assert named(claim_checks(stores)) == []
@@ -397,7 +397,7 @@ def test_the_last_check_has_its_interval_too(stores: Stores) -> None:
     assert stores.half.park(limit=10) == []
 
 
-def test_one_that_is_too_old_waits_for_a_person_whoever_was_asked(stores: Stores) -> None:
+def test_a_half_message_that_is_too_old_waits_for_an_operator(stores: Stores) -> None:
     [old, young] = prepare(stores, envelope(type="nobody.knows"), envelope())
     change(stores, old, due_at=datetime.now(UTC) - timedelta(seconds=1))
     assert [e.id for e in stores.half.park(limit=10)] == [old]
@@ -421,7 +421,7 @@ def test_parking_goes_in_batches(stores: Stores) -> None:
 
 @pytest.mark.parametrize(("outcome", "status"), [(COMMIT, "INIT"), (ROLLBACK, "DISCARDED")])
 @pytest.mark.parametrize("parked", [True, False], ids=["unresolved", "half"])
-def test_a_person_decides_and_it_is_on_the_record(
+def test_the_decision_of_an_operator_is_audited(
     stores: Stores, outcome: LocalOutcome, status: str, parked: bool
 ) -> None:
     [event_id] = prepare(stores, envelope(biz_key="b"))
@@ -444,7 +444,7 @@ def test_a_person_decides_and_it_is_on_the_record(
 
 
 @pytest.mark.begun_by_hand
-def test_a_person_decides_about_all_or_none(stores: Stores) -> None:
+def test_an_operator_decides_about_all_or_none(stores: Stores) -> None:
     first, second = prepare(stores, envelope(), envelope())
     seen = [m for m in (stores.admin.find(first), stores.admin.find(second)) if m]
     stores.half.resolve([second], COMMIT)
@@ -455,7 +455,7 @@ def test_a_person_decides_about_all_or_none(stores: Stores) -> None:
         assert connection.execute(select(stores.tables.audit)).all() == []
 
 
-def test_what_waits_for_a_person_is_listed_first(stores: Stores) -> None:
+def test_unresolved_half_messages_are_listed_first(stores: Stores) -> None:
     half, unresolved, other = prepare(stores, envelope(), envelope(), envelope(topic="other"))
     use_up(stores, unresolved)
     stores.half.park(limit=10)

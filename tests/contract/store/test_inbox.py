@@ -146,7 +146,7 @@ def test_a_later_event_of_a_key_waits_for_the_earlier_one(stores: Stores) -> Non
     assert may_begin(stores, second)
 
 
-def test_events_without_a_key_wait_for_nobody(stores: Stores) -> None:
+def test_events_without_a_key_wait_for_no_other(stores: Stores) -> None:
     first, second = envelope(None), envelope(None)
     receive(stores, first, second)
     begin(stores, first)
@@ -177,7 +177,7 @@ def test_a_settled_row_cannot_be_entered_again(stores: Stores) -> None:
     assert not stores.inbox.give_up(attempt, reason="x", also=None)
 
 
-def test_whoever_was_taken_over_can_write_nothing(stores: Stores) -> None:
+def test_a_worker_that_was_taken_over_can_write_nothing(stores: Stores) -> None:
     event = envelope()
     receive(stores, event)
     old = begin(stores, event, lease=timedelta(0))
@@ -200,7 +200,7 @@ def test_a_postponed_row_comes_back_when_it_is_due(stores: Stores) -> None:
     assert row(stores, later) == ("PROCESSING", 1, "later")
 
 
-def test_attempts_beyond_the_last_are_told_and_not_counted(stores: Stores) -> None:
+def test_attempts_beyond_the_last_are_listed_and_not_counted(stores: Stores) -> None:
     event = envelope()
     receive(stores, event)
     begin(stores, event, most=1, lease=timedelta(0))

@@ -157,7 +157,7 @@ def test_what_waits_behind_an_open_row_of_its_key_is_not_started(stores: Stores)
     assert may_begin(stores, second)
 
 
-def test_a_settled_row_holds_back_nobody_and_neither_do_other_groups_and_topics(
+def test_settled_rows_and_other_groups_and_topics_block_no_row(
     stores: Stores,
 ) -> None:
     settled, elsewhere = envelope("a"), envelope("a", topic="others")
@@ -283,7 +283,7 @@ END_IT: dict[str, Callable[[Session], object]] = {
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", END_IT)
-def test_nobody_commits_in_the_middle_of_a_batch(stores: Stores, way: str) -> None:
+def test_a_handler_cannot_commit_in_the_middle_of_a_batch(stores: Stores, way: str) -> None:
     receipt = start(stores, envelope("a"), envelope("b"))
     with (
         pytest.raises(HandlerError, match="leave commit"),
@@ -295,7 +295,7 @@ def test_nobody_commits_in_the_middle_of_a_batch(stores: Stores, way: str) -> No
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", END_IT)
-def test_nobody_commits_in_the_middle_of_an_effect(stores: Stores, way: str) -> None:
+def test_a_handler_cannot_commit_in_the_middle_of_an_effect(stores: Stores, way: str) -> None:
     event = envelope("a")
     receive(stores, event)
     with (

@@ -172,7 +172,7 @@ def test_a_retry_comes_back_when_it_is_due_with_its_attempts_counted(stores: Sto
     assert ids(claim(stores)) == [later]
 
 
-def test_delayed_events_go_out_when_due_and_hold_back_nobody(stores: Stores) -> None:
+def test_delayed_events_are_sent_when_due_and_block_no_other(stores: Stores) -> None:
     write(stores, envelope("a"), delay=timedelta(hours=1))
     write(stores, envelope("a"), at=datetime.now(UTC) + timedelta(hours=1))
     due = write(stores, envelope("a"), at=datetime.now(UTC) - timedelta(hours=1))
@@ -265,7 +265,7 @@ def test_relays_share_the_shards_fairly_and_take_over_what_is_free(stores: Store
     assert len(stores.leases.renew(relay="two", lease=LEASE).shards) == SHARDS
 
 
-def test_a_lease_that_has_run_out_is_anybodys(
+def test_an_expired_lease_can_be_taken_by_any_relay(
     stores: Stores, eventually: Callable[..., None]
 ) -> None:
     stores.leases.renew(relay="dead", lease=timedelta(milliseconds=200))

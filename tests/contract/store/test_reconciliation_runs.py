@@ -59,7 +59,7 @@ def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlRecon
     assert runs.find("another") is None
 
 
-def test_a_second_run_is_told_who_is_at_work_and_since_when(runs: SqlReconciliationRuns):
+def test_a_second_run_gets_the_owner_and_start_of_the_first(runs: SqlReconciliationRuns):
     begin(runs, "one")
 
     with pytest.raises(AlreadyRunning, match=r"run one .* ann@desk began it at \d{4}-"):
@@ -167,7 +167,7 @@ def test_a_lease_is_held_in_the_background_until_the_block_ends(
     assert "reconcile long" not in threads
 
 
-def test_whoever_holds_a_lease_hears_that_it_is_lost(stores: Stores, runs: SqlReconciliationRuns):
+def test_the_owner_of_a_lost_lease_is_notified(stores: Stores, runs: SqlReconciliationRuns):
     begin(runs, "frozen")
     with runs.holding("frozen", lease=timedelta(seconds=1)) as lost:
         age(stores, lease_until=timedelta(seconds=1))

@@ -114,7 +114,7 @@ def test_an_unknown_event_has_no_facts(stores: Stores, traces: SqlTraceStore) ->
     assert not [*facts.received, *facts.marks, *facts.caused]
 
 
-def test_the_outbox_tells_how_an_event_stands(stores: Stores, traces: SqlTraceStore) -> None:
+def test_the_outbox_has_the_status_of_an_event(stores: Stores, traces: SqlTraceStore) -> None:
     written = envelope(causation_id=uuid4(), causation_source="till", traceparent="00-aa-bb-01")
     post(stores, written)
     row = traces.facts(written.id).written
@@ -140,7 +140,7 @@ def test_the_outbox_tells_how_an_event_stands(stores: Stores, traces: SqlTraceSt
     assert settled.settled_at is not None
 
 
-def test_the_inbox_tells_of_each_group(stores: Stores, traces: SqlTraceStore) -> None:
+def test_the_inbox_has_the_facts_of_each_group(stores: Stores, traces: SqlTraceStore) -> None:
     came = envelope()
     receive(stores, came)
     record = ReceivedRecord("orders.commit", 2, 8, b"k", b"{}")
@@ -224,7 +224,7 @@ def test_marks_are_in_the_order_in_which_they_were_kept_the_latest_of_many(
     assert [m.attempt for m in traces.facts(event_id).marks] == list(range(51, 251))
 
 
-def test_a_tombstone_is_told_as_such(stores: Stores, traces: SqlTraceStore) -> None:
+def test_a_tombstone_is_traced_as_tombstone(stores: Stores, traces: SqlTraceStore) -> None:
     late = envelope()
     back = rollback_of(late, source="stock", reason="no")
     receive(stores, back)

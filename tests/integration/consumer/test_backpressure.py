@@ -138,7 +138,7 @@ def test_a_failing_partition_is_paused_others_flow_and_all_drains_after_healing(
     consumer.close()
 
 
-def test_a_paused_partition_that_changes_hands_is_lost_by_nobody(
+def test_a_paused_partition_is_not_lost_in_a_rebalance(
     service: Service, group: str, healed: threading.Event
 ) -> None:
     first = service.app.build_consumer(group)

@@ -200,7 +200,7 @@ def test_later_events_of_a_key_that_failed_wait_and_are_not_counted(
     assert in_order == [('{"n":1}',), ('{"n":3}',), ('{"n":4}',)]
 
 
-def test_a_refusal_holds_back_nobody(world: World, calls: Calls) -> None:
+def test_a_refusal_blocks_no_other(world: World, calls: Calls) -> None:
     refusals = [Refused("not this one")]
 
     def refuse_once(session: Session) -> None:
@@ -468,7 +468,7 @@ def test_an_event_written_in_a_batch_names_its_own_cause(world: World) -> None:
     assert sorted(rows) == [(e.key, e.id, "orders") for e in events]
 
 
-def test_an_event_written_by_a_list_handler_names_the_cause_that_it_is_told(world: World) -> None:
+def test_an_event_of_a_list_handler_has_the_given_cause(world: World) -> None:
     app = world.downstream.app
     app.declare("stock.reserved")
 

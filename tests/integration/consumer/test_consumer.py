@@ -411,7 +411,7 @@ def test_a_stopped_worker_leaves_the_rest_in_the_inbox(world: World) -> None:
     assert len(world.downstream.effects()) == 3
 
 
-def test_full_batches_keep_nobody_from_looking_at_what_is_due(world: World) -> None:
+def test_full_batches_do_not_delay_due_rows(world: World) -> None:
     trouble = handle(world, SLOW)
     trouble["a"] = ValueError("not yet")
     world.write("a")

@@ -117,7 +117,7 @@ def undoing(make_service: Make) -> Undoing:
     return Undoing(make_service(GROUP))
 
 
-def test_an_id_tells_its_age_where_it_is_a_uuid7() -> None:
+def test_a_uuid7_has_the_age_of_its_event() -> None:
     now = datetime.now(UTC).timestamp()
     age = age_of(old_id(), now)
     assert age is not None
@@ -284,7 +284,7 @@ def test_the_rollback_that_caused_an_event_is_kept_as_long_as_that_event(
     assert undoing.rows("shield_outbox") == undoing.rows("shield_inbox") == []
 
 
-def test_the_rollback_of_an_applied_event_whose_id_tells_no_age_waits_for_an_operator(
+def test_a_rollback_without_an_age_waits_for_an_operator(
     undoing: Undoing,
 ) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))

@@ -268,7 +268,7 @@ def test_a_compensation_that_fails_for_good_is_dead_and_can_be_replayed(pair: Ch
     assert pair["orders"].rows("SELECT count(*) FROM shield_outbox") == [(1,)]
 
 
-def test_a_forged_rollback_compensates_nothing_and_is_parked_for_a_person(pair: Chain) -> None:
+def test_a_forged_rollback_is_parked_and_compensates_nothing(pair: Chain) -> None:
     stock = pair["stock"].app
     stock.declare("orders.placed")
     with pair["stock"].transaction() as session:

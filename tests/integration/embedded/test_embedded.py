@@ -147,7 +147,7 @@ class TestPostgres:
             )
         assert (postgres.directory / "password").stat().st_mode & 0o077 == 0
 
-    def test_a_database_is_created_and_dropped_although_somebody_is_connected(
+    def test_a_database_is_created_and_dropped_despite_connections(
         self, postgres: EmbeddedPostgres
     ) -> None:
         postgres.create_database('with "quotes"')
@@ -280,7 +280,7 @@ class TestKafka:
             temporary = broker.directory
         assert not temporary.exists()
 
-    def test_clients_are_told_the_advertised_port(self) -> None:
+    def test_clients_get_the_advertised_port(self) -> None:
         proxy = free_port()
         with EmbeddedKafka(advertised_port=proxy) as broker:
             assert advertised_brokers(broker.port) == [(HOST, proxy)]

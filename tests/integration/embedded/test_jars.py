@@ -114,7 +114,7 @@ def fake_java(path: Path, version: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_download_is_told_of_and_only_the_jars_are_left(
+def test_a_download_is_reported_and_leaves_only_the_jars(
     tmp_path: Path, repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cache, messages = tmp_path / "cache", []
@@ -162,7 +162,7 @@ def test_two_processes_at_once_download_once(tmp_path: Path, repository: Reposit
     assert repository.jars_sent == 1
 
 
-def test_a_damaged_cache_is_mended(tmp_path: Path, repository: Repository) -> None:
+def test_a_damaged_cache_is_repaired(tmp_path: Path, repository: Repository) -> None:
     jar = fetch_jdbc_driver(tmp_path)
     whole = jar.read_bytes()
     jar.write_bytes(whole[: len(whole) // 2])
@@ -177,7 +177,7 @@ def test_a_jar_other_than_the_pinned_one_is_refused(tmp_path: Path, repository: 
     assert not (tmp_path / "cache" / f"postgresql-{JDBC_VERSION}").exists()
 
 
-def test_an_unreachable_repository_is_told_with_the_log_to_read(
+def test_an_unreachable_repository_is_an_error_with_its_log_file(
     tmp_path: Path, repository: Repository
 ) -> None:
     repository.files.clear()

@@ -225,7 +225,7 @@ def test_several_messages_of_a_local_transaction_end_together_and_in_order(order
     assert orders.outbox() == {"INIT": 3, "DISCARDED": 2}
 
 
-def test_a_word_that_contradicts_a_check_is_an_error(orders):
+def test_a_commit_call_that_contradicts_a_check_is_an_error(orders):
     @orders.app.checks(PLACED)
     def wrong(event: Event) -> LocalOutcome:
         return ROLLBACK
@@ -237,7 +237,7 @@ def test_a_word_that_contradicts_a_check_is_an_error(orders):
         check(orders)
 
 
-def test_a_word_that_comes_after_all_checks_waits_for_the_person_too(orders):
+def test_a_commit_call_after_all_checks_waits_for_the_operator(orders):
     with pytest.raises(IllegalTransition, match="waits for a person"), orders.app.half(PLACED):
         let_time_run_out(orders)
     assert orders.outbox() == {"UNRESOLVED": 1}
@@ -258,7 +258,7 @@ def test_the_commit_wakes_the_relay(orders, monkeypatch):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_lost_word_is_no_error_and_is_repaired_by_the_barrier(
+def test_a_lost_commit_call_is_no_error_and_the_check_repairs_it(
     orders, ledger, wire, monkeypatch, commits
 ):
     orders.app.barrier(PLACED, engine=ledger)
@@ -297,9 +297,7 @@ with app.half("orders.placed", {}, key="a") as tx:
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_process_that_dies_before_its_word_leaves_the_truth_in_the_barrier(
-    orders, ledger, wire, dies
-):
+def test_the_barrier_has_the_outcome_of_a_killed_process(orders, ledger, wire, dies):
     orders.app.barrier(PLACED, engine=ledger)
     urls = [e.url.render_as_string(hide_password=False) for e in (orders.engine, ledger)]
     process = child_process.start(
@@ -318,7 +316,7 @@ def test_a_process_that_dies_before_its_word_leaves_the_truth_in_the_barrier(
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def test_checks_that_are_used_up_leave_it_to_a_person_with_an_alarm(orders, wire, caplog):
+def test_after_all_checks_an_alarm_leaves_it_to_an_operator(orders, wire, caplog):
     asked: list[int] = []
 
     @orders.app.checks(PLACED)
@@ -613,7 +611,7 @@ def test_one_guard_is_for_all_messages_around_it(orders, ledger):
     assert found == {*outer.ids, *inner.ids}
 
 
-def test_a_local_transaction_without_its_barrier_is_told_at_once(orders, ledger):
+def test_a_local_transaction_without_a_barrier_fails_at_once(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with (
         pytest.raises(TransactionRefused, match="committed without its barrier"),

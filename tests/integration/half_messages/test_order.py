@@ -88,7 +88,7 @@ def test_a_commit_that_waited_for_another_has_its_number_from_after_the_wait(lin
     assert line.take() == [written, half]
 
 
-def test_a_word_that_waited_for_a_lock_has_its_number_from_after_the_wait(
+def test_a_commit_call_takes_its_number_after_a_lock_wait(
     line: Line, eventually: Eventually
 ) -> None:
     half = prepare(line, "k")
@@ -111,7 +111,7 @@ def waits_for_a_lock(line: Line) -> bool:
         return connection.scalar(text(query)) == 1
 
 
-def test_one_that_is_given_back_after_its_commit_goes_before_what_is_behind_it(line: Line) -> None:
+def test_a_row_released_after_its_commit_precedes_later_rows(line: Line) -> None:
     half = prepare(line, "k")
     half_message_store(line).resolve([half], LocalOutcome.COMMIT)
     [second] = line.write("k")

@@ -74,7 +74,7 @@ def pair(make_service: Make) -> Pair:
     return Pair(make_service)
 
 
-def test_each_event_is_told_of_before_and_after_its_send_and_its_attempt(pair: Pair) -> None:
+def test_hooks_are_called_before_and_after_each_send_and_attempt(pair: Pair) -> None:
     pair.listen()
     workers = pair.start()
     [first, _] = pair.place("a", "b")
@@ -104,9 +104,7 @@ def test_each_event_is_told_of_before_and_after_its_send_and_its_attempt(pair: P
     assert came.group == "stock"
 
 
-def test_a_send_that_failed_is_told_with_its_reason_and_its_next_attempt_is_another(
-    pair: Pair, wire: Wire
-) -> None:
+def test_a_failed_send_is_traced_with_its_reason_and_retry(pair: Pair, wire: Wire) -> None:
     pair.listen()
     relay = pair.start()[0]
     pair.place("a")
@@ -125,7 +123,7 @@ def test_a_send_that_failed_is_told_with_its_reason_and_its_next_attempt_is_anot
     assert pair.sends[1][1].error == "not yet"
 
 
-def test_a_failed_attempt_is_told_with_what_the_handler_raised_and_how_it_went_on(
+def test_a_failed_attempt_is_traced_with_its_error_and_retry(
     pair: Pair,
 ) -> None:
     error = ValueError("no such shelf")
@@ -191,7 +189,7 @@ def test_hooks_may_rely_on_what_is_committed_when_they_are_called(pair: Pair) ->
     }
 
 
-def test_a_failure_is_told_when_it_is_written_down_what_becomes_of_the_event(pair: Pair) -> None:
+def test_a_failure_is_reported_with_the_new_status_of_the_event(pair: Pair) -> None:
     def fail(session: Session, event: Event) -> None:
         raise ValueError("no such shelf")
 
@@ -210,7 +208,7 @@ def test_a_failure_is_told_when_it_is_written_down_what_becomes_of_the_event(pai
     ]
 
 
-def test_an_event_that_ended_with_its_last_process_is_told_without_a_handlers_error(
+def test_an_event_that_failed_by_process_deaths_has_no_handler_error(
     pair: Pair,
 ) -> None:
     def fail(session: Session, event: Event) -> None:
@@ -236,7 +234,7 @@ def test_an_event_that_ended_with_its_last_process_is_told_without_a_handlers_er
     assert len([1 for n, c in pair.attempts if c.group == "stock" and n == "before"]) == 1
 
 
-def test_an_attempt_that_another_worker_has_taken_over_is_told_as_lost(make_service: Make) -> None:
+def test_an_attempt_taken_over_by_another_worker_is_traced_as_lost(make_service: Make) -> None:
     pair = Pair(make_service)
     pair.stock.app.consumer("alone").handles("orders.placed", alone=True)(effect("reserved"))
     pair.listen()
@@ -293,7 +291,7 @@ def test_each_event_of_a_batch_with_a_failing_event_ends_once(pair: Pair) -> Non
     assert all(c.took is not None for name, c in pair.attempts if name != "before")
 
 
-def test_a_list_handlers_events_are_all_told_of(make_service: Make) -> None:
+def test_hooks_are_called_for_each_event_of_a_list_handler(make_service: Make) -> None:
     pair = Pair(make_service)
     del pair.stock.app.groups["stock"]
     calls: list[int] = []

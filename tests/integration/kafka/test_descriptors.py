@@ -146,7 +146,9 @@ def test_attempts_that_fail_do_not_pile_up_in_memory(
 
 @pytest.mark.parametrize("unusable", ["refuses"], indirect=True)
 @pytest.mark.parametrize("kind", CONNECTING)
-def test_a_process_without_descriptors_is_told_so(kind: str, unusable: KafkaConnection) -> None:
+def test_a_process_without_free_descriptors_gets_an_error(
+    kind: str, unusable: KafkaConnection
+) -> None:
     with suppress(BrokerError):
         CONNECTING[kind](unusable)  # what a first attempt loads from files is there
     with all_taken(), pytest.raises(BrokerUnavailable, match=r"Too many open files.*ulimit -n"):

@@ -184,7 +184,7 @@ def test_a_restart_within_the_deadline_costs_nothing_but_time(
     assert outcomes(ended) == {DeliveryOutcome.ACKNOWLEDGED}
 
 
-def test_a_frozen_broker_is_away_for_its_readers_until_it_thaws(
+def test_a_frozen_broker_is_unreachable_until_it_resumes(
     fragile: EmbeddedKafka,
     connection: KafkaConnection,
     publisher: KafkaPublisher,

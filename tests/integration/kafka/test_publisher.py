@@ -332,7 +332,7 @@ def test_a_call_without_time_sends_nothing(
     assert outcomes(publisher.publish([record(topic, "x")], timeout=30)) == ["ACKNOWLEDGED"]
 
 
-def test_clients_that_are_thrown_away_leave_no_thread_and_no_socket_behind(
+def test_replaced_clients_leave_no_thread_and_no_socket(
     connection: KafkaConnection,
     connect: Connect,
     make_topic: Callable[..., str],

@@ -147,7 +147,9 @@ def test_what_was_not_handed_over_when_the_broker_asks_for_a_pause_is_held_back(
     publisher.close()
 
 
-def test_librdkafka_tells_of_a_pause_too(kafka: EmbeddedKafka, client_id: str, topic: str) -> None:
+def test_a_throttling_pause_of_librdkafka_is_reported_too(
+    kafka: EmbeddedKafka, client_id: str, topic: str
+) -> None:
     set_producer_quota(kafka.bootstrap, client_id, QUOTA)
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     admin = KafkaBroker(connection).topics()

@@ -149,7 +149,7 @@ def test_a_new_time_is_one_of_three_that_can_be(service: Service, when: Any, fie
 # --- order ----------------------------------------------------------------------------------------
 
 
-def test_a_delayed_event_holds_nobody_back(service: Service, wire: Wire) -> None:
+def test_a_delayed_event_blocks_no_other(service: Service, wire: Wire) -> None:
     write(service, delay=HOUR)
     at_once = [write(service), write(service)]
     drain(service.relay())

@@ -39,7 +39,7 @@ def claimed(shop: Shop) -> list[str | None]:
 
 
 @pytest.mark.parametrize("due", [{}, {"delay": timedelta(0)}, {"delay": None, "at": None}])
-def test_an_event_is_due_at_once_unless_told_otherwise(shop: Shop, due):
+def test_an_event_is_due_at_once_by_default(shop: Shop, due):
     write(shop, **due)
     (row,) = shop.rows()
     assert abs(row["due_at"] - row["created_at"]) < timedelta(seconds=5)
@@ -66,7 +66,7 @@ def test_a_time_that_has_passed_is_due_at_once(shop: Shop):
     assert claimed(shop) == ["a"]
 
 
-def test_a_delayed_event_holds_back_nobody_of_its_key(shop: Shop):
+def test_a_delayed_event_blocks_no_event_of_its_key(shop: Shop):
     with shop.session() as session, session.begin():
         shop.outbox.add(session, placed("same"), delay=HOUR)
         shop.outbox.add(session, placed("same"))

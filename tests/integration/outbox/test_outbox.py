@@ -273,7 +273,7 @@ def test_an_unknown_type_and_a_payload_that_does_not_fit_write_nothing(shop: Sho
     assert shop.events() == []
 
 
-def test_the_relays_are_told_after_the_commit_and_only_then(shop: Shop):
+def test_the_relays_are_notified_only_after_the_commit(shop: Shop):
     with shop.session() as session:
         session.add(Order(id=1))
         session.commit()

@@ -111,7 +111,7 @@ def test_what_came_late_is_not_missing(pair: Pair):
     assert pair.audits(pair.orders) == []
 
 
-def test_an_event_in_line_again_holds_back_nobody(pair: Pair):
+def test_a_requeued_event_blocks_no_other(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -134,7 +134,7 @@ def test_an_event_that_is_gone_from_the_outbox_has_changed(pair: Pair):
     assert pair.repair(found).repaired == {MISSING: Repaired(changed=2)}
 
 
-def test_what_may_have_been_purged_elsewhere_is_left_to_a_person(pair: Pair):
+def test_rows_that_may_be_purged_elsewhere_are_left_to_an_operator(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -150,7 +150,7 @@ def test_what_may_have_been_purged_elsewhere_is_left_to_a_person(pair: Pair):
 # --- rollbacks that are owed ----------------------------------------------------------------------
 
 
-def test_an_owed_rollback_is_raised_as_the_consumer_would_and_compensates(pair: Pair):
+def test_a_missing_rollback_is_written_as_by_the_consumer(pair: Pair):
     pair.refuse = True
     pair.write(1)
     pair.work()
@@ -212,7 +212,7 @@ def test_a_rollback_that_is_there_is_not_raised(pair: Pair):
     assert pair.stock.rows("SELECT event_id, status FROM shield_outbox ORDER BY 1") == before
 
 
-def test_the_id_of_an_owed_rollback_is_a_uuid7_of_its_events_time(pair: Pair):
+def test_the_id_of_a_missing_rollback_is_a_uuid7_of_its_events_time(pair: Pair):
     pair.write(1)
     (sent,) = pair.sent()
 
@@ -282,7 +282,7 @@ def test_an_attempt_that_a_dead_worker_left_is_due_at_once(pair: Pair):
     assert pair.repair(found).repaired == {IN_THE_INBOX: Repaired(needless=2)}
 
 
-def test_whoever_is_at_work_keeps_its_rows(pair: Pair):
+def test_a_live_lease_keeps_its_rows(pair: Pair):
     pair.write(2)
     pair.work()
     for table in ("shield_outbox", "shield_inbox"):
@@ -393,7 +393,7 @@ def test_of_two_repairs_at_once_one_raises_the_rollback(pair: Pair):
     assert len(pair.audits(pair.stock)) == 1
 
 
-def test_a_row_that_somebody_is_moving_is_not_waited_for(pair: Pair):
+def test_a_row_locked_by_another_transaction_is_not_waited_for(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")

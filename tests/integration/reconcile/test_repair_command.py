@@ -119,9 +119,7 @@ def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
     assert len(operator.pair.stock.effects("stock")) == 3
 
 
-def test_a_person_is_shown_what_would_be_tried_and_asked(
-    operator: Operator, missing: list[ListedRow]
-):
+def test_the_rows_are_shown_before_the_prompt(operator: Operator, missing: list[ListedRow]):
     operator.ran("r1", missing)
 
     no = operator.says("repair", "last", answer="n\n")
@@ -137,7 +135,7 @@ def test_a_person_is_shown_what_would_be_tried_and_asked(
     assert who == "ann, ticket 7"
 
 
-def test_a_dry_run_asks_nobody_and_writes_nothing(operator: Operator, missing: list[ListedRow]):
+def test_a_dry_run_writes_nothing_and_needs_no_prompt(operator: Operator, missing: list[ListedRow]):
     operator.ran("r1", missing)
 
     result = operator.says("repair", "last", "--dry-run")
@@ -194,7 +192,7 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(
     }
 
 
-def test_what_another_service_may_have_purged_by_now_is_left_to_a_person(
+def test_rows_that_another_service_may_have_purged_need_an_operator(
     operator: Operator, missing: list[ListedRow]
 ):
     operator.ran("r1", missing)
@@ -251,7 +249,7 @@ def test_a_database_that_cannot_be_used_is_named_without_its_password(operator: 
     assert "hunter2" not in result.output
 
 
-def test_tables_of_an_older_release_are_told_to_upgrade(operator: Operator):
+def test_tables_of_an_older_release_ask_for_an_upgrade(operator: Operator):
     operator.pair.stock.app.schema.downgrade("0002")
 
     result = operator.says("repair", "last")

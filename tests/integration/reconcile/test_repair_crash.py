@@ -73,7 +73,7 @@ def test_missing_events_are_published_again_once(pair: Pair, tmp_path: Path, pla
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_owed_rollbacks_are_raised_once(pair: Pair, tmp_path: Path, place: str):
+def test_missing_rollbacks_are_written_once(pair: Pair, tmp_path: Path, place: str):
     found = owed(pair, ROWS, "stock")
     write_parquet(tmp_path, found)
     # Of these, each row is a statement of its own.

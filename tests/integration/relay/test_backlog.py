@@ -127,7 +127,7 @@ def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
     assert sent(wire) == ids
 
 
-def test_a_rejected_event_stops_nobody_and_nothing_overtakes_it_before_it_has_failed(
+def test_a_rejected_event_blocks_only_its_key_until_it_has_failed(
     service: Service, wire: Wire
 ) -> None:
     ids = write(service, 3 * BATCH)
@@ -138,9 +138,7 @@ def test_a_rejected_event_stops_nobody_and_nothing_overtakes_it_before_it_has_fa
     assert sent(wire) == [*ids[:2], *ids[3:]]
 
 
-def test_a_relay_that_stops_gives_back_what_it_had_claimed_ahead(
-    service: Service, wire: Wire
-) -> None:
+def test_a_relay_that_stops_releases_its_claims(service: Service, wire: Wire) -> None:
     ids = write(service, 3 * BATCH)
     relay = service.relay("one")
     relay.run_once()
@@ -151,7 +149,7 @@ def test_a_relay_that_stops_gives_back_what_it_had_claimed_ahead(
     assert len(wire.published) == len(ids)
 
 
-def test_shards_for_another_relay_are_given_back_with_nothing_in_flight(
+def test_shards_are_released_to_another_relay_without_claims_in_flight(
     service: Service, wire: Wire
 ) -> None:
     for number in range(3 * BATCH):

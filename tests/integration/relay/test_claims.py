@@ -135,7 +135,7 @@ def _retry(outbox: Outbox, claim: Claim) -> Update:
 
 @pytest.mark.parametrize("frozen", ["before it writes", "before it commits"])
 @pytest.mark.parametrize("write_back", [_release, _retry])
-def test_nothing_overtakes_an_event_that_a_frozen_relay_gives_back_during_a_takeover(
+def test_no_event_overtakes_a_release_of_a_frozen_relay(
     outbox: Outbox,
     eventually: Callable[..., None],
     frozen: str,

@@ -129,7 +129,7 @@ def test_a_reader_with_an_old_snapshot_does_not_hold_the_mark(line: Line) -> Non
 
 
 @pytest.mark.parametrize("way", ["unsent", "unconfirmed"])
-def test_what_is_given_back_goes_before_what_is_behind_it(line: Line, way: str) -> None:
+def test_released_rows_precede_later_rows(line: Line, way: str) -> None:
     line.let_the_mark_follow()
     [first] = line.write("k")
     claim = line.claim()
@@ -173,7 +173,7 @@ def test_a_shard_that_comes_from_another_relay_is_looked_at_from_the_beginning(l
     assert line.take()[:3] == written
 
 
-def test_an_event_that_a_person_puts_back_is_found_before_long(line: Line) -> None:
+def test_an_event_requeued_by_an_operator_is_found_soon(line: Line) -> None:
     line.let_the_mark_follow()
     [failed] = line.write("k")
     claim = line.claim()

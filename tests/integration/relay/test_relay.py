@@ -363,7 +363,7 @@ def test_two_waiting_rows_of_a_key_keep_their_order_whichever_is_due_first(
     assert [record.value for record in wire.published] == [b"0", b"1"]
 
 
-def test_a_delayed_event_waits_and_holds_back_nobody(service: Service, wire: Wire) -> None:
+def test_a_delayed_event_waits_and_blocks_no_other(service: Service, wire: Wire) -> None:
     write(service, "a", delay=timedelta(hours=1))
     write(service, "a")
     relay = service.relay()
@@ -438,7 +438,7 @@ def test_nothing_overtakes_an_event_whose_claim_had_its_answer_lost(
     assert service.rows("SELECT attempts, unconfirmed FROM shield_outbox") == [(1, False)] * 2
 
 
-def test_a_claim_that_was_given_up_and_comes_late_after_all_leases_nothing_to_nobody(
+def test_an_abandoned_claim_that_arrives_late_leases_nothing(
     service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = service.relay()

@@ -41,7 +41,7 @@ def published(broker: MemoryBroker) -> list[int]:
     return sorted(int(record.value or b"") for record in broker.records(f"{TOPIC}.commit"))
 
 
-def test_while_a_broker_throttles_nothing_is_claimed_and_what_was_is_given_back(
+def test_a_throttled_relay_releases_its_claims_and_claims_nothing(
     orders: Service, broker: MemoryBroker
 ) -> None:
     relay = orders.relay()

@@ -130,7 +130,7 @@ def postgres_service(migrated_url: str) -> Iterator[Service]:
     service.app.engine.dispose()
 
 
-def test_a_person_may_replay_exactly_what_the_lifecycles_say() -> None:
+def test_an_operator_can_replay_exactly_what_the_lifecycles_allow() -> None:
     by_hand = {
         transition.source: transition.target
         for lifecycle in (OUTBOX, INBOX)
@@ -258,7 +258,7 @@ def test_several_are_replayed_together_or_not_at_all(service: Service) -> None:
     assert [who for who, *_ in service.audits()] == ["ann@desk"]
 
 
-def test_of_two_people_one_replays(postgres_service: Service) -> None:
+def test_of_two_operators_one_replays(postgres_service: Service) -> None:
     service = postgres_service
     letter = service.find_one(service.failed())
     both_asked = threading.Barrier(2)

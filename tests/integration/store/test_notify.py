@@ -153,7 +153,7 @@ def test_a_lost_connection_heals_and_hints_go_on(notifier, ear, engine, eventual
     assert backends(engine, side) != lost
 
 
-def test_a_database_that_is_away_delays_hints_and_nothing_else(
+def test_an_unreachable_database_delays_only_hints(
     postgres: EmbeddedPostgres, monkeypatch, eventually
 ):
     monkeypatch.setattr(notify, "RECONNECT", 0.1)

@@ -103,7 +103,7 @@ def test_what_goes_is_in_a_final_state_and_older_than_its_retention(
     assert (left(shop, table), done.removed, done.more) == (kept, len(gone), False)
 
 
-def test_what_waits_for_a_person_stays_for_ever(shop: Shop):
+def test_rows_that_wait_for_an_operator_are_never_purged(shop: Shop):
     years = timedelta(days=3000)
     waiting = fill_outbox(
         shop, *(row(id_made(years), s, years) for s in ("FAILED", "UNRESOLVED"))
@@ -215,7 +215,7 @@ def test_every_group_forgets_its_own_row(shop: Shop):
         assert list(groups) == ["mail"]
 
 
-def test_a_row_in_somebodys_hands_is_passed_over_and_goes_later(postgres_shop: Shop):
+def test_a_locked_row_is_skipped_and_purged_later(postgres_shop: Shop):
     shop = postgres_shop
     held, _ = fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(2)))
     o = shop.tables.outbox

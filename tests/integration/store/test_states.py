@@ -422,7 +422,7 @@ def test_a_statement_with_an_old_token_moves_nothing(postgres_shop: Shop, place,
         ("inbox", "release attempt"),
     ],
 )
-def test_a_row_under_a_living_lease_is_nobody_elses(postgres_shop: Shop, place, name):
+def test_a_leased_row_is_not_claimed_by_another_worker(postgres_shop: Shop, place, name):
     mover = (OUTBOX_MOVERS if place == "outbox" else INBOX_MOVERS)[name]
     held = FREE | {"lease_until": NOW + HOUR}
     row = put(postgres_shop, getattr(postgres_shop.tables, place), "PROCESSING", mover.kind, **held)

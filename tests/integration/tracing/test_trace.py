@@ -131,7 +131,7 @@ def fail(session: Session, event: Event) -> None:
     raise ValueError("no such shelf")
 
 
-def test_a_delivered_event_is_told_from_its_writing_to_its_effect(
+def test_a_delivered_event_is_traced_from_write_to_effect(
     shop: Shop, eventually: Callable[..., None]
 ) -> None:
     shop.start()
@@ -157,7 +157,7 @@ def test_a_delivered_event_is_told_from_its_writing_to_its_effect(
     assert not [*life.unknown, *out.unknown, *into.unknown, *life.caused]
 
 
-def test_an_event_that_was_retried_is_told_with_each_attempt_and_its_error(
+def test_a_retried_event_is_traced_with_each_attempt_and_error(
     shop: Shop, eventually: Callable[..., None]
 ) -> None:
     tries: list[Event] = []
@@ -184,7 +184,7 @@ def test_an_event_that_was_retried_is_told_with_each_attempt_and_its_error(
     assert into.unknown == []
 
 
-def test_an_event_that_was_given_up_is_told_to_its_compensation(
+def test_a_failed_event_is_traced_to_its_compensation(
     shop: Shop, eventually: Callable[..., None]
 ) -> None:
     shop.handle = fail
@@ -218,7 +218,7 @@ def test_an_event_that_was_given_up_is_told_to_its_compensation(
     assert first_cause(back.identity.event_id, readers) == event_id
 
 
-def test_what_handlers_wrote_and_a_chain_of_rollbacks_is_told_below_its_cause(
+def test_caused_events_and_rollbacks_are_shown_below_their_cause(
     shop: Shop, eventually: Callable[..., None]
 ) -> None:
     def pack(session: Session, event: Event) -> None:
@@ -249,7 +249,7 @@ def test_what_handlers_wrote_and_a_chain_of_rollbacks_is_told_below_its_cause(
     assert first_cause(parcel_back.identity.event_id, readers) == event_id
 
 
-def test_one_database_tells_what_it_knows_and_says_what_it_does_not(
+def test_one_database_shows_its_facts_and_names_the_unknown(
     shop: Shop, eventually: Callable[..., None]
 ) -> None:
     shop.handle = fail

@@ -103,7 +103,7 @@ def test_foreign_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
         (None, None),
     ],
 )
-def test_an_error_that_a_person_can_mend_is_one_line(
+def test_an_error_that_an_operator_can_fix_is_one_line(
     error: Exception | None, failure: Failure | None
 ) -> None:
     assert failure_of(error) == failure
@@ -166,7 +166,7 @@ class TestLog:
         assert capsys.readouterr().err == ""
 
 
-def test_people_read_what_a_reconciliation_has_found(
+def test_the_report_shows_the_findings_of_a_reconciliation(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="stock")

@@ -84,7 +84,7 @@ def test_a_group_has_interceptors_or_handlers_of_lists(group, first):
         other()
 
 
-def test_what_is_not_told_is_the_default(group):
+def test_missing_arguments_have_defaults(group):
     group.handles("orders.placed")(handler)
     found = group.handler_of("orders.placed", TxKind.COMMIT)
     assert (found.topic, found.retry, found.lease) == (
@@ -95,7 +95,7 @@ def test_what_is_not_told_is_the_default(group):
     assert found.payload.validate_json('{"any": [1]}') == {"any": [1]}
 
 
-def test_what_is_told_is_kept(group):
+def test_given_arguments_are_kept(group):
     retry = RetryPolicy(max_attempts=3)
     group.handles(
         "orders.placed", payload=Placed, topic="orders", retry=retry, lease=timedelta(seconds=9)

@@ -28,7 +28,7 @@ def refusal(event_types: EventTypeRegistry, **fields: Any) -> EventRefused:
     return caught.value
 
 
-def test_a_type_has_its_own_topic_and_ten_attempts_unless_told_otherwise(
+def test_a_type_has_its_own_topic_and_ten_attempts_by_default(
     event_types: EventTypeRegistry,
 ):
     plain = event_types.get("orders.placed")

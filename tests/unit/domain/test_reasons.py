@@ -129,7 +129,7 @@ def test_of_a_driver_that_is_not_known_only_the_number_is_left():
     assert message_of(error) == "error 1062 of pymysql.err, whose text is left out"
 
 
-def test_an_error_of_the_application_is_told_whatever_its_name():
+def test_an_application_error_is_shown_whatever_its_name():
     assert reason_of(DatabaseError("the shelf is empty")) == "DatabaseError: the shelf is empty"
 
 
@@ -160,7 +160,7 @@ def test_parameters_that_could_not_be_bound_are_left_out():
     assert message_of(error) == "ValueError: no date"
 
 
-def test_an_error_that_has_nothing_to_do_with_a_database_is_told_as_it_is():
+def test_an_error_of_no_database_is_shown_unchanged():
     error = ValueError("the shelf is empty")
     assert reason_of(error) == "ValueError: the shelf is empty"
     assert loggable(error) is error
@@ -196,7 +196,7 @@ class OddError(Exception):
 
 
 @pytest.mark.parametrize("kind", ["alone", "cause", "context", "group", "own text"])
-def test_a_traceback_tells_where_and_nothing_of_the_row(kind):
+def test_a_traceback_has_places_but_no_row_values(kind):
     with pytest.raises(Exception) as raised:  # noqa: PT011  of several kinds
         failing(kind)
     error = raised.value

@@ -94,13 +94,13 @@ def test_an_update_may_be_meant_for_some_of_the_sources_but_never_for_none():
 
 
 @BOTH
-def test_a_settled_row_is_left_by_a_persons_word_or_a_repair_or_never(lifecycle, arrows, statuses):
+def test_only_an_operator_or_a_repair_moves_a_settled_row(lifecycle, arrows, statuses):
     leaving = {t.cause for t in lifecycle.transitions if t.source in lifecycle.settled}
     assert all(cause.startswith(("a person", "a repair")) for cause in leaving)
 
 
 @BOTH
-def test_only_rows_that_wait_for_nobody_are_purged(lifecycle, arrows, statuses):
+def test_only_states_without_a_wait_are_purgeable(lifecycle, arrows, statuses):
     waiting = {t.source for t in lifecycle.transitions if not t.cause.startswith("a repair")}
     assert lifecycle.purgeable == set(statuses) - waiting
     assert lifecycle.purgeable <= lifecycle.settled

@@ -114,7 +114,7 @@ def test_the_answers_of_a_batch_are_written_down_together():
     assert store.written == [5]
 
 
-def test_what_a_pass_has_no_time_for_is_given_back():
+def test_checks_beyond_the_time_of_a_pass_are_released():
     store = store_of(5)
     first = list(store.due)
     now = [0.0]
@@ -175,7 +175,7 @@ def test_a_thread_that_hangs_leaves_the_rest_to_the_others():
         assert back.run_once().committed == 1, "there is one thread left"
 
 
-def test_nobody_is_asked_while_all_threads_hang(eventually: Eventually):
+def test_no_check_is_made_while_all_threads_hang(eventually: Eventually):
     store = store_of(3)
     with Gate(*store.due[:2]) as gate:
         back = check_back(store, gate, threads=2, timeout=SECOND / 5)

@@ -66,7 +66,7 @@ def test_registering_returns_the_hook_so_that_it_can_decorate() -> None:
     assert hooks.watch_consuming
 
 
-def test_what_nobody_could_call_is_refused_at_once() -> None:
+def test_a_hook_that_cannot_be_called_is_refused_at_once() -> None:
     async def later(context: SendContext) -> None: ...
 
     for wrong in (later, "print", None):
@@ -74,7 +74,7 @@ def test_what_nobody_could_call_is_refused_at_once() -> None:
             Hooks().before_send(wrong)  # type: ignore[type-var]
 
 
-def test_nobody_watches_where_nothing_is_registered() -> None:
+def test_nothing_is_watched_without_registered_hooks() -> None:
     hooks = Hooks()
     assert not hooks.has_send_hooks
     assert not hooks.watch_consuming
@@ -91,7 +91,7 @@ def test_hooks_are_called_in_the_order_of_registration_event_by_event() -> None:
     assert calls == [("first", "a"), ("second", "a"), ("first", "b"), ("second", "b")]
 
 
-def test_after_and_error_are_told_apart_by_the_outcome() -> None:
+def test_the_outcome_selects_the_after_or_the_error_hook() -> None:
     hooks, calls = Hooks(), []
     hooks.after_send(lambda c: calls.append(("after", c.key, c.offset)))
     hooks.on_send_error(lambda c: calls.append(("error", c.key, c.error)))

@@ -206,7 +206,7 @@ def test_a_method_that_raises_publishes_nothing(shop, shield):
 @pytest.mark.parametrize("ending", ["commit", "rollback", "close"])
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("kind", ["session", "connection"])
-def test_a_method_that_ends_the_transaction_is_told_so(shop, shield, ending, begun, kind):
+def test_a_method_that_ends_the_transaction_is_refused(shop, shield, ending, begun, kind):
     @shield.publishes("order.placed")
     def place(transaction: Session | Connection) -> int:
         transaction.execute(insert(Order).values(id=1))

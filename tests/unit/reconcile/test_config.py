@@ -139,7 +139,7 @@ def test_no_secret_is_shown_by_what_was_read(read) -> None:
         ("[services.a", "is no TOML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(read, text: str, problem: str) -> None:
+def test_an_error_names_its_place(read, text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem) as caught:
         read(text)
     assert "nightly.toml" in str(caught.value)

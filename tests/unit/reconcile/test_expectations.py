@@ -281,7 +281,7 @@ def test_a_rollback_that_others_listen_to_as_well_is_not_judged_there():
     }
 
 
-def test_a_rollback_that_no_group_has_ever_received_is_expected_of_nobody():
+def test_no_group_has_to_receive_a_rollback_never_received_before():
     found = routes(
         [ORDERS, STOCK],
         [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")],
@@ -293,7 +293,7 @@ def test_a_rollback_that_no_group_has_ever_received_is_expected_of_nobody():
     }
 
 
-def test_a_rollback_that_no_declared_group_covers_is_expected_of_nobody():
+def test_no_group_has_to_receive_a_rollback_without_a_declared_group():
     orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
     back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     assert routes([orders, STOCK], back) == {

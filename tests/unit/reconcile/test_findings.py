@@ -40,7 +40,7 @@ def test_what_could_not_be_judged_is_never_clean():
     assert findings(obstacles=obstacles).outcome is RunOutcome.NOT_JUDGED
 
 
-def test_what_was_left_out_for_a_reason_hinders_nobody():
+def test_services_left_out_do_not_change_the_outcome():
     assert findings((PAIR, Verdict.MATCHED, 9), left_out=("of crm",)).outcome is RunOutcome.CLEAN
 
 

@@ -60,7 +60,7 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
     ],
     ids=["missing", "absent", "stuck in the outbox", "stuck in the inbox", "rollback owed"],
 )
-def test_what_can_be_mended_is(listed: ListedRow, action: RepairAction, service: str):
+def test_a_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, service: str):
     step = step_of(listed, POLICY)
 
     assert isinstance(step, Step)
@@ -114,7 +114,7 @@ def test_a_row_of_an_inbox_is_expected_as_the_run_saw_it():
     ],
     ids=["half", "due", "waiting", "nobody", "unknown downstream", "unknown upstream", "parked"],
 )
-def test_what_is_left_to_a_person_says_why(listed: ListedRow, why: str):
+def test_rows_left_to_an_operator_have_a_reason(listed: ListedRow, why: str):
     decision = step_of(listed, POLICY)
 
     assert isinstance(decision, Refusal)
@@ -139,7 +139,9 @@ def test_every_other_verdict_is_answered_by_its_advice(verdict: Verdict):
     ],
     ids=["failed", "dead"],
 )
-def test_what_is_parked_is_replayed_when_a_person_names_it(listed: ListedRow, action: RepairAction):
+def test_a_parked_row_is_replayed_when_its_verdict_is_named(
+    listed: ListedRow, action: RepairAction
+):
     named = Policy(services=POLICY.services, named=frozenset({V.PARKED}))
 
     step = step_of(listed, named)
@@ -148,7 +150,7 @@ def test_what_is_parked_is_replayed_when_a_person_names_it(listed: ListedRow, ac
     assert step.action is action
 
 
-def test_of_a_half_message_whose_end_nobody_knows_a_person_decides_even_then():
+def test_an_unresolved_half_message_is_refused_even_when_named():
     named = Policy(services=POLICY.services, named=frozenset({V.PARKED}))
 
     assert isinstance(step_of(row(V.PARKED, O.UNRESOLVED), named), Refusal)

@@ -113,7 +113,7 @@ def test_the_vocabulary_covers_every_status_of_both_lifecycles():
 
 
 @pytest.mark.parametrize("name", BOOKS)
-def test_the_rules_use_no_word_outside_the_vocabulary_of_their_book(name):
+def test_the_rules_use_only_the_names_of_their_sheet(name):
     book = BOOKS[name]
     assert set(book.facts) == {fact for rule in book.rules for fact in rule.when}
     for rule in book.rules:

@@ -104,7 +104,7 @@ def steps_of(hop: Hop) -> list[tuple[str, datetime | None]]:
     return [(step.what, step.at) for step in hop.steps]
 
 
-def test_an_event_that_nobody_knows_has_no_life() -> None:
+def test_an_unknown_event_has_no_timeline() -> None:
     assert trace(number(1), {"orders": Known({})}) is None
 
 
@@ -140,7 +140,7 @@ def test_each_attempt_to_send_has_its_claim_and_its_end() -> None:
         ({"status": OutboxStatus.PROCESSING, "lease_until": at(30)}, "PROCESSING", at(30)),
     ],
 )
-def test_what_is_not_settled_is_told_with_when_it_goes_on(
+def test_an_unsettled_event_is_shown_with_its_next_attempt(
     row: dict[str, Any], what: str, until: datetime
 ) -> None:
     [hop] = life(orders={1: Facts(written=written(settled_at=None, attempts=0, **row))}).hops
@@ -149,13 +149,13 @@ def test_what_is_not_settled_is_told_with_when_it_goes_on(
 
 
 @pytest.mark.parametrize("status", list(OutboxStatus))
-def test_every_state_of_an_outbox_row_is_told(status: OutboxStatus) -> None:
+def test_every_state_of_an_outbox_row_is_shown(status: OutboxStatus) -> None:
     [hop] = life(orders={1: Facts(written=written(status=status))}).hops
     assert (hop.status, hop.steps[-1].what) == (status.value, status.value)
 
 
 @pytest.mark.parametrize("status", list(InboxStatus))
-def test_every_state_of_an_inbox_row_is_told(status: InboxStatus) -> None:
+def test_every_state_of_an_inbox_row_is_shown(status: InboxStatus) -> None:
     [hop] = life(stock={1: Facts(received=[received(status=status)])}).hops
     assert (hop.status, hop.steps[-1].what) == (status.value, status.value)
 
@@ -234,7 +234,7 @@ def test_a_rollback_stands_below_the_group_that_gave_up_or_beside_them_where_two
     assert [c.identity.event_id for c in found.caused] == [number(2)]
 
 
-def test_what_followed_is_told_with_the_time_since_its_handler_was_called() -> None:
+def test_caused_events_are_shown_with_the_time_since_their_handler() -> None:
     marks = [mark(1, "REFUSED", 7, group="stock", took=2.0)]
     gave_up = received(status=InboxStatus.MAX_RECONSUMED)
     back = written(2, kind=TxKind.ROLLBACK, source="stock", causation_id=number(1), began_at=at(6))
@@ -254,7 +254,7 @@ def test_a_tombstone_does_not_name_the_cause_of_its_event() -> None:
     assert found.identity.causation_id is None
 
 
-def test_causes_that_go_in_a_circle_are_told_once() -> None:
+def test_circular_causes_are_listed_once() -> None:
     facts = {
         n: Facts(written=written(n, causation_id=number(3 - n)), caused=[number(3 - n)])
         for n in (1, 2)
@@ -265,7 +265,7 @@ def test_causes_that_go_in_a_circle_are_told_once() -> None:
     assert first_cause(number(1), {"orders": Known(facts)}) in {number(1), number(2)}
 
 
-def test_an_event_that_follows_from_two_is_told_once() -> None:
+def test_an_event_with_two_causes_is_listed_once() -> None:
     facts = {
         1: Facts(written=written(1), caused=[number(2), number(3)]),
         2: Facts(written=written(2), caused=[number(3)]),
@@ -285,7 +285,7 @@ def test_a_trace_has_an_end_and_says_what_it_leaves_out() -> None:
     assert f"11 more events that followed: {MAX_TRACED_EVENTS} are shown at most" in found.unknown
 
 
-def test_the_first_cause_is_as_far_back_as_somebody_knows() -> None:
+def test_the_first_cause_is_the_earliest_known_one() -> None:
     facts = {
         1: Facts(written=written(1, causation_id=number(99))),
         2: Facts(written=written(2, causation_id=number(1))),

@@ -140,7 +140,7 @@ def test_delays_of_nothing_and_below_nothing_lie_at_the_foot():
     assert {point.y for line in (p50, p90) for point in line.runs[0]} == {FRAME.bottom}
 
 
-def test_a_plot_says_in_words_what_it_shows():
+def test_a_chart_describes_its_values_in_text():
     chart = counts(5)
     assert chart.title == "Events by the day on which they were written"
     assert chart.description == "2026-01-11 to 2026-01-15: 8,836 events, 3 mismatches."

@@ -80,7 +80,7 @@ def test_the_page_begins_with_how_the_run_ended():
     assert text.index("31 mismatches. Not everything could be judged.") < text.index("Verdicts")
 
 
-def test_the_page_tells_which_run_it_is_of():
+def test_the_page_names_its_run():
     text = read(few_findings()).text
     for what in ("20260115-120000-7f3a", "2026-01-15 12:00:00 UTC", "48.3 s", "15 min"):
         assert what in text
@@ -127,7 +127,7 @@ def test_a_mismatch_of_which_no_row_is_given_says_where_they_are():
     assert "None is shown here; all are in rows/." in text
 
 
-def test_a_row_tells_all_that_is_known_of_it():
+def test_a_row_shows_all_known_fields():
     found = findings((PAIR, given_up().verdict, 1), first_rows=(given_up(causation_id="0198-z"),))
     text = read(found).text
     for what in (
@@ -139,7 +139,7 @@ def test_a_row_tells_all_that_is_known_of_it():
         assert what in text
 
 
-def test_a_row_tells_what_is_not_there():
+def test_a_row_names_its_missing_fields():
     text = read(findings((PAIR, missing().verdict, 1), first_rows=(missing(),))).text
     assert "Downstreamno row" in text
     assert "Attempts" not in text
@@ -195,7 +195,7 @@ def test_days_are_in_order_whatever_order_they_come_in():
     assert [row[0] for row in shown.tables[0][1:]] == ["2026-01-13", "2026-01-14", "2026-01-15"]
 
 
-def test_of_many_days_the_latest_are_shown_and_mismatches_of_the_others_are_told():
+def test_the_latest_days_are_shown_and_older_mismatches_are_counted():
     shown = read(many_findings())
     assert len(shown.tables[1]) == 1 + DAYS_SHOWN
     earlier = days(PAIR, 400)[:-DAYS_SHOWN]
@@ -207,7 +207,7 @@ def test_a_page_without_days_says_so():
     assert "There are no days to show." in read(findings()).text
 
 
-def test_the_page_tells_the_windows():
+def test_the_page_shows_the_windows():
     windows = read(few_findings()).tables[-1]
     assert windows[1:] == [
         [

@@ -89,21 +89,21 @@ def test_what_a_run_looked_at_is_a_sentence(selection, sentence):
     assert labels.selected(selection) == sentence
 
 
-def test_a_window_is_told_by_its_ends_and_how_far_it_lies_behind():
+def test_a_window_shows_its_bounds_and_its_lag():
     window = Window(watermark=NOON - timedelta(hours=5), horizon=NOON - timedelta(days=7))
     assert labels.from_when(window) == "2026-01-08 12:00:00 UTC"
     assert labels.until_when(window, NOON) == "2026-01-15 07:00:00 UTC (5 h before the run)"
     assert labels.from_when(Window(watermark=NOON)) == "the first row"
 
 
-def test_a_clock_that_is_ahead_is_told_as_such():
+def test_a_clock_that_is_ahead_is_reported():
     window = Window(watermark=NOON + timedelta(minutes=45))
     assert labels.until_when(window, NOON) == (
         "2026-01-15 12:45:00 UTC (45 min after it began, by that clock)"
     )
 
 
-def test_times_are_told_in_utc_whatever_their_zone():
+def test_times_are_shown_in_utc_whatever_their_zone():
     when = datetime(2026, 1, 15, 13, 0, 0, 123_456, tzinfo=timezone(timedelta(hours=1)))
     assert labels.moment(when) == "2026-01-15 12:00:00 UTC"
     assert labels.instant(when) == "2026-01-15 12:00:00.123"
@@ -130,7 +130,7 @@ def test_times_are_told_in_utc_whatever_their_zone():
         (timedelta(minutes=15), "15 min"),
     ],
 )
-def test_durations_are_told_in_their_largest_units(seconds, text):
+def test_durations_are_shown_in_their_largest_units(seconds, text):
     assert labels.duration(seconds) == text
 
 
