@@ -19,7 +19,8 @@ from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.broker import Broker
 from shieldtx.ports.inbox import InboxStore
-from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay, RelaySettings
+from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay
+from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
 from shieldtx.settings.settings import Settings
 from shieldtx.store.relay_store import SqlRelayStore

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from shieldtx._executors import SingleThread
@@ -21,6 +21,7 @@ from shieldtx.relay.outcome import decide_outcomes
 from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.result import RelayResult
 from shieldtx.relay.sender import ClaimedBatch, Sender
+from shieldtx.relay.settings import RelaySettings
 from shieldtx.relay.throttle import AdaptiveBatchSize, CircuitBreaker
 
 log = logging.getLogger(__name__)
@@ -33,23 +34,7 @@ CLAIMS_AT_A_TIME = 2
 
 RENEWALS_PER_LEASE = 4
 
-OUTAGE_PAUSE = RetryPolicy(first=timedelta(seconds=0.2), longest=timedelta(seconds=10))
-"""How long a relay leaves a broker alone that does not answer; the attempts are without end."""
-
 _SHARDS_LEAVE = "held back: the relay gives its shards away"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RelaySettings:
-    """How a relay works; leases run by the database's clock, deadlines by the process's."""
-
-    name: str
-    """Unique among all relays and all their restarts."""
-    batch_size: int = 1000
-    lease: timedelta = timedelta(seconds=30)
-    send_timeout: timedelta = timedelta(seconds=10)
-    """How long one batch may take to be acknowledged; below the lease."""
-    outage_pause: RetryPolicy = OUTAGE_PAUSE
 
 
 class Relay:

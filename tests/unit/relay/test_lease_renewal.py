@@ -12,7 +12,8 @@ import pytest
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import Backpressure
 from shieldtx.ports.relay import Claim, ShardLeases
-from shieldtx.relay.relay import Relay, RelaySettings
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.settings import RelaySettings
 
 LEASE = timedelta(seconds=40)
 ALL = frozenset(range(4))

@@ -14,7 +14,8 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.retry import RetryPolicy
-from shieldtx.relay.relay import Relay, RelaySettings
+from shieldtx.relay.relay import Relay
+from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
 from tests.verification.simulation.banks import groups
 from tests.verification.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber

@@ -48,7 +48,7 @@ class Stepwise:
     def __init__(self, store: MemoryInboxStore, pause: Callable[[], None]) -> None:
         self._store = store
         self._pause = pause
-        self.clear = store.clear
+        self.reset_session = store.reset_session
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         call = getattr(self._store, name)

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from shieldtx._resources import bundled
+from shieldtx._resources import resource_folder
 from shieldtx.cli import main
 from shieldtx.store import migrations as scripts
 
@@ -33,13 +33,15 @@ def downgrade(op, *, schema, shards):
 def make_later_release(folder: Path, head: str) -> Path:
     """Write the migrations of a release after the one whose last is `head`: a column more."""
     later = folder / "later_release"
-    shutil.copytree(bundled("migrations"), later, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        resource_folder("migrations"), later, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (later / "versions" / "later.py").write_text(_MIGRATION % head)
     return later
 
 
 def run_later_release(migrations: str, *words: str) -> None:
     """Run `shieldtx` with these words as the later release does."""
-    scripts.bundled = lambda _: Path(migrations)
+    scripts.resource_folder = lambda _: Path(migrations)
     sys.argv = ["shieldtx", *words]
     main()
