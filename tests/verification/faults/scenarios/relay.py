@@ -28,6 +28,9 @@ UNCONFIRMED = "SELECT count(*) FROM shield_outbox WHERE unconfirmed"
 UNHURRIED = MappingProxyType({"SHIELDTX_RELAY_LEASE": "5", "SHIELDTX_RELAY_SEND_TIMEOUT": "3.5"})
 """Of relays that have to keep their shards on a slow machine, too."""
 
+PATIENT = MappingProxyType({"SHIELDTX_RELAY_LEASE": "12", "SHIELDTX_RELAY_SEND_TIMEOUT": "10"})
+"""Of a relay that still has to send what it holds when it comes back, and to connect before."""
+
 STEPS_OF_A_PASS = (
     ("claim", "after"),  # claimed
     ("publish", "before"),
@@ -58,7 +61,7 @@ def zombies(banks: Banks) -> None:
     banks.open(but="upstream relay")
     banks.write(80)
     # In the second pass, when it is connected; and the one that is still to send has time to.
-    places = (("claim", "after", {}), ("publish", "before", UNHURRIED), ("publish", "after", {}))
+    places = (("claim", "after", {}), ("publish", "before", PATIENT), ("publish", "after", {}))
     stopped = [
         _broken(
             banks,
