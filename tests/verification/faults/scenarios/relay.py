@@ -28,7 +28,7 @@ UNCONFIRMED = "SELECT count(*) FROM shield_outbox WHERE unconfirmed"
 UNHURRIED = MappingProxyType({"SHIELDTX_RELAY_LEASE": "5", "SHIELDTX_RELAY_SEND_TIMEOUT": "3.5"})
 """Of relays that have to keep their shards on a slow machine, too."""
 
-PATIENT = MappingProxyType({"SHIELDTX_RELAY_LEASE": "12", "SHIELDTX_RELAY_SEND_TIMEOUT": "10"})
+PATIENT = MappingProxyType({"SHIELDTX_RELAY_LEASE": "8", "SHIELDTX_RELAY_SEND_TIMEOUT": "6"})
 """Of a relay that still has to send what it holds when it comes back, and to connect before."""
 
 STEPS_OF_A_PASS = (
