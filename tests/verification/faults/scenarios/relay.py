@@ -28,7 +28,7 @@ UNCONFIRMED = "SELECT count(*) FROM shield_outbox WHERE unconfirmed"
 UNHURRIED = MappingProxyType({"SHIELDTX_RELAY_LEASE": "5", "SHIELDTX_RELAY_SEND_TIMEOUT": "3.5"})
 """Of relays that have to keep their shards on a slow machine, too."""
 
-PATIENT = MappingProxyType({"SHIELDTX_RELAY_LEASE": "8", "SHIELDTX_RELAY_SEND_TIMEOUT": "6"})
+PATIENT = MappingProxyType({"SHIELDTX_RELAY_LEASE": "7", "SHIELDTX_RELAY_SEND_TIMEOUT": "5.5"})
 """Of a relay that still has to send what it holds when it comes back, and to connect before."""
 
 STEPS_OF_A_PASS = (
@@ -248,7 +248,8 @@ def _broken(banks: Banks, point: Failpoint, **environment: str) -> Worker:
     up = banks.upstream
     up.mark.unlink(missing_ok=True)
     relay = up.launch("relay", **environment, **up.broken_at(point))
-    banks.struck(up)
+    # It may have to wait for the shards of a stopped one.
+    banks.struck(up, within=60)
     return relay
 
 
