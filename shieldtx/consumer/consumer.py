@@ -12,11 +12,11 @@ from shieldtx.consumer.backpressure import PartitionBackpressure
 from shieldtx.consumer.batch_executor import BatchExecutor
 from shieldtx.consumer.due_events import DueEvents
 from shieldtx.consumer.event_processor import EventProcessor
-from shieldtx.consumer.fetcher import FetchedBatch, RecordFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.unhandled import UnhandledEvents
 from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.ports.broker import BATCH_BYTES, TopicPartition
+from shieldtx.ports.consumer import FetchedBatch, RecordFetcher
 from shieldtx.ports.inbox import AttemptOutcome, InboxStore, Receipt, ReceivedInPart
 
 LONGEST_PASS = 60.0

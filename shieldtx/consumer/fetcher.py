@@ -7,63 +7,19 @@ import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
-from typing import NamedTuple, Protocol
 
 from shieldtx._executors import SingleThread
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerError, UndecodableRecord
 from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, Subscriber, TopicPartition
+from shieldtx.ports.consumer import FetchedBatch, RecordFetcher
 from shieldtx.ports.inbox import IncomingEvent, Parked
 
 log = logging.getLogger(__name__)
 
 COMMIT_EVERY = 0.1
 """Seconds between two commits of offsets while records come; each costs a round trip to Kafka."""
-
-
-class FetchedBatch(NamedTuple):
-    """Records in the order they were read, and what they are to the group."""
-
-    records: tuple[ReceivedRecord, ...] = ()
-    arrivals: tuple[IncomingEvent, ...] = ()
-    parked: tuple[Parked, ...] = ()
-    ignored: int = 0
-    """Events of types that the group has no handler for."""
-
-
-class RecordFetcher(Protocol):
-    """The source of a consumer's records; used by one thread at a time."""
-
-    def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
-        """Return up to `limit` records, waiting up to `timeout` seconds; raises BrokerError.
-
-        The record that brings their sizes to `limit_bytes` is the last one.
-        """
-        ...
-
-    def commit(self, batch: FetchedBatch) -> None:
-        """Have the offsets of a batch committed, whose rows are; raises BrokerError."""
-        ...
-
-    def rewind(self, batch: FetchedBatch) -> None:
-        """Have a batch read again: its rows could not be stored."""
-        ...
-
-    def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
-        """Fetch nothing from these partitions from now on, and from all others again."""
-        ...
-
-    def has_caught_up(self) -> bool:
-        """Whether all records are fetched but those of paused partitions.
-
-        Raises BrokerUnavailable.
-        """
-        ...
-
-    def close(self) -> None:
-        """Leave the group."""
-        ...
 
 
 class BlockingFetcher:

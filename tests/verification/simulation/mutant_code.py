@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch, PrefetchingFetcher
+from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.consumer import FetchedBatch
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.outcome import PermanentFailure

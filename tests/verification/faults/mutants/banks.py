@@ -19,9 +19,10 @@ from shieldtx.brokers.kafka.broker import KafkaSubscriber
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.batch_executor import BatchExecutor
 from shieldtx.consumer.event_processor import EventProcessor
-from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
+from shieldtx.consumer.fetcher import BlockingFetcher
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.consumer import FetchedBatch
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.ports.relay import Claim
 from shieldtx.relay.in_flight import InFlight

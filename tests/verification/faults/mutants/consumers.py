@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import Select, false, true
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.fetcher import BlockingFetcher, FetchedBatch
+from shieldtx.consumer.fetcher import BlockingFetcher
 from shieldtx.domain import reasons
 from shieldtx.ports.broker import BATCH_BYTES
+from shieldtx.ports.consumer import FetchedBatch
 from shieldtx.ports.inbox import Attempt, Original
 from shieldtx.store.guarded_session import guarded_session, lock_rows, settle
 from shieldtx.store.inbox_store import SqlInboxStore
