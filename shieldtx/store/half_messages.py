@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cache, partial
 from operator import itemgetter
 from uuid import UUID, uuid4
 
@@ -44,7 +43,6 @@ class SqlHalfMessageStore:
         self._shards = ShardCount(tables, setting=shards)
         self._plan = plan
         self._outcomes = HalfMessageOutcomes(tables, d)
-        # A statement costs more to build than to run.
         self._insert = sql.insert(tables, d, plan)
         self._end_alone = {
             LocalOutcome.COMMIT: sql.commit_alone(tables, d),
@@ -173,9 +171,6 @@ class HalfMessageOutcomes:
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
         self._dialect = dialect
-        # One a source: a statement costs more to build than to run.
-        self._commit = cache(partial(sql.commit, tables, dialect))
-        self._discard = cache(partial(sql.discard, tables, dialect))
 
     def lock(self, connection: Connection, event_ids: Sequence[UUID]) -> dict[UUID, OutboxStatus]:
         """Lock messages and return their statuses; unknown ones are left out."""
@@ -192,9 +187,10 @@ class HalfMessageOutcomes:
         """Move locked messages from the status `source` to their outcome, in this order."""
         if not event_ids:
             return
-        build = self._commit if outcome is LocalOutcome.COMMIT else self._discard
+        build = sql.commit if outcome is LocalOutcome.COMMIT else sql.discard
+        statement = build(self._tables, self._dialect, source)
         each = [sql.end_parameters(self._dialect, event_id) for event_id in event_ids]
-        connection.execute(build(source), each)
+        connection.execute(statement, each)
 
 
 def _checked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:

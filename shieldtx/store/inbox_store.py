@@ -48,7 +48,6 @@ class SqlInboxStore:
         self._autocommit = autocommit_engine(engine)
         self._receiver = InboxReceiver(tables, self._dialect)
         self._compensation = CompensationRows(tables, self._dialect)
-        # Run for each event or batch, and therefore built once.
         self._due = inbox_unfinished.due(tables, self._dialect)
         self._pending = inbox_unfinished.pending(tables, self._dialect)
         self._unhandled = inbox_unfinished.unhandled(tables, self._dialect)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from sqlalchemy import Connection, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -14,7 +13,7 @@ from shieldtx.ports.delayed_events import Change, EventRef
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.admission import admit
 from shieldtx.store.delayed_events import SqlDelayedEventStore
-from shieldtx.store.dialects import dialect_named, dialect_of, is_known
+from shieldtx.store.dialects import dialect_of, is_known
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import backlog
 from shieldtx.store.statements import outbox as sql
@@ -28,11 +27,8 @@ class SqlOutboxWriter:
         """Write into the shards of the tables; `shards` is the number that the settings expect."""
         self._tables = tables
         self._shards = ShardCount(tables, setting=shards)
-        # One a dialect, by its name: a statement costs more to build than to run.
-        self._insert = cache(lambda name: sql.insert(tables, dialect_named(name)))
         # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
         self.routed_by = update(tables.outbox)
-        self._backlog = cache(lambda name: backlog.events(tables, dialect_named(name)))
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows at once.
@@ -44,14 +40,14 @@ class SqlOutboxWriter:
         shards = self._shards.of(connection)
         rows = [sql.parameters_of(p, dialect, shards=shards) for p in postings]
         try:
-            connection.execute(self._insert(dialect.name), rows)
+            connection.execute(sql.insert(self._tables, dialect), rows)
         except IntegrityError as error:
             self._shards.refuse(error, connection)
             raise refusal_of(error, [posting.envelope for posting in postings]) or error from error
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
         """Count the unsettled events of a topic that are due, among the latest of all topics."""
-        statement = self._backlog(connection.dialect.name)
+        statement = backlog.events(self._tables, dialect_of(connection.dialect))
         found = connection.scalars(statement, backlog.parameters(topic, upto))
         return int(found.one())
 

@@ -56,7 +56,6 @@ class SqlRelayStore:
         self._low_water = LowWaterMark(clock)
         self._blocked = BlockedRows(engine, tables, self._dialect, clock, source=source)
         self._claim_took = 0.0
-        # Run for each batch, and therefore built once.
         self._claim = claim.claim(tables, self._dialect, of_source=source is not None)
         self._processed = sql.processed_at_addresses(tables, self._dialect)
         self._until_due = delayed_events.until_due(tables, self._dialect)

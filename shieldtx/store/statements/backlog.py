@@ -8,6 +8,7 @@ from sqlalchemy import Integer, Select, Text, bindparam, func, not_, select, uni
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.tables import Tables
 
 SCAN_FACTOR: Final = 10
@@ -19,13 +20,14 @@ _MOST = bindparam("at_most", type_=Integer())
 _SCANNED = bindparam("scanned", type_=Integer())
 
 
+@built_once
 def events(t: Tables, d: Dialect) -> Select[Any]:
     """Count a topic's unsettled COMMIT events that are due, up to a limit.
 
     No index knows topics, so it reads the unsettled rows of all, the latest first and a bounded
     number of them: the three parts in the words and the order of one partial index each. Of those
     that hold their keys also the first of every shard, so that a pile in one hides no other. Half
-    messages are not to be sent yet. Built once, run with `parameters`.
+    messages are not to be sent yet. Run with `parameters`.
     """
     o = t.outbox
     row = select(o.c.topic, o.c.tx_kind, o.c.status).where(o.c.settled_at.is_(None))

@@ -32,6 +32,7 @@ from sqlalchemy import (
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.claim import RELAY, first_holder, leased_shards
 from shieldtx.store.tables import Tables, in_line
 
@@ -56,11 +57,13 @@ class Position(NamedTuple):
     """The sources of which one of the key's rows up to there waits for its retry."""
 
 
+@built_once
 def leased(t: Tables, d: Dialect) -> Select[Any]:
     """Select the relay's shards; none changes hands before the end. Run with `of_relay`."""
     return select(leased_shards(t, d).c.shard)
 
 
+@built_once
 def shards_with_blocked_keys(t: Tables, d: Dialect) -> Select[Any]:
     """Select the relay's shards in which some key is held; run with `of_relay`."""
     leased = leased_shards(t, d)
@@ -74,6 +77,7 @@ def of_relay(relay: str) -> dict[str, Any]:
     return {RELAY.key: relay}
 
 
+@built_once
 def block(t: Tables, d: Dialect) -> Update:
     """Take the rows behind held keys out of a part of the line; run with `part`."""
     o, line = t.outbox, t.outbox.alias("line")
@@ -116,6 +120,7 @@ def block_these(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     )
 
 
+@built_once
 def holders(t: Tables) -> Select[Any]:
     """Select a window of the rows of a shard that hold their key, in the order of their index.
 
@@ -125,6 +130,7 @@ def holders(t: Tables) -> Select[Any]:
     return _holders(o).where(tuple_(o.c.key, o.c.seq) > tuple_(_KEY, _SEQ))
 
 
+@built_once
 def holders_of_key(t: Tables) -> Select[Any]:
     """Select the same of one key; run with `after`."""
     o = t.outbox

@@ -36,6 +36,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.low_water_mark import ClaimSnapshot
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import (
     ENVELOPE_WIDTH,
     envelope_columns,
@@ -56,13 +57,14 @@ _FENCE = bindparam("fence", type_=BigInteger())
 _FENCED = bindparam("fenced_shards", type_=BigInteger())
 
 
+@built_once
 def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[Any]:
     """Lease up to a limit of rows of the relay's shards to it and return them.
 
     The limit is one of rows and one of their payloads' bytes; one row is claimed however large it
     is. With `of_source`, rows of other sources stay.
 
-    Built once and run with `parameters`; each row is read by `claim_row`.
+    Run with `parameters`; each row is read by `claim_row`.
     """
     leased = leased_shards(t, d)
     shards = select(leased.c.shard)

@@ -10,6 +10,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
@@ -56,6 +57,7 @@ def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
     )
 
 
+@built_once
 def fence(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Leave a tombstone where an event would lie that its rollback has overtaken."""
     return (

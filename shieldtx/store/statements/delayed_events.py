@@ -25,6 +25,7 @@ from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OUTBOX, OutboxStatus, TxKind
 from shieldtx.ports.delayed_events import BizKey, EventRef
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.tables import Tables
 
 _RELAY = bindparam("of_relay", type_=Text())
@@ -112,6 +113,7 @@ def waiting(
     return select(*named).select_from(joined).order_by(heads.c.due_at).limit(limit)
 
 
+@built_once
 def until_due(t: Tables, d: Dialect) -> Select[Any]:
     """Ask in how many seconds the next row in the waiting lines of a relay's shards is due.
 

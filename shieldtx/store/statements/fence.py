@@ -26,6 +26,7 @@ from sqlalchemy import (
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.blocked import in_part, part
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.claim import first_holder, leased_shards
 from shieldtx.store.tables import Tables, in_line
 
@@ -33,6 +34,7 @@ _SIZE = bindparam("at_most", type_=Integer())
 _SOURCE = bindparam("of_source", type_=Text())
 
 
+@built_once
 def ahead(t: Tables, d: Dialect) -> Select[Any]:
     """Select the snapshot of a statement now, and the last row of the line; run with `of_relay`.
 
@@ -46,11 +48,13 @@ def ahead(t: Tables, d: Dialect) -> Select[Any]:
     return select(seen, func.coalesce(last, 0))
 
 
+@built_once
 def digest(t: Tables, d: Dialect) -> Select[Any]:
     """Select the digest of the relay's shards and their epochs; run with `of_relay`."""
     return select(d.digest(leased_shards(t, d)))
 
 
+@built_once
 def bounds(t: Tables, d: Dialect) -> Select[Any]:
     """Select where a window of the line ends, and its number of rows; run with `window`."""
     o = t.outbox
@@ -65,6 +69,7 @@ def window(relay: str, after: int, upto: int, size: int) -> dict[str, Any]:
     return part(relay, after, upto) | {_SIZE.key: size}
 
 
+@built_once
 def unfenced(t: Tables, d: Dialect, *, only_source: bool = False) -> Select[Any]:
     """Select the first row of each key in a window that has no blocked row before it.
 

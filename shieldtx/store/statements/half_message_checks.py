@@ -1,4 +1,4 @@
-"""The statements on the checks of half messages; all are built once and run with parameters.
+"""The statements on the checks of half messages; all are run with parameters.
 
 A check carries the token of its claim until its answer is written down. So an answer that was
 overtaken, by a word or by the check after it, finds no row; and a message that is due while it
@@ -30,6 +30,7 @@ from shieldtx.domain.events import storable
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
@@ -42,6 +43,7 @@ _EVENTS = "of_events"
 _TYPES = "of_types"
 
 
+@built_once
 def types_due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     """Select those of the given event types that have a message due for a check."""
     o = t.outbox
@@ -56,6 +58,7 @@ def types_due_parameters(event_types: Sequence[str]) -> dict[str, Any]:
     return {_TYPES: list(event_types)}
 
 
+@built_once
 def due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     """Select and lock messages that are due for a check, and whether one was not answered."""
     o = t.outbox
@@ -73,6 +76,7 @@ def due_parameters(event_type: str, limit: int) -> dict[str, Any]:
     return {_TYPE.key: event_type, _LIMIT.key: limit}
 
 
+@built_once
 def begin(t: Tables, d: Dialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
     """Count the next check of each message, and return them; the check after it has its time."""
     o = t.outbox
@@ -87,6 +91,7 @@ def begin(t: Tables, d: Dialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
     )
 
 
+@built_once
 def lock_checks(t: Tables, d: Dialect) -> Select[Any]:
     """Select messages whose check has not been overtaken; lock them, in an order all agree on."""
     o = t.outbox
@@ -98,6 +103,7 @@ def lock_checks(t: Tables, d: Dialect) -> Select[Any]:
     )
 
 
+@built_once
 def release(t: Tables, d: Dialect) -> Update:
     """Let checks that were not made be due at once, uncounted."""
     o = t.outbox
@@ -113,6 +119,7 @@ def parameters(token: UUID, event_ids: Sequence[UUID]) -> dict[str, Any]:
     return {_TOKEN.key: token, _EVENTS: list(event_ids)}
 
 
+@built_once
 def note(t: Tables) -> Update:
     """Keep the reason of an inconclusive check; run with `note_parameters`."""
     o = t.outbox

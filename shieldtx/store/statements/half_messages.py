@@ -31,6 +31,7 @@ from shieldtx.domain.events import shard_of, storable
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports.half_messages import CheckSchedule, NewHalfMessage
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import envelope_columns, values_of
 from shieldtx.store.tables import Tables, needs_operator
 
@@ -40,8 +41,9 @@ WITH_A_PERSON = OutboxStatus.UNRESOLVED
 _EVENT = bindparam("of_event", type_=Uuid())
 
 
+@built_once
 def insert(t: Tables, d: Dialect, plan: CheckSchedule) -> Insert:
-    """Store new half messages; built once, run with `parameters_of`."""
+    """Store new half messages; run with `parameters_of`."""
     return t.outbox.insert().values(
         status=HALF.value,
         attempts=0,
@@ -97,12 +99,13 @@ def half_types(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
     )
 
 
+@built_once
 def commit(
     t: Tables, d: Dialect, source: OutboxStatus, *, event: ColumnElement[UUID] = _EVENT
 ) -> Update:
     """Put a locked message in line behind all that was written before, or let its delay begin.
 
-    Built once, as all statements that end messages, and run with `end_parameters`.
+    Run, as all statements that end messages, with `end_parameters`.
     """
     o = t.outbox
     is_delayed = or_(o.c.send_delay.is_not(None), o.c.send_at.is_not(None))
@@ -117,6 +120,7 @@ def commit(
     )
 
 
+@built_once
 def commit_alone(t: Tables, d: Dialect) -> Update:
     """Lock a message that is HALF, and then commit it, in a transaction of this one statement."""
     o = t.outbox.alias("half")
@@ -130,6 +134,7 @@ def commit_alone(t: Tables, d: Dialect) -> Update:
     return commit(t, d, HALF, event=locked)
 
 
+@built_once
 def discard(t: Tables, d: Dialect, source: OutboxStatus) -> Update:
     """Settle a message that is never sent; its business key may be used by another try."""
     return _leave(t, source, OutboxStatus.DISCARDED).values(settled_at=d.now(), biz_key=None)
@@ -154,8 +159,9 @@ def used_up(t: Tables, d: Dialect, plan: CheckSchedule, *, limit: int) -> Select
     )
 
 
+@built_once
 def park(t: Tables, d: Dialect) -> Update:
-    """Park a message as UNRESOLVED, for an operator; built once, run with `park_parameters`."""
+    """Park a message as UNRESOLVED, for an operator; run with `park_parameters`."""
     reason = bindparam("why", type_=Text())
     return _leave(t, HALF, WITH_A_PERSON).values(settled_at=d.now(), last_error=reason)
 

@@ -29,6 +29,7 @@ from shieldtx.domain.states import INBOX, InboxStatus
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, Dialect
 from shieldtx.store.statements import inbox_order
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.tables import Tables
 
 _GROUP = bindparam("of_group", type_=Text())
@@ -40,11 +41,12 @@ _EVENT_IDS = "of_events"
 COMPENSATED = "compensated"
 
 
+@built_once
 def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Count an attempt, if the row is due, first of its key and not locked.
 
     One that died in a batch was counted and may not have run at all: it goes on under its number.
-    Built once and run for each event, with the parameters of `attempt_parameters`.
+    Run for each event, with `attempt_parameters`.
     """
     w = t.inbox.alias("waiting")
     free = (
@@ -73,29 +75,34 @@ def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     )
 
 
+@built_once
 def lock_row(t: Tables, d: Dialect) -> Select[Any] | ReturningUpdate[Any]:
-    """Lock a row before its handler runs; built once, run with `attempt_parameters`."""
+    """Lock a row before its handler runs; run with `attempt_parameters`."""
     row = t.inbox.c.event_id == _EVENT_ID
     return d.lock_rows(t.inbox, _may_be_settled(t, row, _GROUP, _TOKEN, InboxStatus.PROCESSED))
 
 
+@built_once
 def lock_batch(t: Tables, d: Dialect) -> Select[Any] | ReturningUpdate[Any]:
     """Lock the rows of a batch before their handlers run; run with `batch_parameters`."""
     rows = d.is_in_parameter(t.inbox.c.event_id, _EVENT_IDS)
     return d.lock_rows(t.inbox, _may_be_settled(t, rows, _GROUP, _TOKEN, InboxStatus.PROCESSED))
 
 
+@built_once
 def processed(t: Tables, d: Dialect) -> Update:
     """Settle a row in the transaction of its effect; run by `guarded_session.settle`."""
     settled = _write_back(t, _GROUP, _EVENT_ID, _TOKEN, InboxStatus.PROCESSED)
     return _in_its_transaction(settled, d)
 
 
+@built_once
 def compensated(t: Tables, d: Dialect) -> Update:
     """Settle a rollback, and note which event it took back; run as `processed`."""
     return processed(t, d).values(compensated_id=bindparam(COMPENSATED, type_=Uuid()))
 
 
+@built_once
 def all_processed(t: Tables, d: Dialect) -> Update:
     """Settle the rows of a batch in the transaction of their effects; run as `processed`."""
     return _in_its_transaction(_write_back_all(t, d, InboxStatus.PROCESSED), d)
@@ -107,8 +114,9 @@ def _in_its_transaction(settled: Update, d: Dialect) -> Update:
     )
 
 
+@built_once
 def release(t: Tables, d: Dialect) -> Update:
-    """Undo the start of attempts of a batch; built once, run with `batch_parameters`."""
+    """Undo the start of attempts of a batch; run with `batch_parameters`."""
     i = t.inbox
     return _write_back_all(t, d, InboxStatus.PROCESSING).values(attempts=i.c.attempts - 1)
 

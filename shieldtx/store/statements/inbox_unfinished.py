@@ -22,6 +22,7 @@ from shieldtx.domain.states import TxKind
 from shieldtx.ports.inbox import Handled
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import inbox_order
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import envelope_columns
 from shieldtx.store.tables import Tables
 
@@ -31,8 +32,9 @@ _BYTES = bindparam("bytes_at_most", type_=BigInteger())
 _HANDLED = {TxKind.COMMIT: "handled_commits", TxKind.ROLLBACK: "handled_rollbacks"}
 
 
+@built_once
 def due(t: Tables, d: Dialect) -> Select[Any]:
-    """Select rows that may be processed, in the order of arrival; built once, run with its limits.
+    """Select rows that may be processed, in the order of arrival; run with its limits.
 
     The limits are one of rows and one of their payloads' bytes; one row is selected however large
     it is. Rows that the worker has no handler for are left out: they would fill the limit for ever.
@@ -56,8 +58,9 @@ def due(t: Tables, d: Dialect) -> Select[Any]:
     )
 
 
+@built_once
 def pending(t: Tables, d: Dialect) -> Select[Any]:
-    """Count a group's unfinished rows by origin; built once, run with `group_parameters`."""
+    """Count a group's unfinished rows by origin; run with `group_parameters`."""
     i = t.inbox
     origin = (i.c.topic, i.c.tx_kind, i.c.record_partition)
     return (
@@ -68,8 +71,9 @@ def pending(t: Tables, d: Dialect) -> Select[Any]:
     )
 
 
+@built_once
 def unhandled(t: Tables, d: Dialect) -> Select[Any]:
-    """Count unfinished rows without a handler by type and kind, up to a limit; built once."""
+    """Count unfinished rows without a handler by type and kind, up to a limit."""
     i = t.inbox
     rows = (
         select(i.c.event_type, i.c.tx_kind)

@@ -29,6 +29,7 @@ from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import values_of
 from shieldtx.store.tables import Tables
 
@@ -36,11 +37,13 @@ _TOKEN = bindparam("with_token", type_=Uuid())
 _ADDRESSES = "at_addresses"
 
 
+@built_once
 def insert(t: Tables, d: Dialect) -> Insert:
     """Store new events; `delay_seconds` and `at` of each choose when it is due."""
     return t.outbox.insert().values(_of_new_event(d))
 
 
+@built_once
 def insert_unknown(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Store a new event as `insert` does, unless any unique key knows it; return its id if not."""
     return d.insert_new(t.outbox).values(_of_new_event(d)).returning(t.outbox.c.event_id)
@@ -68,8 +71,9 @@ def processed(t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID]) -> Update
     )
 
 
+@built_once
 def processed_at_addresses(t: Tables, d: Dialect) -> Update:
-    """Settle acknowledged rows by their addresses; built once, run with `address_parameters`."""
+    """Settle acknowledged rows by their addresses; run with `address_parameters`."""
     o = t.outbox
     return (
         update(o)

@@ -11,6 +11,7 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from shieldtx.domain.states import InboxStatus
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.inbox import release
 from shieldtx.store.tables import Tables
 
@@ -28,10 +29,11 @@ ARRIVAL = (
 """The columns that an arrival brings."""
 
 
+@built_once
 def open_keys(t: Tables, d: Dialect) -> Select[Any]:
     """Select the keys, of those given, that have a row which is not settled.
 
-    Built once, run with GROUP, `topics` and `keys`.
+    Run with GROUP, `topics` and `keys`.
     """
     i = t.inbox.c
     return (
@@ -43,10 +45,11 @@ def open_keys(t: Tables, d: Dialect) -> Select[Any]:
     )
 
 
+@built_once
 def receive(t: Tables, d: Dialect) -> ReturningInsert[Any]:
     """Store what no unique key knows yet, started where it has a lease, and return the ids of it.
 
-    Built once, run with the dialect's `rows_parameters` of the columns ARRIVAL and LEASE, of GROUP
+    Run with the dialect's `rows_parameters` of the columns ARRIVAL and LEASE, of GROUP
     and TOKEN.
     """
     columns = [t.inbox.c[name] for name in ARRIVAL]
@@ -78,6 +81,7 @@ def known(t: Tables, d: Dialect, group: str, ids: Sequence[UUID]) -> Select[Any]
     )
 
 
+@built_once
 def release_held_back(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Take the start back of those, of a batch, that another one's open row of their key precedes.
 

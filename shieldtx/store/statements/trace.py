@@ -11,6 +11,7 @@ from sqlalchemy.sql.dml import Insert
 
 from shieldtx.domain.states import TxKind
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.tables import Tables
 
 ENTRY = (
@@ -27,8 +28,9 @@ _OF_EVENT = (
 """What is read of outbox and inbox rows: never the payload, nor headers."""
 
 
+@built_once
 def insert_entries(t: Tables, d: Dialect) -> Insert:
-    """Keep entries; built once, run with the dialect's `unnumbered_rows_parameters` of ENTRY."""
+    """Keep entries; run with the dialect's `unnumbered_rows_parameters` of ENTRY."""
     return d.insert_new_rows(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
 
 

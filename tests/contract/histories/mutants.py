@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from sys import maxsize
@@ -83,6 +84,7 @@ def _claims_in_another_epoch(patch: Patch) -> None:
         return select(start).scalar_subquery()
 
     patch.setattr(claim_sql, "_start", mutant)
+    patch.setattr(claim_sql, "claim", inspect.unwrap(claim_sql.claim))
 
 
 def _waits_for_no_transaction(patch: Patch) -> None:

@@ -1,0 +1,18 @@
+"""Statements that differ in their parameters alone are built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import ParamSpec, TypeVar, cast
+
+_P = ParamSpec("_P")
+_Statement = TypeVar("_Statement")
+
+
+def built_once(build: Callable[_P, _Statement]) -> Callable[_P, _Statement]:
+    """Build a statement once for the same tables, dialect and options, all of them hashable.
+
+    A statement costs more to build than to run. The function itself is `inspect.unwrap` of it.
+    """
+    return cast("Callable[_P, _Statement]", cache(build))
