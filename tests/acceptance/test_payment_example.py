@@ -13,6 +13,8 @@ from examples.payment import __main__ as example
 from examples.payment.bank import PHASES
 from examples.retail.stage import PROJECT
 
+pytestmark = pytest.mark.demo
+
 
 def run() -> subprocess.CompletedProcess[str]:
     return subprocess.run(

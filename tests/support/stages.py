@@ -12,7 +12,7 @@ import pytest
 
 SUITE, ALL = "suite", "all"
 APART = {
-    "demo": "runs the demo: minutes, and processor time for all cores",
+    "demo": "runs the demo or a long example: minutes, and processor time for all cores",
     "cluster": "starts a Spark cluster",
     "browser": "reads pages in a Chromium",
     "selftest": "tests a tool of the tests",

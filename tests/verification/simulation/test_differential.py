@@ -44,6 +44,7 @@ def test_memory_and_sqlite_do_the_same(sqlite: Sqlite) -> None:
     _make_all(sqlite, SEQUENCES)
 
 
+@pytest.mark.selftest
 @pytest.mark.parametrize("name", IN_THE_STORES)
 def test_a_store_in_memory_with_a_defect_does_something_else(sqlite: Sqlite, name: str) -> None:
     with applied(name), pytest.raises(AssertionError):

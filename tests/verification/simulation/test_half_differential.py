@@ -36,6 +36,7 @@ def test_memory_and_sqlite_do_the_same_with_half_messages(sqlite: Sqlite) -> Non
     _make_all(sqlite)
 
 
+@pytest.mark.selftest
 @pytest.mark.parametrize("name", OF_HALF_MESSAGES)
 def test_half_messages_in_memory_with_a_defect_do_something_else(sqlite: Sqlite, name: str) -> None:
     with applied(name), pytest.raises(AssertionError):

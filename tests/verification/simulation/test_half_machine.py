@@ -345,6 +345,7 @@ class OnlyLooks(HalfMachine):
         return look
 
 
+@pytest.mark.selftest
 def test_the_machine_finds_out_a_check_that_only_looks(world: World) -> None:
     with machine_in(world, OnlyLooks) as machine, pytest.raises(AssertionError):
         run_state_machine_as_test(
@@ -361,6 +362,7 @@ class BelievesEveryCommit(HalfMachine):
         self.world.store.resolve([message], COMMIT)
 
 
+@pytest.mark.selftest
 def test_the_machine_finds_out_a_commit_that_is_believed_without_its_barrier(
     world: World,
 ) -> None:
@@ -385,6 +387,7 @@ class CommitsInTheEnd(HalfMachine):
                 self.world.admin.decide([found], COMMIT, who="nobody")
 
 
+@pytest.mark.selftest
 def test_the_machine_finds_out_a_default_after_the_last_check(world: World) -> None:
     with machine_in(world, CommitsInTheEnd) as machine, pytest.raises(AssertionError):
         run_state_machine_as_test(

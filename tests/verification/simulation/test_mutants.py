@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.verification.simulation import replay, run
 
 
+@pytest.mark.selftest
 def test_a_finding_replays_with_its_defect_and_not_without() -> None:
     result = run(1_000, seed=1, processes=1, mutant="no-dedupe", until="I3")
     assert result.first_violation is not None

@@ -198,6 +198,7 @@ def test_no_interleaving_applies_an_event_after_its_compensation(
     assert outcomes(source, lease) == allowed
 
 
+@pytest.mark.selftest
 @LEASES
 @pytest.mark.parametrize("source", ["A", "B"], ids=["A", "own"])
 def test_a_compensation_that_does_not_look_at_its_event_is_caught(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.verification.simulation import replay, run
 
 SCHEDULES = 50
@@ -14,6 +16,7 @@ def test_no_schedule_violates_an_invariant() -> None:
     assert (result.schedules, result.violations) == (SCHEDULES, 0)
 
 
+@pytest.mark.selftest
 def test_a_seed_gives_the_same_trace_each_time() -> None:
     for seed in range(50):
         first: list[str] = []
@@ -23,6 +26,7 @@ def test_a_seed_gives_the_same_trace_each_time() -> None:
         assert len(first) > 20
 
 
+@pytest.mark.selftest
 def test_seeds_give_different_traces() -> None:
     traces = []
     for seed in range(20):

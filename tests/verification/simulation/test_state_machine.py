@@ -198,6 +198,7 @@ def test_no_way_leads_to_a_violation() -> None:
     run(Banks, examples=150)
 
 
+@pytest.mark.selftest
 def test_a_way_to_a_defect_is_found() -> None:
     with applied("no-dedupe"), pytest.raises(AssertionError, match="I3"):
         # Found is enough here: to find the shortest way takes its time.
