@@ -32,6 +32,7 @@ from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.store import statements
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.statements import retention
+from shieldtx.store.statements.claim import claim
 from shieldtx.store.tables import tables
 
 FOLDER = Path(__file__).parent / "sql"
@@ -123,10 +124,23 @@ def statements_of(module: str, database: str) -> Iterator[tuple[str, Executable]
             yield f"{name} ({switch})", function(**given, **{switch: True})
 
 
+def test_a_statement_is_built_once_for_the_same_tables_database_and_options() -> None:
+    postgresql, other = dialect_named("postgresql"), dialect_named("sqlite")
+    built = claim(T, postgresql, of_source=True)
+    assert claim(T, postgresql, of_source=True) is built
+    others = [
+        claim(T, postgresql, of_source=False),
+        claim(T, other, of_source=True),
+        claim(tables("elsewhere"), postgresql, of_source=True),
+    ]
+    assert len({*map(id, others), id(built)}) == 4
+
+
 def functions_of(module: str) -> Iterator[tuple[str, Callable[..., Executable]]]:
     built = re.compile(r"Select|Insert|Update|Delete|Executable|TextClause")
     source = importlib.import_module(f"{statements.__name__}.{module}")
-    for name, function in vars(source).items():
+    for name, built_once in vars(source).items():
+        function = inspect.unwrap(built_once)
         if inspect.isfunction(function) and function.__module__ == source.__name__:
             returned = str(inspect.signature(function).return_annotation)
             if built.search(returned) and not name.startswith("_"):
