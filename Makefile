@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
+# Without bytecode each of the hundreds of processes that tests and benchmarks start compiles its modules anew: half a
+# second and more. Empty is unset.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 # How many baskets the demo takes through the checkouts.
 N ?= 5000

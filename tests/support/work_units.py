@@ -27,6 +27,8 @@ GROUPS = {
 
 WHERE_MOST_WAIT = 5
 """Processes on a machine of few cores, which tests of servers leave alone half of the time."""
+ONE_WAITS = 1
+"""A process more than cores for the other tests, which wait for threads and child processes."""
 
 SECONDS = Path(__file__).with_name("seconds_per_file.txt")
 WORTH_NOTING_S = 3
@@ -53,9 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes run the tests: each core one; more where servers are waited for."""
+    """Return how many processes run the tests: more than cores, since tests wait."""
     cores = os.cpu_count() or 1
-    return cores if config.option.markexpr == "not server" else max(cores, WHERE_MOST_WAIT)
+    if config.option.markexpr == "not server":
+        return cores + ONE_WAITS
+    return max(cores + ONE_WAITS, WHERE_MOST_WAIT)
 
 
 class GroupedScheduling(LoadFileScheduling):

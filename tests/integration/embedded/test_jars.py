@@ -84,7 +84,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     # A client that was killed in mid-answer is what some of these tests are about.
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(
         '<ivysettings><settings defaultResolver="local"/><resolvers><ibiblio name="local"'
