@@ -18,12 +18,16 @@ def few_collections() -> Iterator[None]:
     to look for circles among them, and among all that was imported, takes a good part of a relay's
     time.
     """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
+    threshold = gc.get_threshold()
+    # Objects are thawed all together: a host that has frozen its own keeps them frozen.
+    is_frozen = gc.get_freeze_count() > 0
+    if not is_frozen:
+        gc.collect()
+        gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *threshold[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+        gc.set_threshold(*threshold)
+        if not is_frozen:
+            gc.unfreeze()

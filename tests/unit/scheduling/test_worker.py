@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -51,8 +50,6 @@ class Bench:
             stop_timeout=timedelta(seconds=20),
             watchdog=timedelta(seconds=60),
         )
-        # The worker collects garbage first: not among the modules of all tests, half a second long.
-        gc.freeze()
         return self.worker.run(ready)
 
     def stop(self) -> None:
