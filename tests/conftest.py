@@ -31,6 +31,9 @@ KAFKA_THREADS = "kafka-io-"
 OWN_THREADS = (KAFKA_THREADS, "shieldtx-")
 """Likewise of all that end with what has started them; the servers' threads stay for a run."""
 
+LOGGERS = (None, "shieldtx", "kafka", "apscheduler", "alembic")
+"""Whose levels the command line or a worker changes; None is the root."""
+
 # A busy machine is no defect.
 settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
@@ -50,12 +53,13 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
     """Put the log back as it was: the command line sets up that of a whole process."""
-    root, ours = logging.getLogger(), logging.getLogger("shieldtx")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    levels = {logger: logger.level for logger in map(logging.getLogger, LOGGERS)}
     yield
     root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    for logger, level in levels.items():
+        logger.setLevel(level)
 
 
 @pytest.fixture
