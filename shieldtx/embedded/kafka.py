@@ -12,13 +12,16 @@ from types import MappingProxyType
 from typing import Final
 
 from shieldtx.embedded.child_process import ChildProcess
+from shieldtx.embedded.class_archive import ClassArchive
+from shieldtx.embedded.directories import exclusive
 from shieldtx.embedded.free_ports import HOST, free_port
-from shieldtx.embedded.jars import fetch_kafka
-from shieldtx.embedded.requirements import require_java
+from shieldtx.embedded.jars import Progress, fetch_kafka
+from shieldtx.embedded.requirements import EmbeddedError, require_java
 from shieldtx.embedded.server import EmbeddedServer
 
 FORMAT_S: Final = 60.0
 STOP_S: Final = 5.0
+ARCHIVE_S: Final = 60.0
 _NODE_ID: Final = 1
 _METADATA_HEAD: Final = struct.Struct(">iii")  # size, correlation id, number of brokers
 _SMALL_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -37,6 +40,8 @@ class EmbeddedKafka(EmbeddedServer):
     `close`, or leaving the `with` block, removes it unless `directory` was given. The port stays
     the same for the life of the object; clients are told `advertised_port`, for a proxy between
     them and the broker. `settings` are the broker's own and win over the ones made here.
+
+    Where `archive_classes` was called once, it starts in half the time.
     """
 
     name = "Apache Kafka"
@@ -74,15 +79,19 @@ class EmbeddedKafka(EmbeddedServer):
         java, jars = require_java(), fetch_kafka()
         directory = self._open_directory()
         properties = self._write_properties(directory)
-        run: list[str | Path] = [java, *_SMALL_JVM, *_LOGGING, "-cp", f"{jars}/*"]
+        archive = ClassArchive.of(jars, java)
+        run: list[str | Path] = [*_SMALL_JVM, *_LOGGING, "-cp", f"{jars}/*"]
         if not (directory / "data" / "meta.properties").exists():
-            self._format(run, directory, properties)
+            self._format([java, *archive.options_to_read, *run], directory, properties)
         return ChildProcess.start(
-            [*run, "kafka.Kafka", properties],
+            [java, *self._class_options(archive), *run, "kafka.Kafka", properties],
             name=self.name,
             log=directory / "kafka.log",
             directory=directory,
         )
+
+    def _class_options(self, archive: ClassArchive) -> tuple[str, ...]:
+        return archive.options_to_read
 
     def _write_properties(self, directory: Path) -> Path:
         # A new one each time: only this broker asks its controller, so nothing remembers it.
@@ -142,3 +151,43 @@ class EmbeddedKafka(EmbeddedServer):
         except (OSError, struct.error):  # nobody listens, or it hung up before its answer
             return False
         return bool(brokers > 0)
+
+
+class _ArchivingKafka(EmbeddedKafka):
+    """Leaves an archive of its classes when it is stopped."""
+
+    def __init__(self, archive: ClassArchive) -> None:
+        super().__init__()
+        self._archive = archive
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop(patience=ARCHIVE_S)
+
+    def _class_options(self, archive: ClassArchive) -> tuple[str, ...]:  # noqa: ARG002  as above
+        return self._archive.options_to_write
+
+
+def archive_classes(progress: Progress | None = None) -> None:
+    """Run a broker once, so that all later ones on this machine start in half the time.
+
+    It takes some seconds, and 50 MB beside the jars. Where Java cannot do it, `progress` is told,
+    and brokers start as they did. Raises RequirementMissing and DownloadFailed as `fetch_kafka`.
+    """
+    java, jars = require_java(), fetch_kafka(progress=progress)
+    archive = ClassArchive.of(jars, java)
+    with exclusive(archive.path.with_suffix(".lock")):
+        if archive.exists:
+            return
+        part = ClassArchive(archive.path.with_suffix(".part"))
+        part.path.unlink(missing_ok=True)
+        try:
+            with _ArchivingKafka(part) as broker:
+                broker.stop()
+            part.path.rename(archive.path)
+        except (EmbeddedError, OSError) as error:
+            told = f"starts without an archive of its classes: {error}"
+        else:
+            told = f"its classes are in {archive.path}"
+    if progress is not None:
+        progress(f"{EmbeddedKafka.name}: {told}")
