@@ -35,3 +35,14 @@ def test_what_a_host_has_frozen_stays_frozen_and_nothing_else_is() -> None:
         assert gc.get_freeze_count() <= frozen
     assert 0 < gc.get_freeze_count() <= frozen
     assert more
+
+
+def test_of_two_workers_in_one_process_the_last_one_to_end_restores_it() -> None:
+    threshold = gc.get_threshold()
+    first, second = few_collections(), few_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] > threshold[0]
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == threshold
