@@ -23,7 +23,15 @@ class Posting:
     at: datetime | None = None
 
 
-class OutboxWriter(Protocol):
+class BacklogCounter(Protocol):
+    """Counts what waits, over a connection of the caller."""
+
+    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
+        """Count the unsettled events of a topic that are due, and stop at `upto`."""
+        ...
+
+
+class OutboxWriter(BacklogCounter, Protocol):
     """Writes rows over the caller's connection, in the transaction that is open there."""
 
     @property
@@ -33,10 +41,6 @@ class OutboxWriter(Protocol):
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows with one statement; raises EventRefused for those written before."""
-        ...
-
-    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
-        """Count the unsettled events of a topic that are due, and stop at `upto`."""
         ...
 
     def examine(self, connection: Connection) -> None:
@@ -55,12 +59,4 @@ class OutboxWriter(Protocol):
 
     def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event in somebody's name, or say why not."""
-        ...
-
-
-class BacklogCounter(Protocol):
-    """Counts what waits, over a connection of the caller."""
-
-    def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
-        """Count the unsettled events of a topic that are due, and stop at `upto`."""
         ...

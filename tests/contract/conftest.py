@@ -24,6 +24,8 @@ from shieldtx.store.tables import Tables, tables
 from tests.support.migrated_databases import migrated_sqlite
 
 SHARDS = 4
+ROUNDING = timedelta(milliseconds=1)
+"""The times of SQLite are numbers of days, exact to some ten-thousandths of a second."""
 POSTGRESQL, BEGUN_BY_HAND = "postgresql", "sqlite with BEGIN"
 
 

@@ -11,8 +11,8 @@ from shieldtx.ports.relay import Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from tests.contract.conftest import Stores
-from tests.contract.histories.bystanders import Bystanders
 from tests.contract.histories.relays import A_LOOK_LATER, Relay, RelayPool
+from tests.contract.histories.services import Services
 from tests.contract.histories.world import HELD, NO_EVENT, World
 from tests.contract.store.test_blocked_rows import LATER
 
@@ -28,11 +28,11 @@ def play(stores: Stores, seed: int) -> None:
         try:
             history.play()
         finally:
-            history.bystanders.close()
+            history.services.close()
 
 
 class History:
-    """Random steps of relays and bystanders, until every event is published."""
+    """Random steps of relays and services, until every event is published."""
 
     def __init__(self, stores: Stores, seed: int, patch: pytest.MonkeyPatch) -> None:
         chance = random.Random(seed)
@@ -55,12 +55,12 @@ class History:
         )
         self.world.clock.step = chance.choice([0, 0, 0.01, 0.06])
         self.world.empty()
-        self.bystanders = Bystanders(self.world)
+        self.services = Services(self.world)
         self.pool = RelayPool(self.world, at_most=chance.choice([1, 1, 2, 3]))
         self.hold_a_key()
 
     def hold_a_key(self) -> None:
-        [self.world.head] = self.bystanders.write(self.bystanders.envelope(HELD))
+        [self.world.head] = self.services.write(self.services.envelope(HELD))
         [relay] = self.pool.relays
         self.pool.renew(relay)
         claimed = relay.store.claim(relay=relay.name, limit=1)
@@ -71,13 +71,13 @@ class History:
     def play(self) -> None:
         self.make_steps()
         # An open transaction keeps the fence from going on.
-        self.bystanders.begin_late()
-        self.bystanders.put_an_event_back()
+        self.services.begin_late()
+        self.services.put_an_event_back()
         self.patch.setattr(fence, "RESWEEP_S", SOON)
         self.drain()
         self.require_none(self.left())
-        while self.bystanders.late:
-            self.bystanders.end_late()
+        while self.services.late:
+            self.services.end_late()
         self.drain()
         self.require_none(self.left())
         self.world.head = NO_EVENT
@@ -85,7 +85,7 @@ class History:
         self.require_none(self.world.open_rows())
 
     def make_steps(self) -> None:
-        some, all_ = self.bystanders, self.pool
+        some, all_ = self.services, self.pool
         steps = [
             *[all_.make_a_pass] * 5,
             *[all_.make_a_chain] * 4,
@@ -111,10 +111,10 @@ class History:
     def pile_up(self) -> Relay:
         """Hold some keys, let rows pile up behind them, and let a fence pass over those."""
         relay = self.world.chance.choice(self.pool.relays)
-        self.bystanders.write_some()
+        self.services.write_some()
         self.pool.refuse(relay)
-        self.bystanders.write_some()
-        self.bystanders.write(self.bystanders.envelope(HELD))
+        self.services.write_some()
+        self.services.write(self.services.envelope(HELD))
         self.pool.let_the_fence_follow(relay)
         return relay
 
@@ -123,23 +123,23 @@ class History:
 
     def lose_the_shards_in_a_look(self) -> None:
         relay = self.pile_up()
-        self.bystanders.write(*(self.bystanders.envelope("fresh") for _ in range(3)))
+        self.services.write(*(self.services.envelope("fresh") for _ in range(3)))
         relay.clock.now += A_LOOK_LATER
         self.pool.claim(relay, limit=1)
         self.pool.lose_the_shards_in_a_look(relay)
 
     def release_below_the_fence(self) -> None:
-        self.bystanders.write_some()
-        self.bystanders.write(*(self.bystanders.envelope(key) for key in ("fresh", HELD)))
+        self.services.write_some()
+        self.services.write(*(self.services.envelope(key) for key in ("fresh", HELD)))
         self.pool.release_below_the_fence(self.world.chance.choice(self.pool.relays))
 
     def write_late_beside_a_sweep(self) -> None:
         relay = self.world.chance.choice(self.pool.relays)
         self.pool.settle_all(relay)
-        self.bystanders.begin_late()
-        self.bystanders.write(self.bystanders.envelope(HELD))
+        self.services.begin_late()
+        self.services.write(self.services.envelope(HELD))
         self.pool.let_the_fence_follow(relay)
-        self.bystanders.end_late()
+        self.services.end_late()
         self.pool.claim(relay)
 
     def pass_time(self) -> None:

@@ -17,12 +17,10 @@ from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from shieldtx.store.delayed_events import SqlDelayedEventStore
-from tests.contract.conftest import Stores
+from tests.contract.conftest import ROUNDING, Stores
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-ROUNDING = timedelta(milliseconds=1)
-"""The times of SQLite are numbers of days, exact to some ten-thousandths of a second."""
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 

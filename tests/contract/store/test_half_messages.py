@@ -17,12 +17,10 @@ from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefus
 from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, NewHalfMessage
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.half_messages import SqlHalfMessageStore
-from tests.contract.conftest import SHARDS, Stores
+from tests.contract.conftest import ROUNDING, SHARDS, Stores
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 HOUR = timedelta(hours=1)
-ROUNDING = timedelta(milliseconds=1)
-"""The times of SQLite are numbers of days, exact to some ten-thousandths of a second."""
 TYPE = "things.happened"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.verification.simulation.cooperative_threads import CooperativeThreads
 
 
-def test_a_strand_runs_only_while_it_is_waited_for() -> None:
+def test_a_thread_runs_only_while_it_is_waited_for() -> None:
     threads, said = CooperativeThreads(), []
 
     def count() -> None:
@@ -30,7 +30,7 @@ def test_a_strand_runs_only_while_it_is_waited_for() -> None:
     threads.close()
 
 
-def test_what_comes_out_of_a_strand_is_raised_where_it_is_waited_for() -> None:
+def test_what_comes_out_of_a_thread_is_raised_where_it_is_waited_for() -> None:
     threads = CooperativeThreads()
     with pytest.raises(ZeroDivisionError):
         threads.start(lambda: 1 / 0)

@@ -11,7 +11,7 @@ class CooperativeThread:
     """What one thread is doing; between its start and its end it may pause any number of times."""
 
     def __init__(self, threads: CooperativeThreads) -> None:
-        self._strands = threads
+        self._threads = threads
         self._may_run = _closed()
         self._has_stopped = _closed()
         self._call: Callable[[], Any] | None = None
@@ -26,12 +26,12 @@ class CooperativeThread:
 
     def resume(self) -> None:
         """Let it go on until it pauses again, or ends; raises what comes out of it."""
-        before, self._strands.running = self._strands.running, self
+        before, self._threads.running = self._threads.running, self
         self._may_run.release()
         self._has_stopped.acquire()
-        self._strands.running = before
+        self._threads.running = before
         if self.is_done and self._call is not None:
-            self._strands.idle.append(self)
+            self._threads.idle.append(self)
         if self._error is not None:
             error, self._error = self._error, None
             raise error

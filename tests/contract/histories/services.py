@@ -33,7 +33,7 @@ class Late:
     written: list[UUID]
 
 
-class Bystanders:
+class Services:
     """All that happens to an outbox beside its relays."""
 
     def __init__(self, world: World) -> None:
