@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import traceback
 from contextlib import redirect_stdout
@@ -59,8 +58,6 @@ def load(target: str) -> ShieldTx:
         raise ConfigurationError(
             f"--app {target!r}: that is a {type(found).__name__}, not a ShieldTx"
         )
-    # As the program's own modules: what was imported stays, and is no garbage.
-    gc.freeze()
     return found
 
 

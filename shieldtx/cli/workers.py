@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -49,9 +50,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     """
     if once:
         require()
-    app = invocation(context).declared()
-    app.schema.check()
-    app.schema.check_sequences()
+    app = _checked(context)
     if not once:
         _run(relay_process(app), f"relay of {app.settings.source}")
     done = _relay_once(app)
@@ -89,9 +88,7 @@ def consume(
     """
     if once:
         require()
-    app = invocation(context).declared()
-    app.schema.check()
-    app.schema.check_sequences()
+    app = _checked(context)
     _require_topics(app, group, may_wait=not once)
     topics.refuse_strangers(app, group)
     if not once:
@@ -103,8 +100,18 @@ def consume(
         print_line(_listed(done, *done))
 
 
+def _checked(context: typer.Context) -> ShieldTx:
+    """Return the application of `--app`, whose tables are as this release needs them."""
+    app = invocation(context).declared()
+    app.schema.check()
+    app.schema.check_sequences()
+    return app
+
+
 def _run(worker: Worker, what: str) -> NoReturn:
     """Run a worker to its end, and end the process with its exit status."""
+    # It freezes what is there itself: the program's modules, and the application's.
+    gc.unfreeze()
     raise typer.Exit(worker.run(lambda: announce(f"ready: {what} (pid {os.getpid()})")))
 
 

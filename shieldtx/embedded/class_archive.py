@@ -1,6 +1,6 @@
 """Archives of classes, with which a Java program starts in half the time (JEP 350).
 
-Java itself examines whether an archive is its own and of the same jars; if not, it starts without.
+Java trusts an archive and crashes on a damaged one, so each is read only if it is as it was made.
 """
 
 from __future__ import annotations
@@ -10,36 +10,64 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# What makes an archive unfit is no news to whoever starts a broker.
-_QUIETLY: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
+# A start without the archive, as where the jars lie elsewhere now, is no news to anybody.
+_QUIETLY: Final = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClassArchive:
-    """The classes that a program of some jars loads; a file beside them."""
+    """The classes that a program loads, in a file beside its jars, and a file with its digest."""
 
     path: Path
+    jars: Path
+    java: Path
 
     @classmethod
     def of(cls, jars: Path, java: Path) -> ClassArchive:
-        """Name the archive of the jars in a folder, for this `java` and no other."""
-        found = java.resolve()
-        status = found.stat()
-        java_id = f"{found} {status.st_size} {status.st_mtime_ns}"
-        digest = hashlib.sha256(java_id.encode()).hexdigest()[:12]
-        return cls(jars.with_name(f"{jars.name}-{digest}.jsa"))
+        """Name the archive of a folder of jars; the last Java that was used to make it counts."""
+        return cls(path=jars.with_name(f"{jars.name}.jsa"), jars=jars, java=java)
 
     @property
-    def exists(self) -> bool:
-        """Whether it was made."""
-        return self.path.is_file()
+    def is_good(self) -> bool:
+        """Whether it was made by this Java of these jars, and is what it was then."""
+        try:
+            return self._noted.read_text(encoding="ascii") == self._digest(self.path)
+        except OSError:
+            return False
 
     @property
     def options_to_read(self) -> tuple[str, ...]:
-        """Java's options for a start with it; none where it does not exist."""
-        return (f"-XX:SharedArchiveFile={self.path}", *_QUIETLY) if self.exists else ()
+        """Java's options for a start with it; none where it is not good."""
+        return (f"-XX:SharedArchiveFile={self.path}", *_QUIETLY) if self.is_good else ()
 
     @property
-    def options_to_write(self) -> tuple[str, ...]:
-        """Java's options for a run that makes it at its end, which takes some seconds."""
-        return (f"-XX:ArchiveClassesAtExit={self.path}", *_QUIETLY)
+    def part(self) -> Path:
+        """Where it is while it is being made."""
+        return self.path.with_suffix(".part")
+
+    @property
+    def options_to_make(self) -> tuple[str, ...]:
+        """Java's options for a run that makes `part` at its end, which takes some seconds."""
+        return (f"-XX:ArchiveClassesAtExit={self.part}", *_QUIETLY)
+
+    def keep(self) -> None:
+        """Put `part`, which is complete, in the place of what was there."""
+        # In between, and after a crash, the digest is that of another archive: none is good.
+        digest = self._digest(self.part)
+        self.part.replace(self.path)
+        noting = self._noted.with_suffix(".new")
+        noting.write_text(digest, encoding="ascii")
+        noting.replace(self._noted)
+
+    @property
+    def _noted(self) -> Path:
+        return self.path.with_suffix(".sha256")
+
+    def _digest(self, archive: Path) -> str:
+        """Digest what Java examines, the program and the jars in their order, and the content."""
+        java = self.java.resolve()
+        files = [java, *self.jars.iterdir()]
+        made_of = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        digest = hashlib.sha256(repr(made_of).encode())
+        digest.update(archive.read_bytes())
+        return digest.hexdigest()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import base64
+import signal
 import socket
 import struct
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.class_archive import ClassArchive
 from shieldtx.embedded.directories import exclusive
 from shieldtx.embedded.free_ports import HOST, free_port
 from shieldtx.embedded.jars import Progress, fetch_kafka
-from shieldtx.embedded.requirements import EmbeddedError, require_java
+from shieldtx.embedded.requirements import EmbeddedError, ServerFailed, require_java
 from shieldtx.embedded.server import EmbeddedServer
 
 FORMAT_S: Final = 60.0
@@ -41,10 +42,11 @@ class EmbeddedKafka(EmbeddedServer):
     the same for the life of the object; clients are told `advertised_port`, for a proxy between
     them and the broker. `settings` are the broker's own and win over the ones made here.
 
-    Where `archive_classes` was called once, it starts in half the time.
+    Where `shieldtx.embedded.kafka.archive_classes` was called once, it starts in half the time.
     """
 
     name = "Apache Kafka"
+    _leaves_archive: ClassVar = False
 
     def __init__(
         self,
@@ -80,18 +82,17 @@ class EmbeddedKafka(EmbeddedServer):
         directory = self._open_directory()
         properties = self._write_properties(directory)
         archive = ClassArchive.of(jars, java)
+        fast = archive.options_to_read
         run: list[str | Path] = [*_SMALL_JVM, *_LOGGING, "-cp", f"{jars}/*"]
         if not (directory / "data" / "meta.properties").exists():
-            self._format([java, *archive.options_to_read, *run], directory, properties)
+            self._format([java, *fast, *run], directory, properties)
+        share = archive.options_to_make if self._leaves_archive else fast
         return ChildProcess.start(
-            [java, *self._class_options(archive), *run, "kafka.Kafka", properties],
+            [java, *share, *run, "kafka.Kafka", properties],
             name=self.name,
             log=directory / "kafka.log",
             directory=directory,
         )
-
-    def _class_options(self, archive: ClassArchive) -> tuple[str, ...]:
-        return archive.options_to_read
 
     def _write_properties(self, directory: Path) -> Path:
         # A new one each time: only this broker asks its controller, so nothing remembers it.
@@ -156,38 +157,37 @@ class EmbeddedKafka(EmbeddedServer):
 class _ArchivingKafka(EmbeddedKafka):
     """Leaves an archive of its classes when it is stopped."""
 
-    def __init__(self, archive: ClassArchive) -> None:
-        super().__init__()
-        self._archive = archive
+    _leaves_archive = True
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.stop(patience=ARCHIVE_S)
-
-    def _class_options(self, archive: ClassArchive) -> tuple[str, ...]:  # noqa: ARG002  as above
-        return self._archive.options_to_write
+            self._process.send_signal(signal.SIGTERM)
+            if not self._process.wait(ARCHIVE_S):
+                raise ServerFailed(f"its archive was not complete within {ARCHIVE_S:.0f} s")
 
 
 def archive_classes(progress: Progress | None = None) -> None:
     """Run a broker once, so that all later ones on this machine start in half the time.
 
-    It takes some seconds, and 50 MB beside the jars. Where Java cannot do it, `progress` is told,
-    and brokers start as they did. Raises RequirementMissing and DownloadFailed as `fetch_kafka`.
+    It takes some seconds, and 50 MB beside the jars. Where it cannot be done, in a cache that is
+    read only for example, `progress` is told, and brokers start as they did. Raises
+    RequirementMissing and DownloadFailed as `fetch_kafka`.
     """
     java, jars = require_java(), fetch_kafka(progress=progress)
     archive = ClassArchive.of(jars, java)
-    with exclusive(archive.path.with_suffix(".lock")):
-        if archive.exists:
-            return
-        part = ClassArchive(archive.path.with_suffix(".part"))
-        part.path.unlink(missing_ok=True)
-        try:
-            with _ArchivingKafka(part) as broker:
+    if archive.is_good:
+        return
+    try:
+        with exclusive(archive.path.with_suffix(".lock")):
+            if archive.is_good:
+                return
+            archive.part.unlink(missing_ok=True)
+            with _ArchivingKafka() as broker:
                 broker.stop()
-            part.path.rename(archive.path)
-        except (EmbeddedError, OSError) as error:
-            told = f"starts without an archive of its classes: {error}"
-        else:
-            told = f"its classes are in {archive.path}"
+            archive.keep()
+    except (EmbeddedError, OSError) as error:
+        told = f"starts without an archive of its classes: {error}"
+    else:
+        told = f"its classes are in {archive.path}"
     if progress is not None:
         progress(f"{EmbeddedKafka.name}: {told}")

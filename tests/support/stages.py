@@ -45,10 +45,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("server")
         if stage := _stage_of(item):
             item.add_marker(stage)
+    stages = {item: stage_of(item) for item in items}
     wanted = config.getoption("--stage")
     if wanted != ALL:
-        others = [item for item in items if stage_of(item) != wanted]
-        items[:] = [item for item in items if stage_of(item) == wanted]
+        others = [item for item in items if stages[item] != wanted]
+        items[:] = [item for item in items if stages[item] == wanted]
         config.hook.pytest_deselected(items=others)
 
 

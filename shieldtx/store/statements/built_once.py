@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import ParamSpec, TypeVar, cast
+from functools import lru_cache
+from typing import Final, ParamSpec, TypeVar, cast
 
 _P = ParamSpec("_P")
 _Statement = TypeVar("_Statement")
+
+_MOST: Final = 256
+"""Of each statement: a process may work in so many schemas before it builds some of them again."""
 
 
 def built_once(build: Callable[_P, _Statement]) -> Callable[_P, _Statement]:
@@ -15,4 +18,4 @@ def built_once(build: Callable[_P, _Statement]) -> Callable[_P, _Statement]:
 
     A statement costs more to build than to run. The function itself is `inspect.unwrap` of it.
     """
-    return cast("Callable[_P, _Statement]", cache(build))
+    return cast("Callable[_P, _Statement]", lru_cache(_MOST)(build))

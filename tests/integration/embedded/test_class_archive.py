@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,13 +25,19 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
     return ClassArchive.of(cached, require_java())
 
 
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
 def files_of(broker: EmbeddedKafka) -> str:
     return Path(f"/proc/{broker.pid}/maps").read_text()
 
 
-def test_brokers_read_what_one_of_them_has_left(archive: ClassArchive) -> None:
+def test_brokers_read_what_one_of_them_has_left(archive: ClassArchive, said: list[str]) -> None:
+    # Damaged, or of a Java that was replaced.
+    archive.path.write_bytes(b"damaged")
     assert not archive.options_to_read
-    said: list[str] = []
     archive_classes(said.append)
     assert said == [f"Apache Kafka: its classes are in {archive.path}"]
     made = archive.path.stat().st_mtime_ns
@@ -40,20 +48,52 @@ def test_brokers_read_what_one_of_them_has_left(archive: ClassArchive) -> None:
     assert len(said) == 1
 
 
-def test_an_archive_that_java_cannot_read_is_ignored(archive: ClassArchive) -> None:
-    archive.path.write_bytes(b"damaged")
-    with EmbeddedKafka() as broker:
-        assert broker.pid is not None
-        assert str(archive.path) not in files_of(broker)
+def _cut(archive: ClassArchive) -> None:
+    with archive.path.open("r+b") as file:
+        file.truncate(archive.path.stat().st_size // 2)
 
 
-def test_where_java_cannot_make_one_it_is_said_and_brokers_start_as_before(
-    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+def _zeroed(archive: ClassArchive) -> None:
+    with archive.path.open("r+b") as file:
+        file.seek(archive.path.stat().st_size // 2)
+        file.write(bytes(1_000_000))
+
+
+def _of_other_jars(archive: ClassArchive) -> None:
+    real = archive.jars.resolve()
+    archive.jars.unlink()
+    # As fetched again: the content is the same, the times are new.
+    shutil.copytree(real, archive.jars, copy_function=shutil.copy)
+
+
+def _not_noted(archive: ClassArchive) -> None:
+    archive.path.with_suffix(".sha256").unlink()
+
+
+@pytest.mark.parametrize("spoil", [_cut, _zeroed, _of_other_jars, _not_noted])
+def test_java_would_crash_on_a_damaged_archive_and_never_sees_it(
+    archive: ClassArchive, spoil: Callable[[ClassArchive], None]
 ) -> None:
-    monkeypatch.setattr(ClassArchive, "options_to_write", ("-XX:NoSuchOption=1",))
-    said: list[str] = []
+    # Java is not asked: what an archive is made of is all the same.
+    archive.part.write_bytes(bytes(range(256)) * 10_000)
+    archive.keep()
+    assert archive.is_good
+    spoil(archive)
+    assert not archive.is_good
+    assert archive.options_to_read == ()
+
+
+@pytest.mark.parametrize("why", ["java", "cache"])
+def test_where_it_cannot_be_made_it_is_said_and_brokers_start_as_before(
+    archive: ClassArchive, said: list[str], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "java":
+        monkeypatch.setattr(ClassArchive, "options_to_make", ("-XX:NoSuchOption=1",))
+    else:
+        # Root may write into any cache: what stands in its place is no lock file.
+        archive.path.with_suffix(".lock").mkdir()
     archive_classes(said.append)
     [line] = said
     assert line.startswith("Apache Kafka: starts without an archive of its classes: ")
-    assert "NoSuchOption" in line
-    assert not archive.exists
+    assert ("NoSuchOption" if why == "java" else ".lock") in line
+    assert not archive.path.exists()

@@ -14,17 +14,13 @@ from typing import Any
 import pytest
 
 from shieldtx.brokers import cloudevents, decoding
-from shieldtx.consumer.fetcher import (
-    COMMIT_EVERY,
-    BlockingFetcher,
-    FetchedBatch,
-    PrefetchingFetcher,
-)
+from shieldtx.consumer.fetcher import COMMIT_EVERY, BlockingFetcher, PrefetchingFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.ports.broker import ReceivedRecord, Record, Subscriber, TopicPartition
+from shieldtx.ports.consumer import FetchedBatch
 from shieldtx.testing.memory_broker import MemoryBroker
 
 TOPIC = "orders.placed.commit"
