@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 from tests.support.project import ROOT
@@ -46,6 +49,15 @@ shield.hooks.after_consume(later_hook)
 """
 
 
+@pytest.fixture
+def own_collector() -> Iterator[None]:
+    """Mypy tunes the garbage collector of its process, and leaves it so."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.usefixtures("own_collector")
 def test_mypy_refuses_what_a_plain_call_would_not_run(tmp_path: Path) -> None:
     module = tmp_path / "declarations.py"
     module.write_text(DECLARATIONS)
