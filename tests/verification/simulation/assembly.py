@@ -138,7 +138,12 @@ def retention(world: World, service: str) -> Process[RetentionService]:
 
     def build(process: Process[RetentionService]) -> RetentionService:
         store = MemoryRetentionStore(world.databases[service], wall_clock=process.wall_clock)
-        return RetentionService(store=Interrupted(process, store), retention=_RETENTION)  # type: ignore[arg-type]
+        return RetentionService(
+            store=Interrupted(process, store),  # type: ignore[arg-type]
+            retention=_RETENTION,
+            # There is no other work to make way for: real time passes for nobody here.
+            rest=lambda _seconds: None,
+        )
 
     number = 0 if service == "A" else 1
     return Process(world, f"retention {service}", build, **_clocks(world, number))
