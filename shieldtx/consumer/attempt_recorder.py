@@ -157,7 +157,7 @@ class AttemptRecorder:
         kept = self._store.give_up(
             attempt,
             reason=reason,
-            also=lambda session: self._outbox.add_envelope(session, rollback),
+            in_transaction=lambda session: self._outbox.add_envelope(session, rollback),
         )
         return AttemptOutcome.REFUSED if kept else AttemptOutcome.LOST
 
@@ -179,5 +179,7 @@ class AttemptRecorder:
             extra=WITH_TRACEBACK,
         )
         close = partial(self._compensation.close, attempt=attempt)
-        kept = self._store.give_up(attempt, reason=reason, also=close if came_too_late else None)
+        kept = self._store.give_up(
+            attempt, reason=reason, in_transaction=close if came_too_late else None
+        )
         return AttemptOutcome.DEAD if kept else AttemptOutcome.LOST

@@ -68,11 +68,11 @@ class Compensation:
         the event; NothingToCompensate when the event is gone.
         """
         with self._store.effect(attempt) as session:
-            original = self._store.original(session, attempt, own=True)
+            original = self._store.original(session, attempt, written_here=True)
             if original is not None and self._outbox.owns(original.envelope):
                 return self._take_back_own(session, attempt, handler, original)
             self._refuse_without_event(attempt)
-            original = self._store.original(session, attempt, own=False)
+            original = self._store.original(session, attempt, written_here=False)
             if original is None:
                 self._refuse_late(attempt)
                 self._fence(session, attempt)
@@ -111,7 +111,7 @@ class Compensation:
             return
         named = attempt.envelope.evolve(causation_source=envelope.source)
         attempt = attempt._replace(envelope=named)
-        received = self._store.original(session, attempt, own=False)
+        received = self._store.original(session, attempt, written_here=False)
         if received is None:
             self._fence(session, attempt)
         elif received.status in _UNFINISHED:
@@ -123,7 +123,7 @@ class Compensation:
         Raises EventUnfinished when it has come meanwhile.
         """
         if not self._store.fence(session, attempt):
-            original = self._store.original(session, attempt, own=False)
+            original = self._store.original(session, attempt, written_here=False)
             if original is not None and original.status is not InboxStatus.FENCED:
                 raise _unfinished(attempt)
 
@@ -131,7 +131,7 @@ class Compensation:
         """Have the event refused when it comes."""
         rollback = attempt.envelope
         if not self._store.fence(session, attempt):
-            if self._store.original(session, attempt, own=False) is not None:
+            if self._store.original(session, attempt, written_here=False) is not None:
                 raise _unfinished(attempt)
             raise NothingToCompensate(
                 f"the rollback {rollback.id} names {rollback.causation_id} of "

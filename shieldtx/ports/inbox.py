@@ -192,19 +192,22 @@ class InboxStore(Protocol):
         ...
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
+        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
     ) -> bool:
-        """Settle the row as MAX_RECONSUMED or DEAD, and run `also` in the same transaction.
+        """Settle the row as MAX_RECONSUMED or DEAD, and call `in_transaction` in its transaction.
 
         Returns False, having done nothing, when the attempt no longer owns the row.
         """
         ...
 
-    def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
-        """Find and lock what a rollback takes back, in the outbox (`own`) or in the group's inbox.
+    def original(
+        self, session: Session, attempt: Attempt, *, written_here: bool
+    ) -> Original | None:
+        """Find and lock what a rollback takes back.
 
-        None when no event of this id and source is there. A rollback that names no source means an
-        event of the outbox.
+        An event that was `written_here`, by this service, is in its outbox, others are in the
+        group's inbox. None when no event of this id and source is there. A rollback that names no
+        source means an event of the outbox.
         """
         ...
 

@@ -23,18 +23,22 @@ class CompensationRows:
         self._tables = tables
         self._dialect = dialect
 
-    def original(self, connection: Connection, attempt: Attempt, *, own: bool) -> Original | None:
+    def original(
+        self, connection: Connection, attempt: Attempt, *, written_here: bool
+    ) -> Original | None:
         """Find and lock the event that a rollback takes back; None where there is none.
 
-        `own`: this service wrote the event, so that its outbox has it; otherwise the inbox.
+        `written_here`: this service wrote it, so that its outbox has it; otherwise the inbox.
         """
         event_id = attempt.envelope.causation_id
         if event_id is None:
             return None
-        if own:
+        if written_here:
             # The lock on the row is a shared one.
             self._dialect.lock_compensation(connection, attempt.group, event_id)
-        row = connection.execute(self._select_original(attempt, event_id, own=own)).one_or_none()
+        row = connection.execute(
+            self._select_original(attempt, event_id, written_here=written_here)
+        ).one_or_none()
         if row is None:
             return None
         compensated = connection.scalars(
@@ -42,13 +46,15 @@ class CompensationRows:
         ).one()
         return Original(
             envelope=envelope_of(row),
-            status=None if own else InboxStatus(row[ENVELOPE_WIDTH]),
+            status=None if written_here else InboxStatus(row[ENVELOPE_WIDTH]),
             compensated=bool(compensated),
         )
 
-    def _select_original(self, attempt: Attempt, event_id: UUID, *, own: bool) -> Select[Any]:
+    def _select_original(
+        self, attempt: Attempt, event_id: UUID, *, written_here: bool
+    ) -> Select[Any]:
         t, source = self._tables, attempt.envelope.causation_source
-        if own:
+        if written_here:
             return sql.own_original(t, event_id, source)
         return sql.received_original(t, attempt.group, event_id, source or "")
 

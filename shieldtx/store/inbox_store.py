@@ -187,9 +187,9 @@ class SqlInboxStore:
             connection.execute(statement, self._of_batch(attempts))
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
+        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
     ) -> bool:
-        """Settle the row as MAX_RECONSUMED or DEAD, with `also` in the same transaction."""
+        """Settle the row as MAX_RECONSUMED or DEAD, with `in_transaction` in its transaction."""
         is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
         statement = sql.give_up(
             self._tables,
@@ -204,13 +204,15 @@ class SqlInboxStore:
         with Session(self._engine) as session, session.begin():
             if session.connection().execute(statement).rowcount != 1:
                 return False
-            if also is not None:
-                also(session)
+            if in_transaction is not None:
+                in_transaction(session)
             return True
 
-    def original(self, session: Session, attempt: Attempt, *, own: bool) -> Original | None:
+    def original(
+        self, session: Session, attempt: Attempt, *, written_here: bool
+    ) -> Original | None:
         """Find and lock the event that a rollback takes back."""
-        return self._compensation.original(session.connection(), attempt, own=own)
+        return self._compensation.original(session.connection(), attempt, written_here=written_here)
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
         """Have the rollback's row name its original and this moment when it is settled."""

@@ -174,7 +174,7 @@ def test_a_settled_row_cannot_be_entered_again(stores: Stores) -> None:
         finish(stores, attempt)
     assert not may_begin(stores, event)
     assert not stores.inbox.postpone(attempt, delay=LEASE, reason="x")
-    assert not stores.inbox.give_up(attempt, reason="x", also=None)
+    assert not stores.inbox.give_up(attempt, reason="x", in_transaction=None)
 
 
 def test_a_worker_that_was_taken_over_can_write_nothing(stores: Stores) -> None:
@@ -185,7 +185,7 @@ def test_a_worker_that_was_taken_over_can_write_nothing(stores: Stores) -> None:
     with pytest.raises(LeaseLost):
         finish(stores, old)
     assert not stores.inbox.postpone(old, delay=LEASE, reason="x")
-    assert not stores.inbox.give_up(old, reason="x", also=None)
+    assert not stores.inbox.give_up(old, reason="x", in_transaction=None)
     assert new.number == 2
     finish(stores, new)
 
@@ -206,7 +206,7 @@ def test_attempts_beyond_the_last_are_listed_and_not_counted(stores: Stores) -> 
     begin(stores, event, most=1, lease=timedelta(0))
     attempt = begin(stores, event, most=1)
     assert (attempt.number, attempt.exhausted) == (1, True)
-    stores.inbox.give_up(attempt, reason="died", also=None)
+    stores.inbox.give_up(attempt, reason="died", in_transaction=None)
     assert row(stores, event) == ("MAX_RECONSUMED", 1, "died")
 
 
@@ -223,9 +223,9 @@ def test_giving_up_and_what_goes_with_it_are_one_transaction(
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        stores.inbox.give_up(attempt, reason="x", also=fail)
+        stores.inbox.give_up(attempt, reason="x", in_transaction=fail)
     assert row(stores, event).status == "PROCESSING"
-    assert stores.inbox.give_up(attempt, reason="x", also=None)
+    assert stores.inbox.give_up(attempt, reason="x", in_transaction=None)
     assert row(stores, event).status == end
 
 
@@ -269,13 +269,13 @@ def test_the_original_of_a_rollback_is_found_on_the_right_side(stores: Stores) -
     receive(stores, mine, others)
     with stores.inbox.effect(begin(stores, mine)) as session:
         attempt = Attempt(envelope=mine, group=GROUP, number=1, token=new_event_id())
-        original = stores.inbox.original(session, attempt, own=True)
+        original = stores.inbox.original(session, attempt, written_here=True)
         assert original is not None
         assert (original.envelope.id, original.status) == (written.id, None)
-        assert stores.inbox.original(session, attempt, own=False) is None
+        assert stores.inbox.original(session, attempt, written_here=False) is None
     with stores.inbox.effect(begin(stores, others)) as session:
         attempt = Attempt(envelope=others, group=GROUP, number=1, token=new_event_id())
-        original = stores.inbox.original(session, attempt, own=False)
+        original = stores.inbox.original(session, attempt, written_here=False)
         assert original is not None
         assert (original.envelope.id, original.status) == (received.id, InboxStatus.PROCESSED)
 
@@ -291,7 +291,7 @@ def test_a_compensation_is_noted_once(stores: Stores) -> None:
         stores.inbox.mark_compensated(session, attempt)
     again = begin(stores, second)
     with stores.inbox.effect(again) as session:
-        original = stores.inbox.original(session, again, own=True)
+        original = stores.inbox.original(session, again, written_here=True)
         assert original is not None
         assert original.compensated
     third = rollback_of(event)

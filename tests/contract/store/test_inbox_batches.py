@@ -250,7 +250,7 @@ def test_an_attempt_of_a_batch_can_fail_by_itself(stores: Stores) -> None:
     postponed, given_up = envelope("a"), envelope("b")
     one, other = start(stores, postponed, given_up).started
     assert stores.inbox.postpone(one, delay=timedelta(0), reason="not yet")
-    assert stores.inbox.give_up(other, reason="never", also=None)
+    assert stores.inbox.give_up(other, reason="never", in_transaction=None)
     assert rows(stores) == [
         ("PROCESSING", 1, False, False),
         ("MAX_RECONSUMED", 1, False, False),

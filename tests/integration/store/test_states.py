@@ -204,7 +204,7 @@ def postpone(row: Row) -> None:
 
 
 def give_up(row: Row) -> None:
-    inbox(row).give_up(row.attempt, reason="failed", also=None)
+    inbox(row).give_up(row.attempt, reason="failed", in_transaction=None)
 
 
 def replay_inbox(row: Row) -> None:

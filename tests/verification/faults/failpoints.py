@@ -230,14 +230,16 @@ class BreakableInboxStore(Breakable):
             yield session
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, also: Callable[[Session], Any] | None
+        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
     ) -> bool:
         def broken(session: Session) -> None:
             with self._breaker.around("rollback"):
-                also(session)
+                in_transaction(session)
 
         with self._breaker.around("give-up"):
-            return self._real.give_up(attempt, reason=reason, also=None if also is None else broken)
+            return self._real.give_up(
+                attempt, reason=reason, in_transaction=None if in_transaction is None else broken
+            )
 
 
 LOOKS = {"claim", "poll", "look"}

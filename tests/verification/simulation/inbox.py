@@ -193,9 +193,9 @@ class MemoryInboxStore:
             row.last_error = reason
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, also: Callable[[Transaction], Any] | None
+        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Transaction], Any] | None
     ) -> bool:
-        """Settle the row as MAX_RECONSUMED or DEAD, with `also` in the same transaction."""
+        """Settle the row as MAX_RECONSUMED or DEAD, with `in_transaction` in its transaction."""
         is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
         target = InboxStatus.DEAD if is_rollback else InboxStatus.MAX_RECONSUMED
         row = self._carrying(attempt, target)
@@ -210,18 +210,20 @@ class MemoryInboxStore:
                 row.attempts, row.last_error = attempt.number, reason
 
             transaction.write(settle)
-            if also is not None:
-                also(transaction)
+            if in_transaction is not None:
+                in_transaction(transaction)
         return True
 
-    def original(self, session: Transaction, attempt: Attempt, *, own: bool) -> Original | None:
+    def original(
+        self, session: Transaction, attempt: Attempt, *, written_here: bool
+    ) -> Original | None:
         """Find and lock what a rollback takes back."""
         db, rollback = self._database, attempt.envelope
         original_id = rollback.causation_id
         if original_id is None:
             return None
         status = None
-        if own:
+        if written_here:
             written = db.outbox.get(original_id)
             if written is None or written.envelope.kind is not TxKind.COMMIT:
                 return None

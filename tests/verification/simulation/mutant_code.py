@@ -217,13 +217,15 @@ def settles_apart_from_the_effect(_: Any) -> Callable[..., Any]:
 
 
 def writes_the_rollback_apart(_: Any) -> Callable[..., bool]:
-    def give_up(self: InterruptedInbox, attempt: Attempt, *, reason: str, also: Any) -> bool:
+    def give_up(
+        self: InterruptedInbox, attempt: Attempt, *, reason: str, in_transaction: Any
+    ) -> bool:
         self._process.before("give_up")
-        kept: bool = self._port.give_up(attempt, reason=reason, also=None)
+        kept: bool = self._port.give_up(attempt, reason=reason, in_transaction=None)
         self._process.after("give_up")
-        if kept and also is not None:
+        if kept and in_transaction is not None:
             with self._port._database.transaction() as transaction:
-                also(transaction)
+                in_transaction(transaction)
         return kept
 
     return give_up

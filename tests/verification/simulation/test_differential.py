@@ -239,7 +239,7 @@ class Calls:
 
     def effect(self) -> None:
         attempt = self.attempt()
-        own, breaks = self.draw.random() < 0.7, self.draw.random() < 0.2
+        written_here, breaks = self.draw.random() < 0.7, self.draw.random() < 0.2
         caused = self.events[0].evolve(
             causation_id=self.draw.choice(self.events).id, causation_source="A"
         )
@@ -250,7 +250,7 @@ class Calls:
                 cause = side.inbox.cause(session, caused)
                 seen.append(None if cause is None else cause.id)
                 if mine.envelope.kind is TxKind.ROLLBACK:
-                    seen += _compensate(side.inbox, session, mine, own=own)
+                    seen += _compensate(side.inbox, session, mine, written_here=written_here)
                 if breaks:
                     raise ArithmeticError
             return seen
@@ -287,10 +287,10 @@ class Calls:
             self.pair.same(lambda side: side.inbox.note(part(side), reason="the process ends"))
 
     def give_up(self) -> None:
-        attempt, also = self.attempt(), self.draw.choice([None, _breaks, _succeeds])
+        attempt, call = self.attempt(), self.draw.choice([None, _breaks, _succeeds])
         if attempt is not None:
             self.pair.same(
-                lambda side: side.inbox.give_up(attempt(side), reason="enough", also=also)
+                lambda side: side.inbox.give_up(attempt(side), reason="enough", in_transaction=call)
             )
 
     # --- retention --------------------------------------------------------------------------------
@@ -332,12 +332,12 @@ class Calls:
         return lambda side: mine if side is self.pair.memory else theirs
 
 
-def _compensate(inbox: Any, session: Any, attempt: Any, *, own: bool) -> list[Any]:
-    original = inbox.original(session, attempt, own=own)
+def _compensate(inbox: Any, session: Any, attempt: Any, *, written_here: bool) -> list[Any]:
+    original = inbox.original(session, attempt, written_here=written_here)
     if original is not None:
         inbox.mark_compensated(session, attempt)
         return [original.envelope.id, original.status, original.compensated]
-    if own:
+    if written_here:
         return [None]
     return [inbox.fence(session, attempt), inbox.fence(session, attempt)]
 

@@ -246,11 +246,11 @@ def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
 def _the_rollback_in_a_second_transaction(breaker: Breaker) -> None:
     give_up = SqlInboxStore.give_up
 
-    def mutant(self: SqlInboxStore, attempt: Any, *, reason: str, also: Any) -> bool:
-        kept = give_up(self, attempt, reason=reason, also=None)
-        if kept and also is not None:
+    def mutant(self: SqlInboxStore, attempt: Any, *, reason: str, in_transaction: Any) -> bool:
+        kept = give_up(self, attempt, reason=reason, in_transaction=None)
+        if kept and in_transaction is not None:
             with Session(self._engine) as session, session.begin():
-                also(session)
+                in_transaction(session)
         return kept
 
     SqlInboxStore.give_up = mutant

@@ -56,11 +56,11 @@ def _own_events_bear_the_name_of_now(breaker: Breaker) -> None:
     name = os.environ["SHIELDTX_SOURCE"]
 
     def mutant(
-        self: SqlInboxStore, session: Session, attempt: Attempt, *, own: bool
+        self: SqlInboxStore, session: Session, attempt: Attempt, *, written_here: bool
     ) -> Original | None:
-        if own and attempt.envelope.causation_source not in {name, None}:
+        if written_here and attempt.envelope.causation_source not in {name, None}:
             return None
-        return original(self, session, attempt, own=own)
+        return original(self, session, attempt, written_here=written_here)
 
     SqlInboxStore.original = mutant
 
