@@ -182,7 +182,7 @@ def _consume_what_is_due(app: ShieldTx, group: str, stop: threading.Event) -> di
 
 
 def _check_once(app: ShieldTx, stop: threading.Event) -> None:
-    """Ask about the half messages that are due for a check, and park what nobody can tell of."""
+    """Check the half messages that are due; park those too old, or with all checks used up."""
     for check_back in app.half_messages.check_backs(stopping=stop.is_set):
         while check_back.run_once().more and not stop.is_set():
             pass

@@ -52,12 +52,10 @@ class ClassArchive:
 
     def keep(self) -> None:
         """Put `part`, which is complete, in the place of what was there."""
-        # In between, and after a crash, the digest is that of another archive: none is good.
         digest = self._digest(self.part)
+        # Until its own digest is complete, after a crash too, the new archive is not good.
         self.part.replace(self.path)
-        noting = self._noted.with_suffix(".new")
-        noting.write_text(digest, encoding="ascii")
-        noting.replace(self._noted)
+        self._noted.write_text(digest, encoding="ascii")
 
     @property
     def _noted(self) -> Path:
@@ -69,5 +67,5 @@ class ClassArchive:
         files = [java, *self.jars.iterdir()]
         made_of = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         digest = hashlib.sha256(repr(made_of).encode())
-        digest.update(archive.read_bytes())
-        return digest.hexdigest()
+        with archive.open("rb") as content:
+            return hashlib.file_digest(content, lambda: digest).hexdigest()

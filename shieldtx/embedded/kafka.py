@@ -46,7 +46,7 @@ class EmbeddedKafka(EmbeddedServer):
     """
 
     name = "Apache Kafka"
-    _leaves_archive: ClassVar = False
+    _leaves_archive: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ def archive_classes(progress: Progress | None = None) -> None:
     """Run a broker once, so that all later ones on this machine start in half the time.
 
     It takes some seconds, and 50 MB beside the jars. Where it cannot be done, in a cache that is
-    read only for example, `progress` is told, and brokers start as they did. Raises
+    read only for example, `progress` gets the reason, and brokers start as they did. Raises
     RequirementMissing and DownloadFailed as `fetch_kafka`.
     """
     java, jars = require_java(), fetch_kafka(progress=progress)
@@ -186,8 +186,8 @@ def archive_classes(progress: Progress | None = None) -> None:
                 broker.stop()
             archive.keep()
     except (EmbeddedError, OSError) as error:
-        told = f"starts without an archive of its classes: {error}"
+        result = f"starts without an archive of its classes: {error}"
     else:
-        told = f"its classes are in {archive.path}"
+        result = f"its classes are in {archive.path}"
     if progress is not None:
-        progress(f"{EmbeddedKafka.name}: {told}")
+        progress(f"{EmbeddedKafka.name}: {result}")

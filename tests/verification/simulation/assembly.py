@@ -141,7 +141,7 @@ def retention(world: World, service: str) -> Process[RetentionService]:
         return RetentionService(
             store=Interrupted(process, store),  # type: ignore[arg-type]
             retention=_RETENTION,
-            # There is no other work to make way for: real time passes for nobody here.
+            # The database is simulated: a real pause would give nothing to other sessions.
             rest=lambda _seconds: None,
         )
 
