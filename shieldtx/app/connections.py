@@ -88,8 +88,11 @@ class Connections:
 
     def _open_engine(self, *, most: int = MAX_CONNECTIONS) -> Engine:
         s = self._settings
-        idle = max(self._longest_lease(), s.relay_lease)
-        return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)
+        return open_engine(s.url, idle=self._longest_idleness, pooler=s.database_pooler, most=most)
+
+    def _longest_idleness(self) -> timedelta:
+        """Return how long a handler may think; handlers may be declared after the first use."""
+        return max(self._longest_lease(), self._settings.relay_lease)
 
     @cached_property
     def _has_server(self) -> bool:

@@ -152,7 +152,7 @@ def _opened(context: typer.Context, config: Path | None) -> Iterator[_Opened]:
 
 
 def _engine(service: ServiceDatabase) -> Engine:
-    return open_engine(make_url(service.url), idle=_PATIENCE)
+    return open_engine(make_url(service.url), idle=lambda: _PATIENCE)
 
 
 def _ended(run: StoredRun | None, name: str) -> StoredRun:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
+from shieldtx.store.idleness import limit_each_transaction
 
 MAX_LIFETIME: Final = timedelta(minutes=5)
 """A connection of this age is replaced: the server's name may lead elsewhere by then."""
@@ -41,13 +43,17 @@ class Pooler(StrEnum):
 
 
 def open_engine(
-    url: URL, *, idle: timedelta, pooler: Pooler = Pooler.NONE, most: int = MAX_CONNECTIONS
+    url: URL,
+    *,
+    idle: Callable[[], timedelta],
+    pooler: Pooler = Pooler.NONE,
+    most: int = MAX_CONNECTIONS,
 ) -> Engine:
     """Return an engine for shieldtx's own statements; it connects when it is used.
 
-    The server ends a transaction whose client has been silent for `idle`. A connection to a server
-    that became read-only, shuts down or refuses the role is closed, with all others of the pool.
-    The pool has `most` connections at a time.
+    The server ends a transaction whose client has been silent for `idle`, which is asked for as
+    each connection is opened. A connection to a server that became read-only, shuts down or refuses
+    the role is closed, with all others of the pool. The pool has `most` connections at a time.
     """
     dialect = dialect_of(url.get_dialect()())
     pooled = pooler is Pooler.TRANSACTION
@@ -58,7 +64,7 @@ def open_engine(
         # Errors of handlers' statements go into logs and tables, their parameters do not.
         hide_parameters=True,
         pool_recycle=int(MAX_LIFETIME.total_seconds()),
-        **dialect.engine_arguments(url, idle=idle, pooled=pooled),
+        **dialect.engine_arguments(url, pooled=pooled),
     )
     if not dialect.has_server:
         return engine
@@ -68,8 +74,10 @@ def open_engine(
     event.listen(engine, "checkout", partial(_ping_idle_connection, weakref.ref(engine)))
     renew_after_fork(engine)
     if pooled:
-        event.listen(engine, "begin", partial(_limit_idleness, idle))
+        limit_each_transaction(engine, idle)
     else:
+        set_options = partial(_set_session_options, lambda: dialect.session_arguments(url, idle()))
+        event.listen(engine, "do_connect", set_options)
         # Its sessions are READ COMMITTED by themselves.
         engine.update_execution_options(**{AUTOCOMMIT_ISOLATION: "AUTOCOMMIT"})
     return engine
@@ -132,7 +140,11 @@ def _ping_idle_connection(
         raise InvalidatePoolError("the server has closed the connection") from error
 
 
-def _limit_idleness(idle: timedelta, connection: Connection) -> None:
-    dialect = dialect_of(connection.dialect)
-    if not dialect.is_autocommit(connection):
-        dialect.limit_idleness(connection, idle)
+def _set_session_options(
+    options: Callable[[], Mapping[str, Any]],
+    _dialect: Any,
+    _entry: ConnectionPoolEntry,
+    _arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> None:
+    named |= options()

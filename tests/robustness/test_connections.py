@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import text
 
@@ -30,6 +32,20 @@ def test_options_that_a_url_gives_twice_are_all_kept(database_url: str) -> None:
     found = shown(f"{database_url}?options=-cwork_mem%3D7MB&options=-capplication_name%3Dshop")
     assert (found["work_mem"], found["application_name"]) == ("7MB", "shop")
     assert found["idle_in_transaction_session_timeout"] == "90s"
+
+
+def test_a_handler_that_is_declared_late_may_think_for_its_lease(database_url: str) -> None:
+    app = ShieldTx(Settings(source="shop", database_url=database_url, relay_wakeup=False))
+    try:
+        engine = app.engine
+        app.consumer("stock").handles("orders.placed", lease=timedelta(minutes=10))(
+            lambda session, event: None
+        )
+        with engine.connect() as connection:
+            limit = connection.scalar(text("SHOW idle_in_transaction_session_timeout"))
+        assert limit == "10min"
+    finally:
+        app.close()
 
 
 def test_options_of_the_environment_are_kept_where_the_url_has_none(

@@ -263,13 +263,14 @@ class PostgresDialect(Dialect):
         connection.execute(select(func.set_config("lock_timeout", f"{milliseconds}ms", True)))  # noqa: FBT003  PostgreSQL's signature
         yield
 
-    def engine_arguments(self, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
+    def engine_arguments(self, url: URL, *, pooled: bool) -> dict[str, Any]:
         arguments = libpq.connection_parameters(url)
         if pooled:
             arguments["prepare_threshold"] = None
-        else:
-            arguments["options"] = libpq.session_options(url, idle=idle)
         return {"connect_args": arguments, "isolation_level": self.engine_isolation}
+
+    def session_arguments(self, url: URL, idle: timedelta) -> dict[str, Any]:
+        return {"options": libpq.session_options(url, idle=idle)}
 
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         milliseconds = int(idle.total_seconds() * 1000)

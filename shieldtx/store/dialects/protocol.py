@@ -226,12 +226,15 @@ class Dialect(Protocol):
 
     # Connections and errors.
 
-    def engine_arguments(self, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
-        """Return how an engine of shieldtx's own connects: `libpq.session_options` explains `idle`.
+    def engine_arguments(self, url: URL, *, pooled: bool) -> dict[str, Any]:
+        """Return how an engine of shieldtx's own connects.
 
         `pooled`: through a pooler that gives each transaction another connection to the server, so
-        that nothing may be kept in a session: no options, no prepared statements.
+        that nothing may be kept in a session: no prepared statements, no `session_arguments`.
         """
+
+    def session_arguments(self, url: URL, idle: timedelta) -> dict[str, Any]:
+        """Return how one of its connections asks for its session: see `libpq.session_options`."""
 
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         """Have the server end this transaction when its client has been silent for `idle`."""

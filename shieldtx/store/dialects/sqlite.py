@@ -233,9 +233,12 @@ class SqliteDialect(Dialect):
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
-    def engine_arguments(self, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
+    def engine_arguments(self, url: URL, *, pooled: bool) -> dict[str, Any]:
         # Waits for the write lock instead of failing at once.
         return {"connect_args": {"timeout": 30}}
+
+    def session_arguments(self, url: URL, idle: timedelta) -> dict[str, Any]:
+        return {}
 
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         """Do nothing: there is no server."""

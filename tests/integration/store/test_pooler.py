@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.cli.errors import failure_of
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.store.idleness import limited_view
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import wait
 from tests.support.pgbouncer import MISSING, installed, pooler_of, through
@@ -97,6 +99,8 @@ def test_a_transaction_whose_client_is_silent_is_limited(migrated_url: str, pool
     with app.engine.begin() as connection:
         assert connection.scalar(show) == "90s"
         assert connection.scalar(text("SHOW transaction_isolation")) == "read committed"
+    with limited_view(app.engine, idle=timedelta(seconds=7)).begin() as connection:
+        assert connection.scalar(show) == "7s"
     # The session goes to other clients.
     assert one(migrated_url, "SHOW idle_in_transaction_session_timeout") == "0"
     app.close()

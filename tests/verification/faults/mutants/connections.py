@@ -27,24 +27,24 @@ def _pools_are_shared_after_a_fork(breaker: Breaker) -> None:
 
 def _own_sessions_are_serializable(breaker: Breaker) -> None:
     engine_arguments = PostgresDialect.engine_arguments
+    session_arguments = PostgresDialect.session_arguments
 
-    def mutant(self: PostgresDialect, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
-        arguments = engine_arguments(self, url, idle=idle, pooled=pooled)
-        own = arguments["connect_args"]
-        options = own["options"].replace(r"read\ committed", "serializable")
-        return arguments | {
-            "connect_args": own | {"options": options},
-            "isolation_level": "SERIALIZABLE",
-        }
+    def of_engine(self: PostgresDialect, url: URL, *, pooled: bool) -> dict[str, Any]:
+        return engine_arguments(self, url, pooled=pooled) | {"isolation_level": "SERIALIZABLE"}
 
-    PostgresDialect.engine_arguments = mutant
+    def of_session(self: PostgresDialect, url: URL, idle: timedelta) -> dict[str, Any]:
+        options = session_arguments(self, url, idle)["options"]
+        return {"options": options.replace(r"read\ committed", "serializable")}
+
+    PostgresDialect.engine_arguments = of_engine
+    PostgresDialect.session_arguments = of_session
 
 
 def _statements_are_prepared_behind_a_pooler(breaker: Breaker) -> None:
     engine_arguments = PostgresDialect.engine_arguments
 
-    def mutant(self: PostgresDialect, url: URL, *, idle: timedelta, pooled: bool) -> dict[str, Any]:
-        arguments = engine_arguments(self, url, idle=idle, pooled=pooled)
+    def mutant(self: PostgresDialect, url: URL, *, pooled: bool) -> dict[str, Any]:
+        arguments = engine_arguments(self, url, pooled=pooled)
         own = {k: v for k, v in arguments["connect_args"].items() if k != "prepare_threshold"}
         return arguments | {"connect_args": own}
 

@@ -1,0 +1,42 @@
+"""How long a client may be silent in a transaction: the server ends it then, with its locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection, Engine, event
+
+from shieldtx.store.dialects import dialect_of
+
+_SHORTEST: Final = timedelta(seconds=1)
+"""A process of a busy machine may need so long from one statement to the next."""
+
+_LIMIT: Final = "shieldtx.idleness"
+"""An engine's option: returns the limit of the transactions that begin now."""
+
+
+def limited_view(engine: Engine, *, idle: timedelta) -> Engine:
+    """Return a view of an engine whose transactions end when their client is silent for `idle`.
+
+    That limit prevails over the engine's. It costs a statement at the beginning of a transaction.
+    """
+    view, limit = engine.execution_options(), max(idle, _SHORTEST)
+    limit_each_transaction(view, lambda: limit)
+    return view
+
+
+def limit_each_transaction(engine: Engine, idle: Callable[[], timedelta]) -> None:
+    """Have an engine's transactions end when their client is silent for `idle`."""
+    is_limited = _LIMIT in engine.get_execution_options()
+    engine.update_execution_options(**{_LIMIT: idle})
+    if not is_limited:
+        # A view has the listeners of its engine, too.
+        event.listen(engine, "begin", _set_limit)
+
+
+def _set_limit(connection: Connection) -> None:
+    dialect = dialect_of(connection.dialect)
+    if not dialect.is_autocommit(connection):
+        dialect.limit_idleness(connection, connection.get_execution_options()[_LIMIT]())

@@ -1,0 +1,87 @@
+"""A relay that is stopped within a transaction keeps its shards no longer than its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Settings, ShieldTx
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.testing.memory_broker import MemoryBroker
+from tests.conftest import wait
+from tests.support.service import Service, Wire, answer, make_topics
+
+PLACED = "orders.placed"
+LIMIT = text("SHOW idle_in_transaction_session_timeout")
+HANDLER_LEASE = timedelta(minutes=10)
+
+
+@pytest.fixture(params=["its own engine", "the application's engine"])
+def app(request: pytest.FixtureRequest, migrated_url: str) -> Iterator[ShieldTx]:
+    """A service with a slow handler, whose relays' lease is one second."""
+    given = create_engine(migrated_url) if request.param != "its own engine" else None
+    settings = Settings(
+        source="shop",
+        database_url=migrated_url,
+        relay_lease=1,
+        relay_send_timeout=0.5,
+        relay_wakeup=False,
+    )
+    made = ShieldTx(settings, engine=given, broker=MemoryBroker())
+    made.consumer("stock").handles(PLACED, lease=HANDLER_LEASE)(lambda session, event: None)
+    yield made
+    made.close()
+    if given is not None:
+        given.dispose()
+
+
+def test_a_relay_that_is_stopped_as_it_moves_blocked_rows_is_taken_over(app: ShieldTx) -> None:
+    stopped = app.build_relay("stopped")
+    shards = stopped.renew().shards
+    step = stopped._in_flight._store._blocked._step("stopped")
+    _, leased = step.__enter__()
+    assert set(leased) == shards
+    _is_taken_over(app, shards)
+    with pytest.raises(DBAPIError):
+        step.__exit__(None, None, None)
+
+
+def test_a_relay_that_is_stopped_as_it_renews_is_taken_over(app: ShieldTx) -> None:
+    stopped = app.build_relay("stopped")
+    shards = stopped.renew().shards
+    transaction = stopped._leases._engine.begin()
+    transaction.__enter__().execute(text("SELECT FROM shield_shard FOR UPDATE"))
+    _is_taken_over(app, shards)
+    with pytest.raises(DBAPIError):
+        transaction.__exit__(None, None, None)
+
+
+def _is_taken_over(app: ShieldTx, shards: frozenset[int]) -> None:
+    assert shards
+    other = app.build_relay("other")
+    wait(lambda: other.renew().shards == shards, "another relay has the shards")
+
+
+def test_a_local_rollback_may_think_for_longer_than_a_lease(
+    make_service: Callable[..., Service], wire: Wire
+) -> None:
+    service, seen = make_service("orders"), []
+    service.app.declare(PLACED, retry=RetryPolicy(max_attempts=1))
+    make_topics(service)
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED)
+
+    @service.app.local_rollback(PLACED)
+    def undo(session: Session, event: Event) -> None:
+        seen.append(session.scalar(LIMIT))
+
+    with service.transaction() as session:
+        service.app.outbox.add(session, Event(type=PLACED))
+    service.relay().run_once()
+    # The limit of the application's own engine: none.
+    assert seen == ["0"]
