@@ -23,7 +23,6 @@ from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay
 from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
 from shieldtx.settings.settings import Settings
-from shieldtx.store.idleness import limited_view
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -43,17 +42,13 @@ def build_relay(
     s = settings
     return Relay(
         store=SqlRelayStore(
-            connections.engine,
+            connections.relay_engine,
             connections.tables,
             source=s.source,
-            idle=s.relay_lease,
+            of_local_rollbacks=connections.engine,
             batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
         ),
-        leases=SqlLeaseStore(
-            limited_view(connections.engine, idle=s.relay_lease),
-            connections.tables,
-            shards=s.shards,
-        ),
+        leases=SqlLeaseStore(connections.relay_engine, connections.tables, shards=s.shards),
         publisher=broker.publisher(),
         encode=partial(signing.encode, prefix=s.topic_prefix, keys=s.signing_keys),
         settings=RelaySettings(

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from shieldtx.settings.settings import Settings
 from shieldtx.store.connections import MAX_CONNECTIONS, Pooler, open_engine, read_committed_view
+from shieldtx.store.idleness import SHORTEST, limited_view
 from shieldtx.store.notify import Listener, Notifier
 from shieldtx.store.tables import Tables, tables
 
@@ -45,7 +46,20 @@ class Connections:
         """The connections of relay and consumers; services write through sessions of their own."""
         if self._given is not None:
             return read_committed_view(self._given)
-        return self._open_engine()
+        return self._open_engine(idle=self._longest_idleness)
+
+    @cached_property
+    def relay_engine(self) -> Engine:
+        """The connections of a relay's own transactions: stopped, it loses them with its lease.
+
+        A pool of their own, since claims are made without a BEGIN that could limit them. Of an
+        engine that was given, or behind a pooler, each transaction is limited.
+        """
+        lease = max(self._settings.relay_lease, SHORTEST)
+        is_session_ours = self._given is None and self._has_server
+        if is_session_ours and self._settings.database_pooler is Pooler.NONE:
+            return self._open_engine(idle=lambda: lease)
+        return limited_view(self.engine, idle=lease)
 
     @cached_property
     def checks_engine(self) -> Engine:
@@ -56,7 +70,8 @@ class Connections:
         """
         if self._given is not None or not self._has_server:
             return self.engine
-        return self._open_engine(most=MAX_CONNECTIONS + self._settings.half_check_threads)
+        most = MAX_CONNECTIONS + self._settings.half_check_threads
+        return self._open_engine(idle=self._longest_idleness, most=most)
 
     def hint(self) -> None:
         """Wake the relays, after a commit that wrote an event."""
@@ -82,13 +97,13 @@ class Connections:
             self._notifier.close()
         if self._given is not None:
             return
-        for name in ("engine", "checks_engine"):
+        for name in ("engine", "relay_engine", "checks_engine"):
             if name in opened:
                 opened[name].dispose()
 
-    def _open_engine(self, *, most: int = MAX_CONNECTIONS) -> Engine:
+    def _open_engine(self, *, idle: Callable[[], timedelta], most: int = MAX_CONNECTIONS) -> Engine:
         s = self._settings
-        return open_engine(s.url, idle=self._longest_idleness, pooler=s.database_pooler, most=most)
+        return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)
 
     def _longest_idleness(self) -> timedelta:
         """Return how long a handler may think; handlers may be declared after the first use."""

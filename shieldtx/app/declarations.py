@@ -107,7 +107,8 @@ class Declarations:
 
     def longest_lease(self) -> timedelta:
         """Return how long a handler of this application may take; a minute without handlers."""
-        leases = [h.lease for group in self.groups.values() for h in group.handlers()]
+        # Copied: it is asked for whenever a connection opens, also while others are declared.
+        leases = [h.lease for group in list(self.groups.values()) for h in group.handlers()]
         return max(leases, default=timedelta(minutes=1))
 
     def handled_by(self, group: str) -> AbstractSet[tuple[str, TxKind]]:

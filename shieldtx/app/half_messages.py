@@ -27,7 +27,7 @@ from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import CheckSchedule
 from shieldtx.settings.settings import Settings
 from shieldtx.store.barrier import SqlBarrier
-from shieldtx.store.connections import renew_after_fork
+from shieldtx.store.connections import accept_engine
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.tables import tables
 
@@ -162,7 +162,7 @@ class HalfMessageWiring:
         """
         database = (engine, schema if engine is not None else self._settings.database_schema)
         if engine is not None:
-            renew_after_fork(engine)
+            accept_engine(engine)
         for event_type in event_types:
             self._barriers[event_type] = database
             self._add(

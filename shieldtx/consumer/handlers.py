@@ -162,7 +162,7 @@ class ConsumerGroup:
         """Return all handlers of the group."""
         for key in list(self._completed_by_type):
             self._complete(key)
-        return self._handlers.values()
+        return list(self._handlers.values())
 
     def handled(self) -> AbstractSet[tuple[str, TxKind]]:
         """Return the event types and kinds that the group has handlers for."""

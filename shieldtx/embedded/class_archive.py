@@ -31,7 +31,7 @@ class ClassArchive:
     def is_good(self) -> bool:
         """Whether it was made by this Java of these jars, and is what it was then."""
         try:
-            return self._noted.read_text(encoding="ascii") == self._digest(self.path)
+            return self._noted.read_bytes() == self._digest(self.path).encode()
         except OSError:
             return False
 

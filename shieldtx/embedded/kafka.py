@@ -23,6 +23,7 @@ from shieldtx.embedded.server import EmbeddedServer
 FORMAT_S: Final = 60.0
 STOP_S: Final = 5.0
 ARCHIVE_S: Final = 60.0
+_ENDED_BY_SIGTERM: Final = {0, 128 + signal.SIGTERM, -signal.SIGTERM}
 _NODE_ID: Final = 1
 _METADATA_HEAD: Final = struct.Struct(">iii")  # size, correlation id, number of brokers
 _SMALL_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -164,6 +165,10 @@ class _ArchivingKafka(EmbeddedKafka):
             self._process.send_signal(signal.SIGTERM)
             if not self._process.wait(ARCHIVE_S):
                 raise ServerFailed(f"its archive was not complete within {ARCHIVE_S:.0f} s")
+            if self._process.exit_status not in _ENDED_BY_SIGTERM:
+                raise ServerFailed(
+                    f"exit status {self._process.exit_status} before its archive was complete"
+                )
 
 
 def archive_classes(progress: Progress | None = None) -> None:

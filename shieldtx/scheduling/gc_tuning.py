@@ -26,7 +26,9 @@ def few_collections() -> Iterator[None]:
     if not is_frozen:
         gc.collect()
         gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *threshold[1:])
+    if threshold[0]:
+        # Who has switched collections off wants none.
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *threshold[1:])
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
 from shieldtx.store.idleness import limit_each_transaction
 
@@ -84,12 +85,32 @@ def open_engine(
 
 
 def read_committed_view(engine: Engine) -> Engine:
-    """Return a view of an application's engine at the isolation level that shieldtx needs."""
+    """Return a view of an application's engine at the isolation level that shieldtx needs.
+
+    Raises ConfigurationError as `accept_engine`.
+    """
+    accept_engine(engine)
     dialect = dialect_of(engine.dialect)
     if not dialect.has_server:
         return engine
-    renew_after_fork(engine)
     return engine.execution_options(isolation_level=dialect.engine_isolation)
+
+
+def accept_engine(engine: Engine) -> None:
+    """Have an application's engine renewed in forked processes.
+
+    Raises ConfigurationError where its execution options name another isolation level than shieldtx
+    needs: of an engine and its view, the engine's option prevails.
+    """
+    needed = dialect_of(engine.dialect).engine_isolation
+    given = engine.get_execution_options().get("isolation_level", needed)
+    if given != needed:
+        raise ConfigurationError(
+            f"the engine has isolation_level={given!r} among its execution options, where shieldtx "
+            f"cannot change it to {needed!r}: pass an engine without that option, or one made by "
+            f"create_engine(url, isolation_level={given!r})"
+        )
+    renew_after_fork(engine)
 
 
 def renew_after_fork(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, event
 
 from shieldtx.store.dialects import dialect_of
 
-_SHORTEST: Final = timedelta(seconds=1)
+SHORTEST: Final = timedelta(seconds=3)
 """A process of a busy machine may need so long from one statement to the next."""
 
 _LIMIT: Final = "shieldtx.idleness"
@@ -22,8 +22,8 @@ def limited_view(engine: Engine, *, idle: timedelta) -> Engine:
 
     That limit prevails over the engine's. It costs a statement at the beginning of a transaction.
     """
-    view, limit = engine.execution_options(), max(idle, _SHORTEST)
-    limit_each_transaction(view, lambda: limit)
+    view = engine.execution_options()
+    limit_each_transaction(view, lambda: idle)
     return view
 
 
@@ -38,5 +38,12 @@ def limit_each_transaction(engine: Engine, idle: Callable[[], timedelta]) -> Non
 
 def _set_limit(connection: Connection) -> None:
     dialect = dialect_of(connection.dialect)
-    if not dialect.is_autocommit(connection):
+    if dialect.is_autocommit(connection):
+        return
+    try:
         dialect.limit_idleness(connection, connection.get_execution_options()[_LIMIT]())
+    except BaseException:
+        # After an error in this event, SQLAlchemy begins no transaction in this connection again:
+        # its next statements would be lost in silence.
+        connection.close()
+        raise

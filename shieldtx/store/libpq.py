@@ -23,6 +23,17 @@ _LIVELINESS: Mapping[str, int] = MappingProxyType(
 )
 
 
+SILENCE_LIMITS = ("idle_in_transaction_session_timeout", "tcp_user_timeout")
+"""The server's limits of a client that sends nothing, and of one that takes nothing."""
+
+_LARGEST_MS = 2**31 - 1
+
+
+def limit_ms(limit: timedelta) -> int:
+    """Return a limit in milliseconds, as the server can count them: 24 days at most."""
+    return min(int(limit.total_seconds() * 1000), _LARGEST_MS)
+
+
 def connection_parameters(url: URL) -> dict[str, Any]:
     """Return the parameters by which a silent server is noticed; those of the URL prevail."""
     given = set(url.query) | ({"connect_timeout"} if "PGCONNECT_TIMEOUT" in os.environ else set())
@@ -33,18 +44,19 @@ def session_options(url: URL, *, idle: timedelta) -> str:
     """Return the server's options for a session of shieldtx.
 
     The server ends a transaction whose client has been silent for `idle`: a stopped process would
-    otherwise keep its row locks, and its shards. A pooled connection may be idle between
-    transactions. Times are exchanged in UTC, whatever the server's TimeZone.
+    otherwise keep its row locks, and its shards. It does so too where the client reads no more of a
+    large result. A pooled connection may be idle between transactions. Times are exchanged in UTC,
+    whatever the server's TimeZone.
 
     Options of the URL, or of libpq's environment where the URL has none, stay and prevail. They do
     not prevail over the isolation level: shieldtx's statements are written for READ COMMITTED.
     """
     given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
     theirs = given if isinstance(given, str) else " ".join(given)
-    milliseconds = int(idle.total_seconds() * 1000)
+    milliseconds = limit_ms(idle)
     return " ".join(
         (
-            f"-c idle_in_transaction_session_timeout={milliseconds}",
+            *(f"-c {name}={milliseconds}" for name in SILENCE_LIMITS),
             "-c idle_session_timeout=0",
             "-c TimeZone=UTC",
             *([theirs.strip()] if theirs.strip() else []),

@@ -20,7 +20,6 @@ from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import commits_refused, guarded_session, lock_rows, settle
-from shieldtx.store.idleness import limited_view
 from shieldtx.store.low_water_mark import LowWaterMark
 from shieldtx.store.statements import claim, delayed_events, shard_leases
 from shieldtx.store.statements import outbox as sql
@@ -44,18 +43,17 @@ class SqlRelayStore:
         *,
         source: str | None = None,
         batch_bytes: int = BATCH_BYTES,
-        idle: timedelta = timedelta(minutes=1),
+        of_local_rollbacks: Engine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Claim rows of a `source` (None: of any), and up to so many bytes of them at a time.
 
-        A relay that is stopped for `idle` within a transaction loses its locks: mostly its lease is
-        given. Transactions with a local rollback have the limit of the `engine`.
+        Local rollbacks, which may take longer than a relay's lease, have an engine of their own.
         """
         self._source = source
         self._batch_bytes = batch_bytes
-        self._of_local_rollbacks = engine
-        self._engine = engine = limited_view(engine, idle=idle)
+        self._engine = engine
+        self._of_local_rollbacks = of_local_rollbacks or engine
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._autocommit = autocommit_engine(engine)
@@ -240,7 +238,8 @@ class SqlRelayStore:
         """Settle a row as FAILED together with its local rollback."""
         t, d = self._tables, self._dialect
         statement = sql.failed(t, d, token, event_id, reason=reason)
-        with guarded_session(self._of_local_rollbacks, "local rollback") as (session, connection):
+        engine = self._engine if local_rollback is None else self._of_local_rollbacks
+        with guarded_session(engine, "local rollback") as (session, connection):
             locked = lock_rows(connection, sql.lock_row(t, d, token, event_id), {})
             if locked.number != 1:
                 return False

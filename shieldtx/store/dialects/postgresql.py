@@ -273,10 +273,9 @@ class PostgresDialect(Dialect):
         return {"options": libpq.session_options(url, idle=idle)}
 
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
-        milliseconds = int(idle.total_seconds() * 1000)
-        connection.exec_driver_sql(
-            f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
-        )
+        milliseconds = libpq.limit_ms(idle)
+        limits = [f"set_config('{name}', '{milliseconds}', true)" for name in libpq.SILENCE_LIMITS]
+        connection.exec_driver_sql(f"SELECT {', '.join(limits)}")
 
     def needs_another_connection(self, error: BaseException) -> bool:
         # The server takes no writes (a former primary), is shutting down, or refuses the role.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
 from shieldtx.embedded import EmbeddedKafka
+from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.class_archive import ClassArchive
 from shieldtx.embedded.jars import fetch_kafka
 from shieldtx.embedded.kafka import archive_classes
@@ -70,7 +72,11 @@ def _not_noted(archive: ClassArchive) -> None:
     archive.path.with_suffix(".sha256").unlink()
 
 
-@pytest.mark.parametrize("spoil", [_cut, _zeroed, _of_other_jars, _not_noted])
+def _noise_noted(archive: ClassArchive) -> None:
+    archive.path.with_suffix(".sha256").write_bytes(b"\xff\xfe" * 32)
+
+
+@pytest.mark.parametrize("spoil", [_cut, _zeroed, _of_other_jars, _not_noted, _noise_noted])
 def test_java_would_crash_on_a_damaged_archive_and_never_sees_it(
     archive: ClassArchive, spoil: Callable[[ClassArchive], None]
 ) -> None:
@@ -81,6 +87,16 @@ def test_java_would_crash_on_a_damaged_archive_and_never_sees_it(
     spoil(archive)
     assert not archive.is_good
     assert archive.options_to_read == ()
+
+
+def test_an_archive_of_a_broker_that_was_killed_is_not_kept(
+    archive: ClassArchive, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = ChildProcess.send_signal
+    monkeypatch.setattr(ChildProcess, "send_signal", lambda process, _: send(process, SIGKILL))
+    archive_classes(said.append)
+    assert "without an archive of its classes: exit status -9 before" in said[0]
+    assert not archive.path.exists()
 
 
 @pytest.mark.parametrize("why", ["java", "cache"])

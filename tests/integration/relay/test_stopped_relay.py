@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.store import relay_store
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import wait
 from tests.support.service import Service, Wire, answer, make_topics
@@ -24,7 +27,7 @@ HANDLER_LEASE = timedelta(minutes=10)
 
 @pytest.fixture(params=["its own engine", "the application's engine"])
 def app(request: pytest.FixtureRequest, migrated_url: str) -> Iterator[ShieldTx]:
-    """A service with a slow handler, whose relays' lease is one second."""
+    """A service with a slow handler, whose relays' lease is short."""
     given = create_engine(migrated_url) if request.param != "its own engine" else None
     settings = Settings(
         source="shop",
@@ -62,10 +65,40 @@ def test_a_relay_that_is_stopped_as_it_renews_is_taken_over(app: ShieldTx) -> No
         transaction.__exit__(None, None, None)
 
 
+def test_a_relay_that_is_stopped_as_it_reads_a_large_claim_is_taken_over(app: ShieldTx) -> None:
+    stopped = app.build_relay("stopped")
+    shards = stopped.renew().shards
+    connection = stopped._in_flight._store._engine.connect()
+    connection.begin()
+    # More than the buffers of both sides take, of which this side reads nothing.
+    connection.connection.driver_connection.pgconn.send_query(
+        b"SELECT shard, repeat('x', 20000000) FROM shield_shard FOR SHARE"
+    )
+    _is_taken_over(app, shards)
+    connection.invalidate()
+    connection.close()
+
+
+def test_a_failure_without_a_local_rollback_has_the_limit_of_the_relay(
+    app: ShieldTx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def lock_rows(connection: Connection, *asked: Any) -> Any:
+        limits.append(connection.scalar(LIMIT))
+        return lock(connection, *asked)
+
+    lock = relay_store.lock_rows
+    monkeypatch.setattr(relay_store, "lock_rows", lock_rows)
+    store = app.build_relay("r")._in_flight._store
+    assert not store.fail(uuid4(), uuid4(), reason="too large", local_rollback=None)
+    assert limits == ["3s"]
+
+
 def _is_taken_over(app: ShieldTx, shards: frozenset[int]) -> None:
     assert shards
     other = app.build_relay("other")
-    wait(lambda: other.renew().shards == shards, "another relay has the shards")
+    wait(lambda: other.renew().shards == shards, "another relay has the shards", within=30)
 
 
 def test_a_local_rollback_may_think_for_longer_than_a_lease(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.errors import ConfigurationError
 from shieldtx.testing.memory_broker import MemoryBroker
 
 PLACED = "orders.placed"
@@ -117,6 +119,34 @@ def test_a_server_that_vanishes_is_noticed_within_a_minute(migrated_url: str) ->
     assert found["keepalives_interval"] == "10"
     assert found["tcp_user_timeout"] == "60000"
     assert found["connect_timeout"] == "10"
+
+
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE"])
+@pytest.mark.parametrize("how", ["option", "view"])
+def test_a_level_that_would_prevail_over_the_one_needed_is_refused(
+    migrated_url: str, how: str, level: str
+) -> None:
+    if how == "option":
+        engine = create_engine(migrated_url, execution_options={"isolation_level": level})
+    else:
+        engine = create_engine(migrated_url).execution_options(isolation_level=level)
+    advice = re.escape(f"create_engine(url, isolation_level='{level}')")
+    with opened(migrated_url, engine=engine) as app:
+        with pytest.raises(ConfigurationError, match=advice):
+            app.build_relay()
+        with pytest.raises(ConfigurationError, match=advice):
+            app.barrier(PLACED, engine=engine)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE", "READ COMMITTED"])
+def test_the_level_of_an_engine_itself_is_no_obstacle(migrated_url: str, level: str) -> None:
+    engine = create_engine(migrated_url, isolation_level=level)
+    with opened(migrated_url, engine=engine) as app:
+        assert shown(app.engine, "transaction_isolation") == "read committed"
+        with app.engine.connect() as connection:
+            assert not connection.connection.driver_connection.autocommit
+    engine.dispose()
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own engine", "engine passed in"])

@@ -33,3 +33,14 @@ def test_what_a_host_has_frozen_stays_frozen_and_nothing_else_is() -> None:
         assert gc.get_freeze_count() <= frozen
     assert 0 < gc.get_freeze_count() <= frozen
     assert more
+
+
+def test_a_host_that_has_switched_collections_off_keeps_them_off() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with few_collections():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
