@@ -113,6 +113,8 @@ class Worker:
             return self._live(ready)
 
     def _live(self, ready: Callable[[], None]) -> int:
+        # Before a job is planned: the clock may be set while the first ones run, or in `ready`.
+        lead = wall_clock_lead()
         try:
             self._start()
             ready()
@@ -120,7 +122,7 @@ class Worker:
             # What the first passes have leased is freed.
             self._end()
             raise
-        self._await_end()
+        self._await_end(lead)
         return self._end()
 
     def _start(self) -> None:
@@ -139,14 +141,14 @@ class Worker:
         self._scheduler.start()
         log.info("%s is running (pid %d)", self._name, os.getpid())
 
-    def _await_end(self) -> None:
+    def _await_end(self, lead: float) -> None:
         """Wait until the end is asked for, and run all jobs at once when the clock is set back.
 
-        The scheduler plans by the wall clock, so that each would wait for the clock to catch up. In
-        a host's thread the end of the main thread is the end too: the interpreter waits for both.
+        The scheduler plans by the wall clock, so that each would wait for the clock to catch up;
+        `lead` is by how much it was ahead before the first job was planned. In a host's thread the
+        end of the main thread is the end too: the interpreter waits for both.
         """
         in_host = threading.current_thread() is not threading.main_thread()
-        lead = wall_clock_lead()
         while True:
             try:
                 return self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)

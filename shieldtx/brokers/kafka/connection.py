@@ -31,6 +31,7 @@ NO_DESCRIPTOR: Final = (
     "raise the limit with `ulimit -n`"
 )
 _NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+_HUNG_UP: Final = ("disconnected", os.strerror(errno.ECONNRESET))
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 _HIGHEST_PORT: Final = 65_535
 
@@ -187,7 +188,8 @@ class KafkaConnection:
         if any(os.strerror(number) in str(error) for number in _NONE_LEFT):
             return f" ({NO_DESCRIPTOR})"
         # The client may notice that the broker hung up before it reads why.
-        if "disconnected" in str(error) and self.security_protocol.startswith("SASL"):
+        hung_up = any(sign in str(error) for sign in _HUNG_UP)
+        if hung_up and self.security_protocol.startswith("SASL"):
             return " (a broker that refuses an account hangs up: check username and password)"
         return ""
 
@@ -204,5 +206,11 @@ def _free_failed_clients() -> None:
 def _most_telling(errors: Sequence[KafkaError]) -> KafkaError:
     """Choose the last that waiting does not mend, or else the last that is no mere timeout."""
     lasting = [e for e in errors if not isinstance(e, RetriableError)]
-    telling = [e for e in errors if not isinstance(e, (KafkaTimeoutError, RequestTimedOutError))]
+    telling = [e for e in errors if not _is_timeout(e)]
     return (lasting or telling or list(errors))[-1]
+
+
+def _is_timeout(error: KafkaError) -> bool:
+    # The client gives an attempt that the deadline cuts off as a KafkaConnectionError.
+    timeouts = (KafkaTimeoutError, RequestTimedOutError)
+    return isinstance(error, timeouts) or isinstance(error.__context__, timeouts)

@@ -100,24 +100,36 @@ class WallClock(datetime):
         return datetime.now(tz) + cls.ahead
 
 
-@pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
-def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, monkeypatch, by):
+@pytest.fixture
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> type[WallClock]:
     for module in (apscheduler.schedulers.base, process_state, shieldtx.scheduling.worker):
         monkeypatch.setattr(module, "datetime", WallClock)
     monkeypatch.setattr(WallClock, "ahead", timedelta(0))
+    return WallClock
+
+
+@pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
+@pytest.mark.parametrize("when", ["it runs", "it starts"])
+def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, wall_clock, by, when):
     runs: list[float] = []
+    is_set = threading.Event()
 
     def run() -> None:
         runs.append(time.monotonic())
         if len(runs) == 3:
-            WallClock.ahead = by
+            wall_clock.ahead = by
+            is_set.set()
         if len(runs) == 6:
             bench.stop()
+
+    def ready() -> None:
+        if when == "it starts":
+            assert is_set.wait(20)
 
     bench.job("poll", run, SOON)
     too_late = threading.Timer(20, bench.stop)
     too_late.start()
-    assert bench.run() == EXIT_STOPPED
+    assert bench.run(ready) == EXIT_STOPPED
     too_late.cancel()
     assert len(runs) == 6
 
