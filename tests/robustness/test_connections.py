@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
 
 from shieldtx import Settings, ShieldTx
+from tests.support.postgres_settings import IDLE_LIMIT, setting
 
-SHOWN = ("idle_in_transaction_session_timeout", "application_name", "work_mem")
+SHOWN = (IDLE_LIMIT, "application_name", "work_mem")
 
 
 def shown(url: str) -> dict[str, str]:
@@ -17,7 +17,7 @@ def shown(url: str) -> dict[str, str]:
     app = ShieldTx(Settings(source="shop", database_url=url, relay_lease=90, relay_wakeup=False))
     try:
         with app.engine.connect() as connection:
-            return {name: connection.scalar(text(f"SHOW {name}")) for name in SHOWN}
+            return {name: setting(connection, name) for name in SHOWN}
     finally:
         app.close()
 
@@ -25,13 +25,13 @@ def shown(url: str) -> dict[str, str]:
 def test_options_of_a_url_are_kept_beside_the_limit_of_idle_transactions(database_url: str) -> None:
     found = shown(f"{database_url}?options=-c%20work_mem%3D7MB")
     assert found["work_mem"] == "7MB"
-    assert found["idle_in_transaction_session_timeout"] == "90s"
+    assert found[IDLE_LIMIT] == "90s"
 
 
 def test_options_that_a_url_gives_twice_are_all_kept(database_url: str) -> None:
     found = shown(f"{database_url}?options=-cwork_mem%3D7MB&options=-capplication_name%3Dshop")
     assert (found["work_mem"], found["application_name"]) == ("7MB", "shop")
-    assert found["idle_in_transaction_session_timeout"] == "90s"
+    assert found[IDLE_LIMIT] == "90s"
 
 
 def test_a_handler_that_is_declared_late_may_think_for_its_lease(database_url: str) -> None:
@@ -42,7 +42,7 @@ def test_a_handler_that_is_declared_late_may_think_for_its_lease(database_url: s
             lambda session, event: None
         )
         with engine.connect() as connection:
-            limit = connection.scalar(text("SHOW idle_in_transaction_session_timeout"))
+            limit = setting(connection, IDLE_LIMIT)
         assert limit == "10min"
     finally:
         app.close()
@@ -54,10 +54,10 @@ def test_options_of_the_environment_are_kept_where_the_url_has_none(
     monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
     found = shown(database_url)
     assert found["work_mem"] == "9MB"
-    assert found["idle_in_transaction_session_timeout"] == "90s"
+    assert found[IDLE_LIMIT] == "90s"
     assert shown(f"{database_url}?options=-capplication_name%3Dshop")["work_mem"] != "9MB"
 
 
 def test_a_url_may_set_the_limit_of_idle_transactions_itself(database_url: str) -> None:
     limit = "?options=-c%20idle_in_transaction_session_timeout%3D7s"
-    assert shown(f"{database_url}{limit}")["idle_in_transaction_session_timeout"] == "7s"
+    assert shown(f"{database_url}{limit}")[IDLE_LIMIT] == "7s"

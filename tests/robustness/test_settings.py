@@ -90,14 +90,14 @@ def test_any_environment_is_settings_or_an_error_that_names_the_variable(
 def _assert_without_secrets(
     text: str, variables: Mapping[str, str], *, shows_url: bool = False
 ) -> None:
-    """None of the secret variables' values is told; other variables may be told of.
+    """No secret variable's value is in the text; other variables' values may be.
 
     Of a URL that is shown, the password is masked; its user and its query are not.
     """
-    told = {name for name, value in variables.items() if SECRET in value}
+    with_secret = {name for name, value in variables.items() if SECRET in value}
     hidden = {f"SHIELDTX_{name}" for name in ("DATABASE_URL", "KAFKA_SASL_PASSWORD", "SIGNING_KEY")}
     is_shown = shows_url and re.search(f"(=|//){SECRET}", str(variables))
-    if told <= hidden and not is_shown:
+    if with_secret <= hidden and not is_shown:
         assert SECRET not in text
 
 

@@ -22,6 +22,7 @@ from shieldtx import Event, Settings, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
 from shieldtx.testing.memory_broker import MemoryBroker
+from tests.support.postgres_settings import setting
 
 PLACED = "orders.placed"
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -75,7 +76,7 @@ def of_role(url: str, role: str, password: str = FIRST_PASSWORD) -> str:
 
 def shown(connectable: Any, name: str) -> str:
     with connectable.connect() as connection:
-        return str(connection.scalar(text(f"SHOW {name}")))
+        return setting(connection, name)
 
 
 def test_a_server_that_became_read_only_is_left(
@@ -202,7 +203,7 @@ def test_an_engine_that_is_passed_in_is_used_at_read_committed(
         store = app.build_relay()
         single = store._in_flight._store._autocommit
         with single.begin() as connection:
-            seen.append(str(connection.scalar(text("SHOW transaction_isolation"))))
+            seen.append(setting(connection, "transaction_isolation"))
         assert seen == ["read committed"]
         store.close()
 

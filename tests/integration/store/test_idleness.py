@@ -13,6 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from shieldtx.store.connections import Pooler, open_engine
 from shieldtx.store.idleness import limited_view
+from tests.support.postgres_settings import IDLE_LIMIT, setting
 
 YEAR = timedelta(days=365)
 
@@ -26,8 +27,7 @@ def plain(migrated_url: str) -> Iterator[Engine]:
 
 def limits(connection: Connection) -> list[str]:
     """For how long the client may send nothing, and take nothing."""
-    names = ("idle_in_transaction_session_timeout", "tcp_user_timeout")
-    return [connection.scalar(text(f"SHOW {name}")) for name in names]
+    return [setting(connection, name) for name in (IDLE_LIMIT, "tcp_user_timeout")]
 
 
 def pooled(url: str, idle: timedelta) -> Engine:

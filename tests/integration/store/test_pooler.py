@@ -19,6 +19,7 @@ from shieldtx.store.idleness import limited_view
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import wait
 from tests.support.pgbouncer import MISSING, installed, pooler_of, through
+from tests.support.postgres_settings import IDLE_LIMIT, setting
 
 PLACED = "orders.placed"
 EVENTS = 120
@@ -95,14 +96,13 @@ def test_writers_relays_and_consumers_work_through_it(migrated_url: str, pooler:
 
 def test_a_transaction_whose_client_is_silent_is_limited(migrated_url: str, pooler: int) -> None:
     app = application(through(migrated_url, pooler), relay_lease=90)
-    show = text("SHOW idle_in_transaction_session_timeout")
     with app.engine.begin() as connection:
-        assert connection.scalar(show) == "90s"
-        assert connection.scalar(text("SHOW transaction_isolation")) == "read committed"
+        assert setting(connection, IDLE_LIMIT) == "90s"
+        assert setting(connection, "transaction_isolation") == "read committed"
     with limited_view(app.engine, idle=timedelta(seconds=7)).begin() as connection:
-        assert connection.scalar(show) == "7s"
+        assert setting(connection, IDLE_LIMIT) == "7s"
     # The session goes to other clients.
-    assert one(migrated_url, "SHOW idle_in_transaction_session_timeout") == "0"
+    assert one(migrated_url, f"SHOW {IDLE_LIMIT}") == "0"
     app.close()
 
 
