@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import psutil
 import psycopg
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.data.events import EVENT_TYPE, SOURCE
@@ -26,6 +27,7 @@ from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 PARTITIONS: Final = 8
 _TEMPLATE: Final = "bench_template"
 _WRITES: Final = 200
+_WARM_UP_S: Final = 5.0
 _PAGE: Final = b"\0" * 8192
 
 
@@ -96,6 +98,7 @@ class Servers:
         try:
             self._kafka.start()
             self._make_template()
+            self._warm_kafka()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -168,6 +171,17 @@ class Servers:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": 3})
+
+    def _warm_kafka(self) -> None:
+        """Let the broker compile what publishing runs: the first figures would have it in them."""
+        topic = "bench.warm-up"
+        self.create_topics([topic])
+        producer = Producer({"bootstrap.servers": self._kafka.bootstrap, "acks": "all"})
+        end = time.monotonic() + _WARM_UP_S
+        while time.monotonic() < end:
+            producer.produce(topic, b"x" * 200)
+            producer.flush()
+        self.delete_topics([topic])
 
     def _make_template(self) -> None:
         self._postgres.create_database(_TEMPLATE)
