@@ -22,7 +22,6 @@ from shieldtx import BizKey, ChangeResult, Event, EventRefused
 from shieldtx.app.workers import relay_process
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.broker import DeliveryOutcome, Record
-from shieldtx.scheduling.worker import Worker
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import claim as claim_sql
 from shieldtx.store.statements import delayed_events as delayed_sql
@@ -388,7 +387,7 @@ def working(make_service: Callable[..., Service], eventually: Eventually) -> Ite
     make_topics(service)
     worker = relay_process(service.app)
     ready = threading.Event()
-    thread = threading.Thread(target=_run_unsignalled, args=(worker, ready), daemon=True)
+    thread = threading.Thread(target=worker.run, args=(ready.set,), daemon=True)
     thread.start()
     assert ready.wait(20)
     shards = "SELECT count(*) FROM shield_shard WHERE lease_until > now()"
@@ -397,14 +396,6 @@ def working(make_service: Callable[..., Service], eventually: Eventually) -> Ite
     worker.stop()
     thread.join(20)
     service.app.close()
-
-
-def _run_unsignalled(worker: Worker, ready: threading.Event) -> None:
-    """Run a worker outside of the main thread, where no signals can be handled."""
-    worker._start()
-    ready.set()
-    worker._await_end()
-    worker._end()
 
 
 def lateness(service: Service) -> list[float]:
