@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import psutil
 import psycopg
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.data.events import EVENT_TYPE, SOURCE
@@ -179,8 +179,9 @@ class Servers:
         producer = Producer({"bootstrap.servers": self._kafka.bootstrap, "acks": "all"})
         end = time.monotonic() + _WARM_UP_S
         while time.monotonic() < end:
-            producer.produce(topic, b"x" * 200)
-            producer.flush()
+            producer.produce(topic, b"x" * 200, on_delivery=_raise_failure)
+            if producer.flush(10):
+                raise TimeoutError("Kafka has not acknowledged a record within 10 s")
         self.delete_topics([topic])
 
     def _make_template(self) -> None:
@@ -190,6 +191,11 @@ class Servers:
         shield.close()
         with psycopg.connect(self._postgres.url(_TEMPLATE).replace("+psycopg", "")) as connection:
             connection.execute(_BUSINESS_TABLES)
+
+
+def _raise_failure(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        raise KafkaException(error)
 
 
 _BUSINESS_TABLES: Final = """

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 
@@ -145,22 +146,22 @@ class Worker:
         """Wait until the end is asked for, and run all jobs at once when the clock is set back.
 
         The scheduler plans by the wall clock, so that each would wait for the clock to catch up;
-        `lead` is by how much it was ahead before the first job was planned. In a host's thread the
-        end of the main thread is the end too: the interpreter waits for both.
+        `lead` is what `wall_clock_lead` was before the first job was planned. In a host's thread
+        the end of the main thread is the end too: the interpreter waits for both.
         """
         in_host = threading.current_thread() is not threading.main_thread()
         while True:
-            try:
-                return self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
-            except Empty:
-                before, lead = lead, wall_clock_lead()
-            if in_host and main_thread_has_returned():
-                log.info("%s: the main thread has returned, the worker ends with it", self._name)
-                return None
+            before, lead = lead, wall_clock_lead()
             if lead < before - _CLOCK_STEP_S:
                 log.warning("%s: the clock was set back by %.1f s", self._name, before - lead)
                 for job in self._scheduler.get_jobs():
                     job.modify(next_run_time=datetime.now(UTC))
+            with suppress(Empty):
+                self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
+                return
+            if in_host and main_thread_has_returned():
+                log.info("%s: the main thread has returned, the worker ends with it", self._name)
+                return
 
     def _run_job(self, job: PeriodicJob) -> None:
         """Run the passes of a job until there is nothing more to do."""

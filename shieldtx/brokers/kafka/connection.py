@@ -20,7 +20,7 @@ from kafka.errors import (
 )
 
 from shieldtx.brokers.kafka.client_logging import connection_errors, hide
-from shieldtx.brokers.kafka.network_patches import Network
+from shieldtx.brokers.kafka.network_patches import HANDSHAKE_FAILED, Network
 from shieldtx.brokers.kafka.private_parts import require_parts
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
@@ -31,9 +31,10 @@ NO_DESCRIPTOR: Final = (
     "raise the limit with `ulimit -n`"
 )
 _NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
-_HUNG_UP: Final = ("disconnected", os.strerror(errno.ECONNRESET))
+CONNECTING: Final = "connecting"
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 _HIGHEST_PORT: Final = 65_535
+_TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
 
 C = TypeVar("C")
 
@@ -142,7 +143,7 @@ class KafkaConnection:
             return networks[0]
 
         try:
-            with self.translated("connecting"), connection_errors() as errors:
+            with self.translated(CONNECTING), connection_errors() as errors:
                 try:
                     client = kind(
                         kafka_client=network,
@@ -163,7 +164,7 @@ class KafkaConnection:
     def unreachable(self, *, for_seconds: float, reason: Exception | None) -> BrokerUnavailable:
         """Return the error of a client that has tried in vain for a while to connect."""
         _free_failed_clients()
-        why = "" if reason is None else f": {reason}{self._hint(reason)}"
+        why = "" if reason is None else f": {reason}{self._hint(reason, CONNECTING)}"
         return BrokerUnavailable(
             f"Kafka at {self.bootstrap_servers} has not been reachable for {for_seconds:.1f} s{why}"
         )
@@ -174,21 +175,29 @@ class KafkaConnection:
         try:
             yield
         except KafkaError as error:
-            message = f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error)}"
+            message = self._message(error, doing)
             if isinstance(error, (RetriableError, BrokerNotAvailableError)):
                 raise BrokerUnavailable(message) from error
             raise BrokerError(message) from error
         except OSError as error:
             if error.errno not in _NONE_LEFT:
                 raise
-            message = f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error)}"
+            message = self._message(error, doing)
             raise BrokerUnavailable(message) from error
 
-    def _hint(self, error: Exception) -> str:
-        if any(os.strerror(number) in str(error) for number in _NONE_LEFT):
+    def _message(self, error: Exception, doing: str) -> str:
+        return f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error, doing)}"
+
+    def _hint(self, error: Exception, doing: str) -> str:
+        text = str(error)
+        if any(os.strerror(number) in text for number in _NONE_LEFT):
             return f" ({NO_DESCRIPTOR})"
+        if doing != CONNECTING:
+            return ""
+        hung_up = "disconnected" in text or os.strerror(errno.ECONNRESET) in text
+        if HANDSHAKE_FAILED in text:
+            return " (does this port speak TLS?)" if hung_up or "timed out" in text else ""
         # The client may notice that the broker hung up before it reads why.
-        hung_up = any(sign in str(error) for sign in _HUNG_UP)
         if hung_up and self.security_protocol.startswith("SASL"):
             return " (a broker that refuses an account hangs up: check username and password)"
         return ""
@@ -204,13 +213,13 @@ def _free_failed_clients() -> None:
 
 
 def _most_telling(errors: Sequence[KafkaError]) -> KafkaError:
-    """Choose the last that waiting does not mend, or else the last that is no mere timeout."""
+    """Choose the last that waiting does not mend, or else the last that says most.
+
+    A failed attempt says more than one that the deadline cut off, and that more than a timeout.
+    """
     lasting = [e for e in errors if not isinstance(e, RetriableError)]
-    telling = [e for e in errors if not _is_timeout(e)]
-    return (lasting or telling or list(errors))[-1]
-
-
-def _is_timeout(error: KafkaError) -> bool:
-    # The client gives an attempt that the deadline cuts off as a KafkaConnectionError.
-    timeouts = (KafkaTimeoutError, RequestTimedOutError)
-    return isinstance(error, timeouts) or isinstance(error.__context__, timeouts)
+    attempts = [e for e in errors if not isinstance(e, _TIMEOUTS)]
+    # The client reports one that was cut off as a KafkaConnectionError, which it raises while it
+    # handles the timeout.
+    failed = [e for e in attempts if not isinstance(e.__context__, _TIMEOUTS)]
+    return (lasting or failed or attempts or list(errors))[-1]

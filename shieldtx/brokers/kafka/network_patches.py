@@ -1,11 +1,14 @@
-"""kafka-python's network client, repaired where it leaves sockets open (kafka-python 3.0.12).
+"""kafka-python's network client, repaired where it leaves sockets open or waits without an end.
 
 The client leaves the socket of a connection that failed to the garbage collector, which may come
 after minutes: as long as Kafka is unreachable, a process would lose a descriptor with each attempt.
+And it waits without an end for a server that takes a connection and never says a word of TLS
+(kafka-python 3.0.12).
 """
 
 from __future__ import annotations
 
+import ssl
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -16,6 +19,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+HANDSHAKE_FAILED: Final = "Handshake failed"
 _SCHEME: Final = "shieldtx"
 
 
@@ -77,14 +81,15 @@ class _Connections(KafkaConnectionManager):
         try:
             if self.ssl_enabled:
                 options = {name: config[name] for name in config if name.startswith("ssl_")}
-                opened = KafkaSSLTransport(self._net, opened, host=node.host, **options)  # type: ignore[no-untyped-call]
+                opened = _TLSTransport(self._net, opened, host=node.host, **options)  # type: ignore[no-untyped-call]
+                opened.timeout_at = timeout_at
             else:
                 opened = KafkaTCPTransport(self._net, opened, host=node.host)  # type: ignore[no-untyped-call]
             await opened.handshake()
         except BaseException as error:
             opened.close()
             if isinstance(error, Exception):
-                raise KafkaConnectionError(f"Handshake failed: {error}") from error
+                raise KafkaConnectionError(f"{HANDSHAKE_FAILED}: {error}") from error
             raise
         made: KafkaTCPTransport = opened
         return made
@@ -93,6 +98,26 @@ class _Connections(KafkaConnectionManager):
         """Close what is open: a connection with bytes to send waits until they are sent."""
         for transport in list(self._transports):
             transport._close()  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+class _TLSTransport(KafkaSSLTransport):
+    """A connection that waits for the other side's part in TLS only until a time."""
+
+    timeout_at: float | None = None
+    """By time.monotonic(); None for no limit."""
+
+    async def handshake(self) -> None:
+        """Agree on TLS; raises KafkaTimeoutError, or OSError (SSLError) for a refusal."""
+        while True:
+            try:
+                self._sock.do_handshake()
+            except ssl.SSLWantReadError:
+                ready = self._net.wait_read(self._sock, timeout_at=self.timeout_at)
+            except ssl.SSLWantWriteError:
+                ready = self._net.wait_write(self._sock, timeout_at=self.timeout_at)
+            else:
+                return
+            await ready
 
 
 class _Sockets(KafkaNetSocket):

@@ -61,16 +61,18 @@ def hanging_up(answer: bytes) -> Iterator[int]:
         thread.join()
 
 
-@pytest.fixture(params=["refuses", "is silent", "speaks no TLS"])
+@pytest.fixture(params=["refuses", "is silent", "is silent over TLS", "speaks no TLS"])
 def unusable(request: pytest.FixtureRequest) -> Iterator[KafkaConnection]:
     """An address at which there is no Kafka that could be used."""
     if request.param == "speaks no TLS":
         with hanging_up(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
             yield KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}", security_protocol="SSL")
         return
+    protocol = "SSL" if request.param == "is silent over TLS" else "PLAINTEXT"
     with socket.create_server(("127.0.0.1", 0)) as server:
-        connection = KafkaConnection(bootstrap_servers=f"127.0.0.1:{server.getsockname()[1]}")
-        if request.param == "is silent":
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        connection = KafkaConnection(bootstrap_servers=address, security_protocol=protocol)
+        if request.param != "refuses":
             yield connection
     if request.param == "refuses":
         yield connection
