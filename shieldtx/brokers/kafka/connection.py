@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from kafka.errors import (
     BrokerNotAvailableError,
+    IllegalSaslStateError,
     KafkaError,
     KafkaTimeoutError,
     RequestTimedOutError,
@@ -32,6 +33,9 @@ NO_DESCRIPTOR: Final = (
 )
 _NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
 CONNECTING: Final = "connecting"
+_HUNG_UP: Final = ("disconnected", "EOF occurred")
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "timed out")
+_PROTOCOL_SETTING: Final = "SHIELDTX_KAFKA_SECURITY_PROTOCOL"
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 _HIGHEST_PORT: Final = 65_535
 _TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
@@ -84,12 +88,12 @@ class KafkaConnection:
         elif unused := [name for name in _OF_SASL if getattr(self, name) is not None]:
             raise ConfigurationError(
                 f"Kafka over {self.security_protocol} uses no account, but {unused[0]} is set: use "
-                "SASL_SSL or SASL_PLAINTEXT (SHIELDTX_KAFKA_SECURITY_PROTOCOL), or leave it out"
+                f"SASL_SSL or SASL_PLAINTEXT ({_PROTOCOL_SETTING}), or leave it out"
             )
         if self.ssl_cafile is not None and not self.security_protocol.endswith("SSL"):
             raise ConfigurationError(
                 f"Kafka over {self.security_protocol} uses no certificates, but ssl_cafile is set: "
-                "use SSL or SASL_SSL (SHIELDTX_KAFKA_SECURITY_PROTOCOL), or leave it out"
+                f"use SSL or SASL_SSL ({_PROTOCOL_SETTING}), or leave it out"
             )
         if self.ssl_cafile is not None and not Path(self.ssl_cafile).is_file():
             raise ConfigurationError(f"Kafka CA file {self.ssl_cafile!r} does not exist")
@@ -189,18 +193,25 @@ class KafkaConnection:
         return f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error, doing)}"
 
     def _hint(self, error: Exception, doing: str) -> str:
-        text = str(error)
-        if any(os.strerror(number) in text for number in _NONE_LEFT):
+        if any(os.strerror(number) in str(error) for number in _NONE_LEFT):
             return f" ({NO_DESCRIPTOR})"
-        if doing != CONNECTING:
-            return ""
-        hung_up = "disconnected" in text or os.strerror(errno.ECONNRESET) in text
+        hint = self._hint_of_protocol(error) if doing == CONNECTING else ""
+        return hint and f" ({hint})"
+
+    def _hint_of_protocol(self, error: Exception) -> str:
+        text = str(error)
+        hung_up = any(sign in text for sign in (*_HUNG_UP, os.strerror(errno.ECONNRESET)))
         if HANDSHAKE_FAILED in text:
-            return " (does this port speak TLS?)" if hung_up or "timed out" in text else ""
+            speaks_otherwise = hung_up or any(sign in text for sign in _NO_TLS)
+            return "does this port speak TLS?" if speaks_otherwise else ""
+        if isinstance(error, IllegalSaslStateError):
+            return f"this port asks for no account: check {_PROTOCOL_SETTING}"
+        if not hung_up:
+            return ""
         # The client may notice that the broker hung up before it reads why.
-        if hung_up and self.security_protocol.startswith("SASL"):
-            return " (a broker that refuses an account hangs up: check username and password)"
-        return ""
+        if self.security_protocol.startswith("SASL"):
+            return "a broker that refuses an account hangs up: check username and password"
+        return f"a port that expects TLS or an account hangs up too: {_PROTOCOL_SETTING}"
 
 
 def _free_failed_clients() -> None:

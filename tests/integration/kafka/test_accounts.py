@@ -6,7 +6,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from kafka import KafkaAdminClient
@@ -200,6 +200,12 @@ def test_a_wrong_password_is_named_as_such_and_never_shown(
     assert "KafkaAdminClient" in caplog.text
     shown = [caplog.text, repr(wrong), str(wrong), str(error.value), ended.reason]
     assert not [text for text in shown if "marker-of-a-secret" in text]
+
+
+def test_an_account_where_none_is_asked_for_is_named_as_such(guarded: Guarded) -> None:
+    account = replace(guarded.account(), bootstrap_servers=guarded.server.bootstrap)
+    with pytest.raises(BrokerError, match=r"IllegalSaslState.*no account.*SECURITY_PROTOCOL"):
+        KafkaTopics(account, timeout=5).describe(["x"])
 
 
 def test_a_right_password_is_never_shown_either(

@@ -82,11 +82,20 @@ def test_attempts_that_are_all_cut_off_are_named_as_such() -> None:
         assert "Connection timed out" in error_of(account(port))
 
 
-def test_a_server_that_resets_before_tls_is_asked_for_tls_and_not_for_an_account() -> None:
-    with full_port(hangs_up_after=UNREAD) as port:
+@pytest.mark.parametrize("read", [ALL, UNREAD])
+def test_a_port_that_hangs_up_on_tls_is_asked_for_tls_and_not_for_an_account(read: int) -> None:
+    with full_port(hangs_up_after=read) as port:
         error = error_of(account(port, "SASL_SSL"))
     assert "does this port speak TLS?" in error
     assert "password" not in error
+
+
+def test_a_port_that_hangs_up_on_plain_text_may_expect_something_else() -> None:
+    with full_port(hangs_up_after=ALL) as port:
+        error = error_of(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"))
+    assert error.endswith(
+        "expects TLS or an account hangs up too: SHIELDTX_KAFKA_SECURITY_PROTOCOL)"
+    )
 
 
 def test_a_server_that_never_says_a_word_of_tls_is_waited_for_until_the_deadline() -> None:
