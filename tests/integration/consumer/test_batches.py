@@ -374,15 +374,18 @@ def test_a_handler_that_spoils_the_transaction_fails_alone(world: World, calls: 
     [
         "CREATE TEMPORARY TABLE basket (n int) ON COMMIT DROP",
         "SET LOCAL shop.tenant = 'the first'",
-        "SET LOCAL statement_timeout = '1ms'",
+        # Long enough for the statement that settles the event of the handler itself.
+        "SET LOCAL statement_timeout = '1s'",
     ],
 )
 def test_what_a_handler_leaves_in_the_transaction_fails_no_neighbour(
     world: World, left: str
 ) -> None:
+    slow_where_limited = "SELECT pg_sleep(3) WHERE current_setting('statement_timeout') <> '0'"
+
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
     def work(session: Session, event: Event) -> None:
-        session.execute(text("SELECT pg_sleep(0.01)"))
+        session.execute(text(slow_where_limited))
         tenant = session.scalar(text("SELECT current_setting('shop.tenant', true)"))
         if tenant:
             raise LookupError(tenant)
