@@ -176,13 +176,15 @@ class Servers:
         """Let the broker compile what publishing runs: the first figures would have it in them."""
         topic = "bench.warm-up"
         self.create_topics([topic])
-        producer = Producer({"bootstrap.servers": self._kafka.bootstrap, "acks": "all"})
-        end = time.monotonic() + _WARM_UP_S
-        while time.monotonic() < end:
-            producer.produce(topic, b"x" * 200, on_delivery=_raise_failure)
-            if producer.flush(10):
-                raise TimeoutError("Kafka has not acknowledged a record within 10 s")
-        self.delete_topics([topic])
+        try:
+            producer = Producer({"bootstrap.servers": self._kafka.bootstrap, "acks": "all"})
+            end = time.monotonic() + _WARM_UP_S
+            while time.monotonic() < end:
+                producer.produce(topic, b"x" * 200, on_delivery=_raise_failure)
+                if producer.flush(10):
+                    raise TimeoutError("Kafka has not acknowledged a record within 10 s")
+        finally:
+            self.delete_topics([topic])
 
     def _make_template(self) -> None:
         self._postgres.create_database(_TEMPLATE)

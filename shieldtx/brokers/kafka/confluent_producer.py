@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 
-from shieldtx.brokers.kafka.connection import CONNECTING, KafkaConnection
+from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.producer_client import ProduceRound, ProducerSettings
 from shieldtx.errors import ConfigurationError
 from shieldtx.ports.broker import Backpressure, Record
@@ -63,7 +63,7 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
         "reconnect.backoff.max.ms": 1_000,
         "allow.auto.create.topics": False,
     }
-    with connection.translated(CONNECTING):
+    with connection.translated("connecting", connects=True):
         client = Confluent(options)
         try:
             client.ask(timeout=within)

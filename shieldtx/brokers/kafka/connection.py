@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import gc
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 from kafka.errors import (
     BrokerNotAvailableError,
-    IllegalSaslStateError,
     KafkaError,
     KafkaTimeoutError,
     RequestTimedOutError,
@@ -21,21 +18,18 @@ from kafka.errors import (
 )
 
 from shieldtx.brokers.kafka.client_logging import connection_errors, hide
-from shieldtx.brokers.kafka.network_patches import HANDSHAKE_FAILED, Network
+from shieldtx.brokers.kafka.connection_hints import (
+    NONE_LEFT,
+    PROTOCOL_SETTING,
+    hint_of_descriptors,
+    hint_of_protocol,
+)
+from shieldtx.brokers.kafka.network_patches import Network
 from shieldtx.brokers.kafka.private_parts import require_parts
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-NO_DESCRIPTOR: Final = (
-    "this process or its host can open no more files: find what holds them with `lsof -p`, or "
-    "raise the limit with `ulimit -n`"
-)
-_NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
-CONNECTING: Final = "connecting"
-_HUNG_UP: Final = ("disconnected", "EOF occurred")
-_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "timed out")
-_PROTOCOL_SETTING: Final = "SHIELDTX_KAFKA_SECURITY_PROTOCOL"
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 _HIGHEST_PORT: Final = 65_535
 _TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
@@ -88,12 +82,12 @@ class KafkaConnection:
         elif unused := [name for name in _OF_SASL if getattr(self, name) is not None]:
             raise ConfigurationError(
                 f"Kafka over {self.security_protocol} uses no account, but {unused[0]} is set: use "
-                f"SASL_SSL or SASL_PLAINTEXT ({_PROTOCOL_SETTING}), or leave it out"
+                f"SASL_SSL or SASL_PLAINTEXT ({PROTOCOL_SETTING}), or leave it out"
             )
         if self.ssl_cafile is not None and not self.security_protocol.endswith("SSL"):
             raise ConfigurationError(
                 f"Kafka over {self.security_protocol} uses no certificates, but ssl_cafile is set: "
-                f"use SSL or SASL_SSL ({_PROTOCOL_SETTING}), or leave it out"
+                f"use SSL or SASL_SSL ({PROTOCOL_SETTING}), or leave it out"
             )
         if self.ssl_cafile is not None and not Path(self.ssl_cafile).is_file():
             raise ConfigurationError(f"Kafka CA file {self.ssl_cafile!r} does not exist")
@@ -147,7 +141,7 @@ class KafkaConnection:
             return networks[0]
 
         try:
-            with self.translated(CONNECTING), connection_errors() as errors:
+            with self.translated("connecting", connects=True), connection_errors() as errors:
                 try:
                     client = kind(
                         kafka_client=network,
@@ -157,7 +151,7 @@ class KafkaConnection:
                     )
                 except KafkaTimeoutError as error:
                     failures = [n.failure for n in networks if isinstance(n.failure, KafkaError)]
-                    raise _most_telling([error, *failures, *errors]) from None
+                    raise _most_precise([error, *failures, *errors]) from None
         except BaseException:
             # A constructor that gives up leaves its sockets and its thread behind.
             for half_made in networks:
@@ -168,50 +162,38 @@ class KafkaConnection:
     def unreachable(self, *, for_seconds: float, reason: Exception | None) -> BrokerUnavailable:
         """Return the error of a client that has tried in vain for a while to connect."""
         _free_failed_clients()
-        why = "" if reason is None else f": {reason}{self._hint(reason, CONNECTING)}"
+        why = "" if reason is None else f": {self._explained(reason, connects=True)}"
         return BrokerUnavailable(
             f"Kafka at {self.bootstrap_servers} has not been reachable for {for_seconds:.1f} s{why}"
         )
 
     @contextmanager
-    def translated(self, doing: str) -> Iterator[None]:
-        """Raise the client's errors as BrokerUnavailable or BrokerError, with their cause."""
+    def translated(self, doing: str, *, connects: bool = False) -> Iterator[None]:
+        """Raise the client's errors as BrokerUnavailable or BrokerError, with their cause.
+
+        Where a client `connects`, an error may tell that the settings do not fit the port.
+        """
         try:
             yield
         except KafkaError as error:
-            message = self._message(error, doing)
+            message = self._message(error, doing, connects=connects)
             if isinstance(error, (RetriableError, BrokerNotAvailableError)):
                 raise BrokerUnavailable(message) from error
             raise BrokerError(message) from error
         except OSError as error:
-            if error.errno not in _NONE_LEFT:
+            if error.errno not in NONE_LEFT:
                 raise
-            message = self._message(error, doing)
-            raise BrokerUnavailable(message) from error
+            raise BrokerUnavailable(self._message(error, doing, connects=connects)) from error
 
-    def _message(self, error: Exception, doing: str) -> str:
-        return f"Kafka at {self.bootstrap_servers}, {doing}: {error}{self._hint(error, doing)}"
+    def _message(self, error: Exception, doing: str, *, connects: bool) -> str:
+        explained = self._explained(error, connects=connects)
+        return f"Kafka at {self.bootstrap_servers}, {doing}: {explained}"
 
-    def _hint(self, error: Exception, doing: str) -> str:
-        if any(os.strerror(number) in str(error) for number in _NONE_LEFT):
-            return f" ({NO_DESCRIPTOR})"
-        hint = self._hint_of_protocol(error) if doing == CONNECTING else ""
-        return hint and f" ({hint})"
-
-    def _hint_of_protocol(self, error: Exception) -> str:
-        text = str(error)
-        hung_up = any(sign in text for sign in (*_HUNG_UP, os.strerror(errno.ECONNRESET)))
-        if HANDSHAKE_FAILED in text:
-            speaks_otherwise = hung_up or any(sign in text for sign in _NO_TLS)
-            return "does this port speak TLS?" if speaks_otherwise else ""
-        if isinstance(error, IllegalSaslStateError):
-            return f"this port asks for no account: check {_PROTOCOL_SETTING}"
-        if not hung_up:
-            return ""
-        # The client may notice that the broker hung up before it reads why.
-        if self.security_protocol.startswith("SASL"):
-            return "a broker that refuses an account hangs up: check username and password"
-        return f"a port that expects TLS or an account hangs up too: {_PROTOCOL_SETTING}"
+    def _explained(self, error: Exception, *, connects: bool) -> str:
+        hint = hint_of_descriptors(error)
+        if not hint and connects:
+            hint = hint_of_protocol(error, self.security_protocol)
+        return f"{error} ({hint})" if hint else str(error)
 
 
 def _free_failed_clients() -> None:
@@ -223,10 +205,11 @@ def _free_failed_clients() -> None:
     gc.collect(0)
 
 
-def _most_telling(errors: Sequence[KafkaError]) -> KafkaError:
-    """Choose the last that waiting does not mend, or else the last that says most.
+def _most_precise(errors: Sequence[KafkaError]) -> KafkaError:
+    """Choose the last error that a further attempt would meet again, or else the most precise.
 
-    A failed attempt says more than one that the deadline cut off, and that more than a timeout.
+    Why an attempt failed says more than that the deadline cut it off, and that more than a timeout
+    of the whole.
     """
     lasting = [e for e in errors if not isinstance(e, RetriableError)]
     attempts = [e for e in errors if not isinstance(e, _TIMEOUTS)]

@@ -2,7 +2,7 @@
 
 The client leaves the socket of a connection that failed to the garbage collector, which may come
 after minutes: as long as Kafka is unreachable, a process would lose a descriptor with each attempt.
-And it waits without an end for a server that takes a connection and never says a word of TLS
+And it waits without an end for a server that takes a connection and never answers the TLS handshake
 (kafka-python 3.0.12).
 """
 

@@ -31,6 +31,7 @@ from shieldtx.ports.broker import DeliveryOutcome, Record
 from tests.conftest import KAFKA_THREADS, Eventually, threads_named
 from tests.support.kafka_clients import CLIENTS
 from tests.support.paused_process import frozen
+from tests.support.unusable_ports import hanging_up
 
 Open = Callable[[KafkaConnection], object]
 
@@ -40,25 +41,6 @@ CONNECTING: dict[str, Open] = {
     "consumer": lambda to: to.open(Consumer, within=0.3, group_id="g", metrics_enabled=False),
     "admin": lambda to: to.open(KafkaAdminClient, within=0.3),
 }
-
-
-@contextmanager
-def hanging_up(answer: bytes) -> Iterator[int]:
-    """Answer each connection with this and hang up; yield the port."""
-
-    def serve() -> None:
-        with suppress(OSError):  # closed
-            while True:
-                peer, _ = server.accept()
-                with peer, suppress(OSError):
-                    peer.sendall(answer)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 @pytest.fixture(params=["refuses", "is silent", "is silent over TLS", "speaks no TLS"])

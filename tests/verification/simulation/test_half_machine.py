@@ -62,7 +62,7 @@ class Ending(Enum):
     """The application's word is lost."""
     ROLLS_BACK = auto()
     ROLLS_BACK_UNHEARD = auto()
-    """Likewise."""
+    """The application's word is lost."""
     ROLLS_BACK_UNSEEN = auto()
     """The application believes that it has committed, and says so."""
 
