@@ -24,7 +24,7 @@ UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 
-.PHONY: help demo test lint format bench bench-reconcile faults nemesis lock dist clean kafka
+.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock dist clean kafka
 
 help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
@@ -61,6 +61,9 @@ faults: .venv/.ready kafka ## break everything on real servers and count: matrix
 
 nemesis: .venv/.ready kafka ## break everything at once, at random (MINUTES=20 SEED=...)
 	@$(BIN)/python -m tests.verification.faults.nemesis --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+mutation: .venv/.ready ## try small defects in the protocol's code against its tests: an hour (ARGS="--only store.fence")
+	@nice -n 5 $(BIN)/python -m tests.verification.mutation $(ARGS)
 
 dist: .venv/.ready ## build the wheel and the source archive into dist/
 	@rm -rf dist

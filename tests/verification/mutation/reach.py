@@ -1,0 +1,99 @@
+"""Which lines each test reaches and how long it takes, so that each mutant meets its own tests."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import coverage
+import pytest
+
+from tests.verification.mutation.forked_tests import Progress, run_in_turn
+from tests.verification.mutation.mutants import everything
+
+LONGEST_S = 180.0
+"""A test may take so long while it is measured."""
+
+_Cache = type(functools.lru_cache(lambda: None))
+
+
+@dataclass(slots=True)
+class Reach:
+    """What tests reach, by the path of a module and its line."""
+
+    lines: dict[str, dict[int, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    """Tests that fail without a mutant, which say nothing of one."""
+
+    def add(self, part: Mapping[str, Mapping[int, Sequence[str]]]) -> None:
+        """Take in what one process has measured."""
+        for path, lines in part.items():
+            for line, tests in lines.items():
+                self.lines[path][line].update(tests)
+
+    def tests_of(self, path: str, first: int, last: int) -> list[str]:
+        """Return the tests that reach one of these lines, the cheapest first."""
+        reached = {test for n in range(first, last + 1) for test in self.lines[path].get(n, ())}
+        usable = reached & self.seconds.keys() - self.failed
+        return sorted(usable, key=lambda test: (self.seconds[test], test))
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """How long a test took, without the fixtures that are not its own alone."""
+
+    nodeid: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The tests by path and line."""
+
+    lines: dict[str, dict[int, list[str]]]
+
+
+def measure(
+    session: pytest.Session,
+    items: Sequence[pytest.Item],
+    progress: Progress,
+    *,
+    paths: Sequence[str],
+) -> None:
+    """Run tests, and send what each of them reached and how long it took."""
+    measured = coverage.Coverage(data_file=None, include=list(paths), config_file=False)
+
+    @contextmanager
+    def around(item: pytest.Item) -> Iterator[None]:
+        forget_statements()
+        measured.switch_context(item.nodeid)
+        began = time.monotonic()
+        yield
+        progress.send(Took(item.nodeid, time.monotonic() - began))
+
+    measured.start()
+    run_in_turn(session, items, progress, lambda _: LONGEST_S, around, until_failure=False)
+    measured.stop()
+    data = measured.get_data()
+    progress.send(
+        Reached(
+            {
+                path: {n: tests for n, tests in data.contexts_by_lineno(path).items() if tests}
+                for path in data.measured_files()
+            }
+        )
+    )
+
+
+def forget_statements() -> None:
+    """Have statements built once more: only who builds one reaches its lines."""
+    for each in everything():
+        if isinstance(each, _Cache) and (each.__module__ or "").startswith("shieldtx."):
+            each.cache_clear()

@@ -1,0 +1,75 @@
+"""What is mutated, and which tests have to notice."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+from typing import Final
+
+from shieldtx.store import statements
+
+_VIEWS: Final = {"backlog", "status", "trace", "reconciliation_runs", "locks", "audit"}
+"""Statements that show something to an operator, or are part of a migration."""
+
+PROTOCOL: Final = (
+    "store.relay_store",
+    "store.blocked",
+    "store.fence",
+    "store.low_water_mark",
+    "store.halving",
+    "store.shard_leases",
+    "store.inbox_receiver",
+    "store.inbox_store",
+    "store.compensation",
+    "store.retention",
+    "store.barrier",
+    "store.guarded_session",
+    "store.half_messages",
+    "relay.relay",
+    "relay.in_flight",
+    "relay.outcome",
+    "relay.permanent_failure",
+    "relay.sender",
+    "relay.throttle",
+    "consumer.consumer",
+    "consumer.fetcher",
+    "consumer.due_events",
+    "consumer.event_processor",
+    "consumer.batch_executor",
+    "consumer.attempt_recorder",
+    "consumer.compensation",
+    "half_messages.barrier_entry",
+    "half_messages.barrier_check",
+    "half_messages.block",
+    "outbox.outbox",
+    "outbox.session_buffer",
+    "outbox.session_binding",
+    "outbox.session_events",
+    "outbox.transaction",
+)
+"""Claim, settle, receive, attempt, compensation, purge, barrier and sessions."""
+
+GENERAL: Final = ("tests/contract/store", "tests/verification/simulation")
+"""Tests that hold for every implementation of a port, or search by themselves."""
+TESTS: Final = (
+    *GENERAL,
+    "tests/integration/outbox",
+    "tests/integration/store",
+    "tests/integration/relay",
+    "tests/integration/consumer",
+    "tests/integration/half_messages",
+    "tests/unit/relay",
+    "tests/unit/consumer",
+    "tests/unit/store",
+    "tests/unit/outbox",
+    "tests/unit/half_messages",
+)
+
+
+def modules(only: Sequence[str] = ()) -> list[str]:
+    """Return the modules that are mutated, or those among them whose names begin so."""
+    of_statements = [m.name for m in pkgutil.iter_modules(statements.__path__)]
+    found = [f"store.statements.{name}" for name in of_statements if name not in _VIEWS]
+    found += PROTOCOL
+    chosen = [name for name in found if not only or name.startswith(tuple(only))]
+    return [f"shieldtx.{name}" for name in chosen]
