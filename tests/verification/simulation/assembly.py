@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,12 +13,13 @@ from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
-from shieldtx.domain.events import physical_topic
+from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
-from tests.verification.simulation.banks import groups
+from tests.verification.simulation.banks import TYPE, groups
 from tests.verification.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
@@ -57,8 +59,10 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
         jitter=0,
     )
 
+    declares = service == "A" and n >= config.old_relays
+
     def build(process: Process[Relay]) -> Relay:
-        store = MemoryOutboxStore(database, by=process.name)
+        store = MemoryOutboxStore(database, by=process.name, batch_bytes=config.batch_bytes)
 
         def retry_of(_: str) -> RetryPolicy:
             process.may_fail_inside()
@@ -77,7 +81,8 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
                 outage_pause=_PAUSE,
             ),
             retry_of=retry_of,
-            local_rollbacks={"transfer": database.business.undo} if service == "A" else {},
+            local_rollbacks={"transfer": database.business.undo} if declares else {},
+            knows=lambda envelope: declares or envelope.type != TYPE,
             clock=process.clock,
             publish_thread=Beside(process),  # type: ignore[arg-type]
         )
@@ -111,11 +116,16 @@ def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer
     def build(process: Process[Consumer]) -> Consumer:
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
         member = Member(name, process.name)
-        subscriber = MemorySubscriber(world.broker, member)
+        subscriber = MemorySubscriber(world.broker, member, batch_bytes=config.batch_bytes)
+
+        def decode(record: ReceivedRecord) -> Envelope:
+            process.may_fail_at_a_call("decode")
+            return _DECODE(record)
+
         fetcher = BlockingFetcher(
             group=group,
             subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
-            decode=_DECODE,
+            decode=decode,
         )
         return Consumer(
             group=group,
@@ -140,7 +150,7 @@ def retention(world: World, service: str) -> Process[RetentionService]:
         store = MemoryRetentionStore(world.databases[service], wall_clock=process.wall_clock)
         return RetentionService(
             store=Interrupted(process, store),  # type: ignore[arg-type]
-            retention=_RETENTION,
+            retention=replace(_RETENTION, outbox=world.config.outbox_retention),
             # The database is simulated: a real pause would give nothing to other sessions.
             rest=lambda _seconds: None,
         )

@@ -69,11 +69,17 @@ class Group:
 class Broker:
     """Topics of a few partitions, and the groups that read them."""
 
-    def __init__(self, topics: Sequence[str], partitions: int) -> None:
+    def __init__(self, topics: Sequence[str], partitions: int, *, are_apart: bool = False) -> None:
+        """Make topics of so many partitions.
+
+        With `are_apart`, the members of a group share the partitions of the next topic out from
+        another member on: so two of them read an event and its rollback.
+        """
         self.logs: dict[Place, list[ReceivedRecord]] = {
             (topic, n): [] for topic in topics for n in range(partitions)
         }
         self.partitions = partitions
+        self._are_apart = are_apart
         self.groups: dict[str, Group] = {}
         self.is_down = False
         self.in_flight: list[Record] = []
@@ -132,7 +138,8 @@ class Broker:
             return
         for place in self.logs:
             if place[0] in group.topics:
-                reader = group.members[place[1] % len(group.members)]
+                first = group.topics.index(place[0]) if self._are_apart else 0
+                reader = group.members[(first + place[1]) % len(group.members)]
                 reader.positions[place] = group.committed.get(place, 0)
 
 
@@ -239,8 +246,9 @@ class MemoryPublisher:
 class MemorySubscriber:
     """Reads for one member of a group (the port Subscriber)."""
 
-    def __init__(self, broker: Broker, member: Member) -> None:
+    def __init__(self, broker: Broker, member: Member, *, batch_bytes: int = BATCH_BYTES) -> None:
         self.member = member
+        self._batch_bytes = batch_bytes
         self._broker = broker
 
     def poll(
@@ -259,6 +267,7 @@ class MemorySubscriber:
             return []
         member.polls += 1
         first = member.polls % len(places)
+        limit_bytes = min(limit_bytes, self._batch_bytes)
         fetched: list[ReceivedRecord] = []
         for place in places[first:] + places[:first]:
             start = member.positions[place]

@@ -28,6 +28,8 @@ EXPECTED_ERRORS = (
     "Overdue:",
     "Blocked:",
     "HandlerError:",
+    "NothingToCompensate:",
+    "ErrorInside",
     _DIED,
 )
 
@@ -51,6 +53,7 @@ def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Se
         *look.inversions(),
         *look.outcomes(),
         *look.given_up_too_early(),
+        *look.purged_too_early(),
         *look.illegal(),
         *look.strange_errors(),
     ]
@@ -175,6 +178,24 @@ class _Look:
                 if died and turns < self._world.config.attempts:
                     name = f"{row.envelope.kind} {_number(row)}"
                     yield Violation("I5", f"{name} of {row.group} was given up after {turns} turns")
+
+    def purged_too_early(self) -> Iterator[Violation]:
+        """Events that were purged when a rollback of theirs was there, and open or DEAD."""
+        for service, database in self._world.databases.items():
+            awaited: dict[tuple[str, UUID], UUID | None] = {}
+            for change in database.history:
+                if change.table == "outbox":
+                    if change.target is None and change.event_id in awaited.values():
+                        number = change.event_id.int & 0xFFFF
+                        yield Violation("I5", f"{service}: {number} is purged under its rollback")
+                    continue
+                _, row = self._written.get(str(change.event_id), ("", None))
+                if row is None or row.envelope.kind is not TxKind.ROLLBACK:
+                    continue
+                if change.target is None or change.target in INBOX.purgeable:
+                    awaited.pop((change.group, change.event_id), None)
+                else:
+                    awaited[change.group, change.event_id] = row.envelope.causation_id
 
     def illegal(self) -> Iterator[Violation]:
         """Changes of status that no arrow allows, or by somebody who had lost the row."""

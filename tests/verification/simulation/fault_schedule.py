@@ -40,6 +40,10 @@ class FaultSchedule(Protocol):
         """Whether a process fails on its own: it gets no thread, no memory."""
         ...
 
+    def error_at_a_call(self) -> bool:
+        """Whether a call of a port ends with an error that nobody reckons with."""
+        ...
+
     def chance(self, probability: float) -> bool:
         """Whether something of this probability happens."""
         ...
@@ -75,6 +79,8 @@ class SeededFaultSchedule:
         # Drawn apart, so that the other schedules are what they would be without them.
         self._inside = random.Random(f"inside {seed}")
         self._inside_rate = self._inside.choice((0.0, 0.0, 0.0, 0.0, 0.3))
+        self._at_calls = random.Random(f"at calls {seed}")
+        self._at_calls_rate = self._at_calls.choice((0.0, 0.0, 0.0, 0.0, 0.02, 0.06))
 
     def fault(self) -> Fault:
         drawn = self._random.random()
@@ -96,6 +102,9 @@ class SeededFaultSchedule:
 
     def error_inside(self) -> bool:
         return self._inside_rate > 0 and self._inside.random() < self._inside_rate
+
+    def error_at_a_call(self) -> bool:
+        return self._at_calls_rate > 0 and self._at_calls.random() < self._at_calls_rate
 
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
-from shieldtx.ports.broker import Delivery, DeliveryOutcome
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, ReceivedRecord
 from shieldtx.ports.consumer import FetchedBatch
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from shieldtx.relay.in_flight import InFlight
@@ -318,3 +319,34 @@ def purges_whatever_is_old(sound: Callable[..., Any]) -> Callable[..., Any]:
         return sound(self, table, rows, {row.status for row in rows.values()}, *more)
 
     return purge
+
+
+def needs_no_row(_: Any) -> Callable[..., bool]:
+    return lambda _database, _row: False
+
+
+def forgets_what_it_cannot_decode(sound: Callable[..., FetchedBatch]) -> Callable[..., Any]:
+    def sort(self: BlockingFetcher, records: tuple[ReceivedRecord, ...]) -> FetchedBatch:
+        try:
+            return sound(self, records)
+        except ErrorInside:
+            self._to_rewind = ()
+            raise
+
+    return sort
+
+
+def knows_every_type(sound: Callable[..., RelayResult]) -> Callable[..., RelayResult]:
+    def record(self: PermanentFailures, failure: PermanentFailure) -> RelayResult:
+        with patch.object(self, "_knows", lambda _: True):
+            return sound(self, failure)
+
+    return record
+
+
+def takes_only_what_fits(_: Any) -> Callable[..., tuple[list[OutboxRow], bool]]:
+    def bounded(self: MemoryOutboxStore, rows: Sequence[OutboxRow]) -> tuple[list[OutboxRow], bool]:
+        fit = [row for row in rows if len(row.envelope.payload) < self._batch_bytes]
+        return fit, len(fit) < len(rows)
+
+    return bounded

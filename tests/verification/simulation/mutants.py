@@ -16,7 +16,7 @@ from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.relay import Relay
-from tests.verification.simulation import mutant_code
+from tests.verification.simulation import mutant_code, retention
 from tests.verification.simulation.database import Database
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore
@@ -45,8 +45,8 @@ MOST_SCHEDULES = 10_000
 SEEDS = {
     "withdraws-under-its-name": 74,
     "works-without-token": 3,
-    "batch-settles-without-token": 9,
-    "abandoned-claim-is-forgotten": 5,
+    "batch-settles-without-token": 10,
+    "abandoned-claim-is-forgotten": 17,
     "interrupted-batch-is-forgotten": 6,
 }
 """By which a defect shows that needs a rare coincidence; found by trying one after the other.
@@ -247,7 +247,30 @@ MUTANTS = {
             mutant_code.commits_what_nobody_knows,
         ),
         ("check-only-looks", "I2", MemoryBarrier, "ask", mutant_code.only_looks),
+        # Releases, sizes, errors of its own.
+        (
+            "undecoded-batch-is-forgotten",
+            "I3",
+            BlockingFetcher,
+            "_sorted",
+            mutant_code.forgets_what_it_cannot_decode,
+        ),
+        (
+            "old-release-fails-new-events",
+            "I5",
+            PermanentFailures,
+            "record",
+            mutant_code.knows_every_type,
+        ),
+        (
+            "leaves-out-what-is-too-large",
+            "I8",
+            MemoryOutboxStore,
+            "_bounded",
+            mutant_code.takes_only_what_fits,
+        ),
         # Retention.
+        ("purges-under-a-rollback", "I5", retention, "is_needed", mutant_code.needs_no_row),
         (
             "purges-whatever-is-old",
             "I9",

@@ -10,6 +10,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OUTBOX, OutboxStatus
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.outbox.outbox import Outbox
+from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement, ShardLeases
 from tests.verification.simulation.database import Database, OutboxRow, Transaction
 
@@ -23,8 +24,9 @@ _NOTHING = Claim(token=UUID(int=0), events=(), lease_left=timedelta(0))
 class MemoryOutboxStore:
     """Claims and settles rows (the port RelayStore); `by` is the process that does so."""
 
-    def __init__(self, database: Database, *, by: str = "") -> None:
+    def __init__(self, database: Database, *, by: str = "", batch_bytes: int = BATCH_BYTES) -> None:
         self._database = database
+        self._batch_bytes = batch_bytes
         self._by = by
         self._turn = 0
 
@@ -36,6 +38,7 @@ class MemoryOutboxStore:
         mine = [s for s in db.shards if s.owner == relay and s.lease_until > db.now]
         mine.sort(key=lambda s: (s.number + self._turn) % shards)
         chosen = self._choose([s.number for s in mine], limit) if mine else []
+        chosen, cut = self._bounded(chosen)
         if not chosen:
             return _NOTHING
         token = db.next_token()
@@ -50,7 +53,7 @@ class MemoryOutboxStore:
             for row in chosen
         ]
         left = timedelta(seconds=lease_until - db.now)
-        return Claim(token=token, events=events, lease_left=left)
+        return Claim(token=token, events=events, lease_left=left, cut=cut)
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
         """Give back what is leased in the relay's shards, and rename it."""
@@ -156,6 +159,16 @@ class MemoryOutboxStore:
             for shard in shards
             for row in [row for row in part if row.shard == shard][:quota]
         ][:limit]
+
+    def _bounded(self, rows: Sequence[OutboxRow]) -> tuple[list[OutboxRow], bool]:
+        """Return the rows up to the one that reaches the bytes of a batch, and whether one does."""
+        taken, size = [], 0
+        for row in rows:
+            if size >= self._batch_bytes:
+                break
+            taken.append(row)
+            size += len(row.envelope.payload)
+        return taken, size >= self._batch_bytes
 
     def _held_back(self, rows: Sequence[OutboxRow]) -> Collection[UUID]:
         """Find the rows whose key waits for a retry; `rows` come in the order of writing."""

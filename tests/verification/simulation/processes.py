@@ -139,6 +139,12 @@ class Process(Generic[S]):
         if not self.world.is_calm and self.world.schedule.error_inside():
             raise ErrorInside
 
+    def may_fail_at_a_call(self, place: str) -> None:
+        """Fail before or after a call in a way that no port announces."""
+        if not self.world.is_calm and self.world.schedule.error_at_a_call():
+            self.world.say("{}: an error of its own at {!r}", self, place)
+            raise ErrorInside
+
     def error_of(self, fault: Fault, place: str, *, answered: bool) -> BaseException | None:
         """Return what the process gets to know of a fault; None: nothing."""
         if fault is Fault.KILL:
@@ -154,6 +160,9 @@ class Process(Generic[S]):
 
 
 _SUBSCRIBER = ("poll", "commit")
+
+_NEVER_FAIL_AFTERWARDS = ("poll",)
+"""What these have returned is known to the process: nothing happens between."""
 
 _SINGLE_STATEMENTS = ("claim", "start_attempt")
 """Calls that the server can carry out when the process has given them up.
@@ -183,8 +192,11 @@ class Interrupted:
                 if name in _SINGLE_STATEMENTS:
                     world.overdue.append(partial(call, *args, **kwargs))
                 raise
+            self._process.may_fail_at_a_call(name)
             answer = call(*args, **kwargs)
             after(name)
+            if name not in _NEVER_FAIL_AFTERWARDS:
+                self._process.may_fail_at_a_call(name)
             return answer
 
         setattr(self, name, interrupted)

@@ -9,7 +9,7 @@ from functools import partial
 from tests.verification.simulation.checker import Violation, violations
 from tests.verification.simulation.fault_schedule import SeededFaultSchedule
 from tests.verification.simulation.world import World
-from tests.verification.simulation.world_config import config_of, with_half_messages
+from tests.verification.simulation.world_config import config_of, with_half_messages, with_variety
 
 _APART = 9_973
 """Keeps the numbers that draw the config apart from those that draw the faults."""
@@ -20,6 +20,7 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     draw = random.Random(seed * _APART + 1)
     # Drawn apart, so that the other worlds are what they would be without them.
     config = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
+    config = with_variety(config, random.Random(seed * _APART + 3))
     schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
     world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)

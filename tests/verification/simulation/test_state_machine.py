@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from shieldtx.ports.broker import BATCH_BYTES
 from tests.verification.simulation.banks import Transfer
 from tests.verification.simulation.broker import Trouble
 from tests.verification.simulation.campaign import silence
@@ -59,6 +60,9 @@ SHAPES = st.builds(
     attempts=st.integers(1, 3),
     has_fraud_group=st.booleans(),
     half_messages=st.sampled_from([frozenset(), frozenset(), frozenset({0, 2, 3})]),
+    topics_are_apart=st.booleans(),
+    old_relays=st.integers(0, 1),
+    batch_bytes=st.sampled_from([1, BATCH_BYTES]),
 )
 
 TROUBLE = st.builds(
@@ -92,6 +96,9 @@ class ArmedFates:
         return self.troubles.popleft() if self.troubles else None
 
     def error_inside(self) -> bool:
+        return False
+
+    def error_at_a_call(self) -> bool:
         return False
 
     def chance(self, _: float) -> bool:

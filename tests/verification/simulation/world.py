@@ -58,7 +58,7 @@ class World:
         self._unwritten = list(config.transfers)
         self._writing: set[str | None] = set()
         topics = [physical_topic("", TOPIC, kind) for kind in TxKind]
-        self.broker = Broker(topics, config.partitions)
+        self.broker = Broker(topics, config.partitions, are_apart=config.topics_are_apart)
         self.a, self.b = self._database(), self._database()
         self.databases = {"A": self.a, "B": self.b}
         self.relays = [

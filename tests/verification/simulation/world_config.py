@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
+from shieldtx.ports.broker import BATCH_BYTES
 from tests.verification.simulation.banks import Transfer
 
 HALF_MESSAGES = 0.2
 """The share of worlds with half messages."""
+
+FOREIGN_ROLLBACKS = 0.2
+"""The share of further worlds in which a group takes back events of another service."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +40,14 @@ class WorldConfig:
     """How fast the processes' own clocks run, in turn."""
     skews: tuple[float, ...] = (0.0,)
     """How many seconds their wall clocks are wrong, in turn."""
+    topics_are_apart: bool = False
+    """Whether other members of a group read the rollback topic than the commit topic."""
+    old_relays: int = 0
+    """How many relays of the upstream service are of a release that declares no transfers."""
+    batch_bytes: int = BATCH_BYTES
+    """What a claim and a poll take at most, but for the event that reaches it."""
+    outbox_retention: timedelta = timedelta(hours=2)
+    """A short one lets the purge work beside rollbacks that wait, retry or are DEAD."""
 
 
 def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
@@ -43,6 +56,22 @@ def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
         return config
     return replace(
         config, half_messages=frozenset(t.number for t in config.transfers if draw.random() < 0.7)
+    )
+
+
+def with_variety(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let, in some worlds, processes differ in what they declare, batches be small, rows be old."""
+    if draw.random() < FOREIGN_ROLLBACKS:
+        frauds = [replace(t, is_fraud=draw.random() < 0.7) for t in config.transfers]
+        config = replace(config, transfers=tuple(frauds), has_fraud_group=True)
+    return replace(
+        config,
+        topics_are_apart=draw.random() < 0.5,
+        old_relays=draw.randint(1, config.relays - 1) if draw.random() < 0.2 else 0,
+        batch_bytes=draw.choice((1, 30)) if draw.random() < 0.2 else config.batch_bytes,
+        outbox_retention=timedelta(seconds=draw.choice((3, 10, 30)))
+        if draw.random() < 0.2
+        else config.outbox_retention,
     )
 
 
