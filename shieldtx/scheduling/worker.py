@@ -22,7 +22,7 @@ from shieldtx.scheduling.exit_status import (
     leave,
     status_of,
 )
-from shieldtx.scheduling.gc_tuning import few_collections
+from shieldtx.scheduling.gc_tuning import few_collections, free_failed_pass
 from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
@@ -170,11 +170,13 @@ class Worker:
         if not running.acquire(blocking=False):
             return
         try:
-            self._run_passes(job)
+            if not self._run_passes(job):
+                free_failed_pass()
         finally:
             running.release()
 
-    def _run_passes(self, job: PeriodicJob) -> None:
+    def _run_passes(self, job: PeriodicJob) -> bool:
+        """Return whether all went well: what has failed is logged, and runs again later."""
         woken = self._woken[job.name]
         try:
             while not self.stopping:
@@ -190,12 +192,13 @@ class Worker:
                 with self._health.watching(job.name):
                     pause = job.until_next()
                 if not self._goes_on(job, pause):
-                    return
+                    break
         except Exception as error:
             told = loggable(error)
             log.exception("%s: %s failed, it runs again later", self._name, job.name, exc_info=told)
             if job.vital:
                 self._health.failed(job.name, error)
+            return False
         except BaseException as error:
             self._exit_status = status_of(error)
             log.critical(
@@ -207,6 +210,7 @@ class Worker:
                 exc_info=loggable(error),
             )
             self.stop()
+        return True
 
     def _goes_on(self, job: PeriodicJob, pause: timedelta | None) -> bool:
         """Return whether a job runs on, having waited for its next pass if that is near."""

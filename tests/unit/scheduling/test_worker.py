@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
@@ -54,6 +56,13 @@ class Bench:
 
     def stop(self) -> None:
         self.worker.stop()
+
+
+class Circle:
+    """Refers to itself, as the frames of an error do."""
+
+    def __init__(self) -> None:
+        self.itself = self
 
 
 @pytest.fixture
@@ -179,6 +188,30 @@ def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, 
     assert bench.run() == (status if where == "pass" else EXIT_NOT_GRACEFUL)
     assert bench.closed == 1
     assert type(error).__name__ in caplog.text
+
+
+def test_what_an_error_keeps_in_circles_is_freed_before_the_next_run(bench: Bench, monkeypatch):
+    """A worker's garbage collector runs seldom, and an outage brings an error each second."""
+    # Pytest keeps what is logged.
+    monkeypatch.setattr(shieldtx.scheduling.worker.log, "disabled", True)
+    kept: list[weakref.ref[Circle]] = []
+    freed: list[bool] = []
+
+    def run() -> None:
+        freed.extend(circle() is None for circle in kept)
+        circle = Circle()
+        kept.append(weakref.ref(circle))
+        if len(kept) == 3:
+            bench.stop()
+        raise ConnectionError
+
+    bench.job("poll", run, SOON)
+    gc.disable()
+    try:
+        bench.run()
+    finally:
+        gc.enable()
+    assert freed == [True] * 3
 
 
 def test_an_error_in_one_tick_leaves_the_others_alone(bench: Bench):
