@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=4, help="at a time: tests wait")
     parser.add_argument("--report", type=Path, default=Path("build/mutation.json"))
     asked = parser.parse_args()
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Console() if sys.stdout.isatty() else Console(file=sys.stderr, width=160)
     mutants = _chosen(asked)
     measured = sorted(map(path_of, modules()))
     run = MutationRun(
