@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.util.concurrency import in_greenlet
 
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import (
@@ -235,7 +236,9 @@ class Outbox:
             buffers[self] = SessionBuffer(
                 session, self._writer, self._after_commit, self._backlog_limiter.sample_for_others
             )
-        buffers[self].admit(asynchronous=isinstance(caller, AsyncSession), lazily=lazily)
+        # A listener of an AsyncSession can reach the database, and must: it may be too late else.
+        is_awaited = isinstance(caller, AsyncSession) and not in_greenlet()
+        buffers[self].admit(asynchronous=is_awaited, lazily=lazily)
         return buffers[self]
 
     def _admit_connection(self, connection: Connection) -> None:

@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Delete, Engine, Insert, Update, create_engine, select, text
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Engine,
+    Insert,
+    Update,
+    create_engine,
+    event,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -240,6 +250,29 @@ def test_a_connection_whose_transaction_begins_after_the_event_was_added_is_refu
 
     run_async(shop, work)
     assert counts(shop) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["create_savepoint", "control_fully"])
+@pytest.mark.parametrize("name", ["before_commit", "after_flush_postexec"])
+def test_an_event_that_a_listener_adds_while_a_savepoint_is_released_is_written(
+    shop: Service, mode: str, name: str
+) -> None:
+    async def work(connection: AsyncConnection) -> None:
+        await connection.begin()
+        await connection.begin_nested()
+        session = async_made_on(connection, mode)
+
+        @event.listens_for(session.sync_session, name, once=True)
+        def add(*_: Any) -> None:
+            shop.app.outbox.add(session, placed())
+
+        session.add(Order(id=1))
+        await session.commit()
+        await session.close()
+        await connection.commit()
+
+    run_async(shop, work)
+    assert counts(shop) == (1, 1)
 
 
 def routing(shop: Service, replica: Engine) -> Session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -180,6 +181,26 @@ def test_two_databases_commit_in_two_phases(shop: Service, ledger: Engine) -> No
         session.commit()
 
     assert (counts(shop), entries(ledger)) == ((1, 1), 1)
+
+
+@pytest.mark.parametrize("twophase", [False, True])
+def test_an_event_that_joins_another_databases_commit_is_written_or_refused(
+    shop: Service, ledger: Engine, twophase: bool
+) -> None:
+    async def work(engine: Any, other: Any) -> None:
+        async with AsyncSession(engine, binds={Entry: other}, twophase=twophase) as session:
+
+            @event.listens_for(session.sync_session, "before_commit")
+            def add(_: Session) -> None:
+                shop.app.outbox.add(session, placed())
+
+            session.add(Entry(id=1))
+            with nullcontext() if twophase else pytest.raises(TransactionRefused, match="several"):
+                await session.commit()
+
+    in_both(work, shop.engine, ledger)
+    assert counts(shop) == (0, int(twophase))
+    assert entries(ledger) == int(twophase)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
