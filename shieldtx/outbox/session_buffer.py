@@ -105,7 +105,17 @@ class SessionBuffer:
         inside = tuple(_enclosing(self._session))
         self._entries += [_Entry(posting=p, added_in=inside) for p in postings]
         if self._at_once:
+            self._flush_what_close_would_drop()
             self.flush()
+
+    def _flush_what_close_would_drop(self) -> None:
+        """Write the session's data before its events, where both outlive a session without commit.
+
+        Closed, such a session leaves to its connection what it has executed, and drops the rest.
+        """
+        session = self._session
+        if not session._flushing and not self.binding.controls(self.binding.bind):  # noqa: SLF001  no flush in a flush
+            session.flush()
 
     def wake(self) -> None:
         """Let the relay know of the commit, also if no event comes with it."""

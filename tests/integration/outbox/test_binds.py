@@ -275,6 +275,25 @@ def test_an_event_that_a_listener_adds_while_a_savepoint_is_released_is_written(
     assert counts(shop) == (1, 1)
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("make", [made_on, bound])
+def test_a_session_that_is_closed_without_a_commit_leaves_both_to_its_connection_or_neither(
+    shop: Service, make: Callable[..., Session], mode: str, flushed: bool
+) -> None:
+    with shop.engine.connect() as connection:
+        connection.begin()
+        with make(connection, mode) as session:
+            session.add(Order(id=1))
+            if flushed:
+                session.flush()
+            shop.app.outbox.add(session, placed())
+        connection.commit()
+
+    is_left = mode in {"conditional_savepoint", "rollback_only"}
+    assert counts(shop) == ((1, 1) if is_left else (0, 0))
+
+
 def routing(shop: Service, replica: Engine) -> Session:
     """A session that reads from a replica, by the recipe in SQLAlchemy's documentation."""
 
