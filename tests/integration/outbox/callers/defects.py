@@ -1,0 +1,109 @@
+"""Deliberate defects of the write side, each of which some case has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import SessionTransaction
+
+from shieldtx.outbox import outbox, session_buffer
+from shieldtx.outbox.session_binding import SessionBinding
+from shieldtx.outbox.session_buffer import SessionBuffer
+from shieldtx.store.outbox_writer import SqlOutboxWriter
+from tests.integration.outbox.callers.cases import Mode
+
+Patch = pytest.MonkeyPatch
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _leaves_late_events_out_of_prepared_transactions(patch: Patch) -> None:
+    patch.setattr(SessionBuffer, "on_prepare", _nothing)
+
+
+def _commits_one_database_after_the_other(patch: Patch) -> None:
+    patch.setattr(SessionBuffer, "_refuse_other_databases", _nothing)
+
+
+def _does_not_hear_of_a_connections_commit(patch: Patch) -> None:
+    patch.setattr(SessionBuffer, "on_connection_commit", _nothing)
+
+
+def _forgets_late_events_silently(patch: Patch) -> None:
+    sound = SessionBuffer.on_end
+
+    def on_end(self: SessionBuffer, ended: SessionTransaction) -> None:
+        self._committed = False
+        sound(self, ended)
+
+    _does_not_hear_of_a_connections_commit(patch)
+    patch.setattr(SessionBuffer, "on_end", on_end)
+
+
+def _keeps_the_events_of_a_savepoint_rolled_back(patch: Patch) -> None:
+    sound = SessionBuffer.on_end
+
+    def on_end(self: SessionBuffer, ended: SessionTransaction) -> None:
+        if ended.parent is None:
+            sound(self, ended)
+
+    patch.setattr(SessionBuffer, "on_end", on_end)
+
+
+def _takes_events_in_autocommit(patch: Patch) -> None:
+    patch.setattr(SqlOutboxWriter, "examine", _nothing)
+
+
+def _takes_events_when_the_transaction_has_ended(patch: Patch) -> None:
+    sound = SessionBuffer.admit
+
+    def admit(self: SessionBuffer, **how: bool) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(session_buffer, "_enclosing", lambda _: iter(()))
+            sound(self, **how)
+
+    patch.setattr(SessionBuffer, "admit", admit)
+
+
+def _lets_the_events_of_asynchronous_listeners_wait(patch: Patch) -> None:
+    patch.setattr(outbox, "in_greenlet", lambda: False)
+
+
+def _writes_events_before_the_data_that_close_drops(patch: Patch) -> None:
+    patch.setattr(SessionBuffer, "_flush_what_close_would_drop", _nothing)
+
+
+def _lets_events_wait_in_a_session_on_a_connection(patch: Patch) -> None:
+    patch.setattr(SessionBinding, "is_shared", property(lambda self: False))
+
+
+def _takes_an_insert_for_written_when_its_savepoint_is_rolled_back(patch: Patch) -> None:
+    sound = SessionBuffer.on_end
+
+    def on_end(self: SessionBuffer, ended: SessionTransaction) -> None:
+        written = {id(entry): entry.written_in for entry in self._entries}
+        sound(self, ended)
+        for entry in self._entries:
+            entry.written_in = written[id(entry)]
+
+    patch.setattr(SessionBuffer, "on_end", on_end)
+
+
+DEFECTS: Mapping[Callable[[Patch], None], Mode] = {
+    _leaves_late_events_out_of_prepared_transactions: Mode.TWO_PHASE,
+    _commits_one_database_after_the_other: Mode.BINDS,
+    _does_not_hear_of_a_connections_commit: Mode.PLAIN,
+    _forgets_late_events_silently: Mode.PLAIN,
+    _keeps_the_events_of_a_savepoint_rolled_back: Mode.PLAIN,
+    _takes_events_in_autocommit: Mode.PLAIN,
+    _takes_events_when_the_transaction_has_ended: Mode.TWO_PHASE,
+    _lets_the_events_of_asynchronous_listeners_wait: Mode.CREATE_SAVEPOINT,
+    _writes_events_before_the_data_that_close_drops: Mode.ROLLBACK_ONLY,
+    _lets_events_wait_in_a_session_on_a_connection: Mode.ROLLBACK_ONLY,
+    _takes_an_insert_for_written_when_its_savepoint_is_rolled_back: Mode.PLAIN,
+}
+"""What each patches is in its name; the mode is one of those in which it shows."""
