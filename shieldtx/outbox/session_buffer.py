@@ -104,6 +104,7 @@ class SessionBuffer:
         """Take postings in; an admitted transaction is open."""
         inside = tuple(_enclosing(self._session))
         self._entries += [_Entry(posting=p, added_in=inside) for p in postings]
+        self._hear_of_all()
         if self._at_once:
             self._flush_what_close_would_drop()
             self.flush()
@@ -165,6 +166,12 @@ class SessionBuffer:
             heard_by[:] = [buffer for buffer in heard_by if buffer._entries]  # noqa: SLF001  its like
             heard_by.append(self)
 
+    def _hear_of_all(self) -> None:
+        """Hear of the commit of each database: the first one refuses to be one of several."""
+        root = self._session.get_transaction()
+        for connection in root.connections if root is not None else ():
+            self._hear_of(connection)
+
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which a session begins, if that was left for later."""
         # Its transaction may have begun after the events were added.
@@ -188,10 +195,8 @@ class SessionBuffer:
         session.flush()
         self.flush()
         self._refuse_other_databases()
-        root = session.get_transaction()
-        if self._entries and root is not None:
-            for connection in root.connections:
-                self._hear_of(connection)
+        if self._entries:
+            self._hear_of_all()
 
     def on_connection_commit(self, connection: Connection) -> None:
         """Insert what still waits, in the transaction that ends.

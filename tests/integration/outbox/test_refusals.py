@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, select, text
+from sqlalchemy import Engine, create_engine, event, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -137,6 +137,24 @@ def test_a_second_database_that_joins_during_the_commit_is_refused(
             session.commit()
 
     assert counts(shop) == (0, 0)
+
+
+def test_an_event_added_after_the_second_database_joined_during_the_commit_is_refused(
+    shop: Service, ledger: Engine
+) -> None:
+    def join(joined: Session) -> None:
+        joined.execute(insert(Entry).values(id=1))
+        shop.app.outbox.add(joined, placed())
+
+    # A session commits its databases in a random order.
+    for _ in range(30):
+        with Session(shop.engine, binds={Entry: ledger}) as session:
+            event.listen(session, "before_commit", join)
+            with pytest.raises(TransactionRefused, match="writes into several databases"):
+                session.commit()
+
+    assert counts(shop) == (0, 0)
+    assert entries(ledger) == 0
 
 
 def test_an_asynchronous_session_with_two_databases_is_refused(
