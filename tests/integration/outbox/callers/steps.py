@@ -179,6 +179,7 @@ class Steps:
     def _leave_to_flush(self, step: Step) -> None:
         """Have a listener add an event when the row is flushed."""
         pair = self._pair()
+        pair.row_is_free = self._is_committed_at_once and step is not Step.BEFORE_FLUSH
         self._in_flush[pair.number] = (IN_FLUSH[step], pair)
         self._caller.add_object(pair.number)
 
@@ -212,7 +213,7 @@ class Steps:
         elif name == "after_flush_postexec":
             flushed, self._flushed = self._flushed, []
             for pair in flushed:
-                self._add_in_flush(pair)
+                self._add(pair, as_listener=True)
 
     def _hear_of_objects(self, name: str) -> None:
         for each in list(self._caller.sync_session.new):
@@ -224,11 +225,7 @@ class Steps:
                 # By then the session has no new objects any more.
                 self._flushed.append(pair)
             else:
-                self._add_in_flush(pair)
-
-    def _add_in_flush(self, pair: Pair) -> None:
-        pair.row_is_free = self._is_committed_at_once
-        self._add(pair, as_listener=True)
+                self._add(pair, as_listener=True)
 
     def commit(self) -> None:
         self._caller.call("commit")
