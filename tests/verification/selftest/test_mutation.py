@@ -16,6 +16,7 @@ from tests.verification.mutation import report
 from tests.verification.mutation.changes import changes
 from tests.verification.mutation.mutants import mutants_of
 from tests.verification.mutation.reach import Reach
+from tests.verification.mutation.reach_cache import ReachCache
 from tests.verification.mutation.targets import modules
 
 ROOT = Path(__file__).parents[3]
@@ -87,6 +88,25 @@ def test_the_cheapest_tests_that_reach_the_lines_come_first() -> None:
     reach.seconds.update(slow=2.0, quick=0.1, fails=0.1, elsewhere=0.1)
     reach.failed.add("fails")
     assert reach.tests_of("m", 3, 5) == ["quick", "slow"]
+
+
+def test_what_was_measured_is_kept_while_its_files_are_as_they_were(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("a = 1")
+    test = str(tmp_path / "test_module.py")
+    Path(test).write_text("b = 2")
+    reach = Reach()
+    reach.add({str(module): {3: [f"{test}::one", f"{test}::two"], 4: [f"{test}::two"]}})
+    reach.seconds.update({f"{test}::one": 1.0, f"{test}::two": 2.0})
+    reach.failed.add(f"{test}::two")
+    ReachCache(tmp_path / "cache", [str(module)]).store(reach)
+    assert ReachCache(tmp_path / "cache", [str(module)]).load([test]) == reach
+
+    Path(test).write_text("b = 3")
+    assert ReachCache(tmp_path / "cache", [str(module)]).load([test]) == Reach()
+    Path(test).write_text("b = 2")
+    module.write_text("a = 2")
+    assert ReachCache(tmp_path / "cache", [str(module)]).load([test]) == Reach()
 
 
 SUBJECT = """

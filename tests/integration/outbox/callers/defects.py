@@ -18,7 +18,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    pass
+    """Stand in for a method that is left out."""
 
 
 def _leaves_late_events_out_of_prepared_transactions(patch: Patch) -> None:
