@@ -35,6 +35,9 @@ _SOURCES = {
     )
 }
 
+_COMPENSATED = "compensated"
+"""In the `info` of a transaction: the event that is compensated in it."""
+
 
 class UniqueViolation(DatabaseError):
     """A unique key is taken."""
@@ -144,6 +147,7 @@ class MemoryInboxStore:
 
             transaction.write(settle)
             yield transaction
+            self._note_compensated(transaction, attempt)
 
     @contextmanager
     def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
@@ -249,9 +253,14 @@ class MemoryInboxStore:
         )
 
     def mark_compensated(self, session: Transaction, attempt: Attempt) -> None:
-        """Note in the rollback's row that its original is compensated."""
-        db, rollback = self._database, attempt.envelope
-        original_id = rollback.causation_id
+        """Have the rollback's row name its original when it is settled."""
+        original_id = attempt.envelope.causation_id
+        if original_id is not None:
+            session.info[_COMPENSATED] = original_id
+
+    def _note_compensated(self, session: Transaction, attempt: Attempt) -> None:
+        """Name the original in the row that is settled; raises UniqueViolation for a second row."""
+        db, original_id = self._database, session.info.get(_COMPENSATED)
         if original_id is None:
             return
         if any(
@@ -260,12 +269,12 @@ class MemoryInboxStore:
         ):
             raise UniqueViolation("UNIQUE constraint failed: compensated_id")
         session.lock(("compensated", attempt.group, original_id))
-        row = db.inbox[_key(attempt.group, rollback)]
+        row = db.inbox[_key(attempt.group, attempt.envelope)]
 
-        def mark() -> None:
+        def note() -> None:
             row.compensated_id = original_id
 
-        session.write(mark)
+        session.write(note)
 
     def fence(self, session: Transaction, attempt: Attempt) -> bool:
         """Leave the tombstone of an event whose rollback came first."""

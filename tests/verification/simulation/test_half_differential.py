@@ -13,9 +13,10 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.ports.half_messages import CheckResult, DueCheck, NewHalfMessage
 from tests.verification.simulation.database import EPOCH
-from tests.verification.simulation.differential import BothStores, Sqlite
+from tests.verification.simulation.differential import BothStores
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.mutants import MUTANTS, applied
+from tests.verification.simulation.sql_stores import SqlStores, open_sqlite
 
 ALL = 400
 CALLS = 70
@@ -26,26 +27,27 @@ OF_HALF_MESSAGES = [
 
 
 @pytest.fixture(scope="module")
-def sqlite() -> Iterator[Sqlite]:
-    made = Sqlite()
+def sql() -> Iterator[SqlStores]:
+    """PostgreSQL would choose by itself among checks that are due at the same time."""
+    made = open_sqlite()
     yield made
     made.close()
 
 
-def test_memory_and_sqlite_do_the_same_with_half_messages(sqlite: Sqlite) -> None:
-    _make_all(sqlite)
+def test_memory_and_sqlite_do_the_same_with_half_messages(sql: SqlStores) -> None:
+    _make_all(sql)
 
 
 @pytest.mark.selftest
 @pytest.mark.parametrize("name", OF_HALF_MESSAGES)
-def test_half_messages_in_memory_with_a_defect_do_something_else(sqlite: Sqlite, name: str) -> None:
+def test_half_messages_in_memory_with_a_defect_do_something_else(sql: SqlStores, name: str) -> None:
     with applied(name), pytest.raises(AssertionError):
-        _make_all(sqlite)
+        _make_all(sql)
 
 
-def _make_all(sqlite: Sqlite) -> None:
+def _make_all(sql: SqlStores) -> None:
     for seed in range(SEQUENCES):
-        Calls(BothStores(sqlite), random.Random(seed)).make(CALLS)
+        Calls(BothStores(sql), random.Random(seed)).make(CALLS)
 
 
 class Calls:
@@ -102,7 +104,7 @@ class Calls:
         mine, theirs = self.pair.both(lambda side: side.half_messages.claim_checks("t", limit=ALL))
         assert mine.checks == theirs.checks
         assert mine.more == theirs.more
-        tokens = {id(self.pair.memory): mine.token, id(self.pair.sqlite): theirs.token}
+        tokens = {id(self.pair.memory): mine.token, id(self.pair.sql): theirs.token}
         self.due += [(tokens, check) for check in mine.checks]
 
     def answer(self) -> None:
