@@ -1,8 +1,13 @@
 """Whatever a caller does with its transaction: business data and event are both there, or neither.
 
-Or there is an error, and all the same both or neither. A row without its event is legal only where
-`add` itself raised and the row was committed before: by AUTOCOMMIT, or because `add` was called
-when the commit was over.
+That is so after an error too. One of them alone is legal in four cases, each for a reason:
+
+- `add` raised, and the row was committed before: by AUTOCOMMIT, or since `add` was called in or
+  after `after_commit`.
+- `add` raised in a session on a Connection, whose owner committed all the same.
+- The row is in another database in AUTOCOMMIT: it is in no transaction.
+- The event was added before the object to a session that leaves to its connection what it has
+  executed; closed without a commit, the session drops the object.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Caller:
     @property
     def has_begun(self) -> bool:
         """Whether the session takes part in a transaction of the database."""
-        root = self.sync_session.get_transaction()
+        root = self.sync_session.get_transaction() if self.session is not None else None
         return root is not None and bool(root.connections)
 
     def is_in_other(self, number: int) -> bool:

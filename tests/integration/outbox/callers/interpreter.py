@@ -25,6 +25,7 @@ class Interpreter:
         """Take all steps up to the first error, and end the case; return its book."""
         self._attempt(self._work)
         self._drop_objects()
+        self._take_over()
         self._attempt(self._caller.close_session)
         if self._case.mode.is_shared:
             # Some ways to join leave what was executed, and not committed, to the connection.
@@ -34,6 +35,7 @@ class Interpreter:
         is_open = self._book.errors or self._case.mode.is_shared
         self._book.end(Fate.EITHER if is_open else Fate.GONE)
         self._databases.resolve_prepared(self._case, [pair.number for pair in self._book.pairs])
+        self._databases.discard_broken(self._case)
         return self._book
 
     def _drop_objects(self) -> None:
@@ -48,9 +50,20 @@ class Interpreter:
             for pair in self._steps.objects_after_events:
                 pair.row_is_dropped = pair.number in new
 
+    def _take_over(self) -> None:
+        """Note that a session in full control rolls back all of its connection when it is closed.
+
+        In a savepoint its commit has only released that; its next transaction is the connection's.
+        """
+        if self._case.mode is Mode.CONTROL_FULLY and self._caller.has_begun:
+            self._book.end(Fate.EITHER)
+
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
             action()
+        except (AssertionError, AttributeError, LookupError, NameError, TypeError):
+            # The case itself is wrong.
+            raise
         except Exception as error:  # noqa: BLE001  any error is an outcome of the case
             self._book.errors.append(error)
             self._book.end(Fate.EITHER)
