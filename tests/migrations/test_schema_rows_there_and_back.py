@@ -1,0 +1,132 @@
+"""Rows in any state, and tables that go back to an earlier revision and forward again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+from alembic.runtime.migration import RevisionStep
+from sqlalchemy import Connection, Engine, create_engine, delete, insert, select
+
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.errors import SchemaMismatch
+from shieldtx.store.migrations import Migrations
+from shieldtx.store.schema import Schema
+from shieldtx.store.tables import tables
+from tests.support.migrated_databases import MigratedDatabases
+from tests.support.revisions import HEAD
+from tests.support.rows_in_any_state import inbox_row, outbox_row
+
+FIRST = 1
+HALF_MESSAGES = "0004"
+EARLIER = [f"{number:04}" for number in range(int(HEAD) - 1, FIRST - 1, -1)]
+FOR_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
+KEPT_WHOLE = {*OUTBOX.states, *INBOX.states}.difference(OUTBOX.settled, INBOX.settled)
+"""Of settled rows only how they ended is needed: nobody works on them any more."""
+ENDED = ("event_id", "status", "settled_at", "payload", "key", "biz_key")
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+Found = Mapping[tuple[UUID, str], Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def engine(databases: MigratedDatabases) -> Iterator[Engine]:
+    with databases.database(shards=1) as url:
+        made = create_engine(url)
+        yield made
+        made.dispose()
+
+
+def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield rows in every state, and in every place that an open one can be in."""
+    for status in OUTBOX.states:
+        yield "outbox", outbox_row(status)
+    for place in (
+        {"waiting": True, "holds_key": True, "attempts": 1, "last_error": "later"},
+        {"waiting": False, "holds_key": True},
+        {"waiting": True, "holds_key": False},
+        {"unconfirmed": True},
+        {"tx_kind": TxKind.ROLLBACK.value},
+    ):
+        yield "outbox", outbox_row(OutboxStatus.INIT, **place)
+    for state in INBOX.states:
+        yield "inbox", inbox_row(state)
+    yield "inbox", inbox_row(InboxStatus.PROCESSING, together=True)
+    yield "inbox", inbox_row(InboxStatus.INIT, attempts=1, last_error="again")
+
+
+def _read(connection: Connection) -> Found:
+    """Return what has to be there again, by event and table."""
+    t = tables()
+    return {
+        (row["event_id"], name): _to_be_kept(row)
+        for name, table in (("outbox", t.outbox), ("inbox", t.inbox))
+        for row in map(dict, connection.execute(select(table)).mappings())
+    }
+
+
+def _to_be_kept(row: dict[str, Any]) -> dict[str, Any]:
+    if row["status"] not in {*KEPT_WHOLE, *FOR_A_PERSON}:
+        return {column: row[column] for column in ENDED}
+    if "holds_key" in row:
+        # A blocked one comes back into the line, until a relay blocks it again.
+        row["holds_key"] = row["holds_key"] and row["waiting"]
+    return row
+
+
+def _there_and_back(engine: Engine, revision: str) -> list[str]:
+    """Take rows to a revision and back, without those that forbid it; describe what was lost."""
+    schema, t = Schema(engine, shards=1), tables()
+    with engine.begin() as connection:
+        for table in (t.outbox, t.inbox):
+            connection.execute(delete(table))
+        for name, row in _rows():
+            connection.execute(insert(getattr(t, name)).values(row))
+    while True:
+        with engine.connect() as connection:
+            before = _read(connection)
+        try:
+            schema.downgrade(revision)
+        except SchemaMismatch as error:
+            _remove(engine, error)
+        else:
+            break
+    schema.upgrade()
+    with engine.connect() as connection:
+        after = _read(connection)
+    return [
+        f"{revision}: {name} {row['status']} was {row}, is {after.get((event, name))}"
+        for (event, name), row in before.items()
+        if after.get((event, name)) != row
+    ]
+
+
+def _remove(engine: Engine, refusal: SchemaMismatch) -> None:
+    """Remove the rows that a refusal names, as an operator does who settles them first."""
+    ids = [UUID(each) for each in _ID.findall(str(refusal))]
+    assert ids, refusal
+    with engine.begin() as connection:
+        for table in (tables().outbox, tables().inbox):
+            connection.execute(delete(table).where(table.c.event_id.in_(ids)))
+
+
+@pytest.mark.parametrize("revision", EARLIER)
+def test_a_downgrade_is_refused_or_all_rows_are_there_again(engine: Engine, revision: str) -> None:
+    assert not _there_and_back(engine, revision)
+
+
+@pytest.mark.selftest
+def test_the_rows_find_out_a_downgrade_that_forgets_half_messages(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = Migrations.refuse_losses
+
+    def refuse_losses(self: Migrations, steps: Iterable[RevisionStep]) -> None:
+        sound(self, [step for step in steps if step.revision.revision != HALF_MESSAGES])
+
+    monkeypatch.setattr(Migrations, "refuse_losses", refuse_losses)
+    lost = _there_and_back(engine, f"{FIRST:04}")
+    assert any("outbox HALF" in each for each in lost)
