@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.verification.mutation import report
+from tests.verification.mutation import kept_sample, report
 from tests.verification.mutation.mutants import Mutant, mutants_of, path_of
 from tests.verification.mutation.reach_cache import ReachCache
 from tests.verification.mutation.run import MutationRun, collect_and_run
@@ -17,7 +17,7 @@ from tests.verification.mutation.targets import TESTS, modules
 
 
 def main() -> int:
-    """Try what the command line names, write the score, and fail for what nobody has explained."""
+    """Try what the command line names, write the score, and fail for survivors without a reason."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.verification.mutation", description=__doc__
     )
@@ -29,35 +29,52 @@ def main() -> int:
     parser.add_argument("--tests", nargs="*", default=TESTS, help="files and folders of tests")
     parser.add_argument("--schedules", type=int, default=1_000, help="of the simulation")
     parser.add_argument("--processes", type=int, default=4, help="at a time: tests wait")
+    parser.add_argument(
+        "--longest", type=float, default=60.0, help="seconds of tests for a mutant, cheapest first"
+    )
+    parser.add_argument("--survivors", action="store_true", help="of the run before, tried again")
+    parser.add_argument("--kept", action="store_true", help="the sample of CI, by known killers")
+    parser.add_argument("--keep", type=int, help="keep so many killed ones as the sample of CI")
     parser.add_argument("--report", type=Path, default=Path("build/mutation.json"))
     asked = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(file=sys.stderr, width=160)
+    if asked.keep is not None:
+        kept_sample.keep(report.read(asked.report), asked.keep)
+        return 0
     mutants = _chosen(asked)
     measured = sorted(map(path_of, modules()))
+    killers = kept_sample.killers() if asked.kept else None
     run = MutationRun(
         mutants,
         measured,
         console,
         processes=asked.processes,
         schedules=asked.schedules,
+        longest_s=asked.longest,
+        killers=killers,
         cache=ReachCache(Path("build/mutation-reach.json"), measured),
     )
-    status = collect_and_run(run, asked.tests)
+    status = collect_and_run(run, sorted(set(killers.values())) if killers else asked.tests)
+    existing = {mutant.id for mutant in mutants_of(modules())}
+    records = report.write(run.tried, asked.report, existing)
     if status or len(run.tried) < len(mutants):
         console.print(f"{len(run.tried)} of {len(mutants)} mutants were tried", style="red")
         return status or 1
-    report.write(run.tried, asked.report)
-    console.print(report.table_of(run.tried))
-    survivors = report.unexplained(run.tried)
-    for each in survivors:
-        console.print(f"survives: {each.mutant.id} ({each.tests} tests)", markup=False)
+    console.print(report.table_of(records))
+    of_this_run = {each.mutant.id for each in run.tried}
+    left = report.unexplained(records) & of_this_run
     killed = sum(each.is_killed for each in run.tried)
-    print(f"{killed} of {len(mutants)} killed, {len(survivors)} survivors without a reason")
-    return 1 if survivors else 0
+    print(f"{killed} of {len(mutants)} killed, {len(left)} survivors without a reason")
+    return 1 if left else 0
 
 
 def _chosen(asked: argparse.Namespace) -> list[Mutant]:
     found = [each for each in mutants_of(modules(asked.only)) if asked.match in each.id]
+    if asked.survivors:
+        survived = report.survivors(report.read(asked.report))
+        found = [each for each in found if each.id in survived]
+    if asked.kept:
+        return kept_sample.of(found)
     if asked.sample is None or asked.sample >= len(found):
         return found
     return random.Random(0).sample(found, asked.sample)

@@ -104,7 +104,7 @@ def fork(work: Work, *, within_s: float) -> Child:
         try:
             work(progress)
             status = 0
-        except BaseException:  # noqa: BLE001  the parent is told
+        except BaseException:  # noqa: BLE001  the parent raises it
             progress.send(Broken(traceback.format_exc()))
     finally:
         os._exit(status)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import gc
-import importlib
 import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -26,15 +25,14 @@ class Mutant:
     module: str
     function: str
     """Its qualified name."""
-    what: str
     line: int
     last_line: int
     path: Path
     change: Change
     tree: ast.Module
 
-    def apply(self) -> None:
-        """Put the defect into every object that is this function; raises LookupError for none.
+    def apply(self, objects: Iterable[object]) -> None:
+        """Put the defect into each of these that is this function; raises LookupError for none.
 
         The code is exchanged in place, so that who has imported the function has it too.
         """
@@ -45,8 +43,13 @@ class Mutant:
             for each in _code_of_functions(code)
             if each.co_qualname == self.function and each.co_firstlineno == self._first_line
         ]
-        importlib.import_module(self.module)
-        found = [each for each in _functions(self.path) if self._is_it(each.__code__)]
+        found = [
+            each
+            for each in objects
+            if isinstance(each, FunctionType)
+            and each.__code__.co_filename == str(self.path)
+            and self._is_it(each.__code__)
+        ]
         if not found:
             raise LookupError(f"{self.module} has no function {self.function} in this process")
         for function in found:
@@ -92,7 +95,6 @@ def _of_module(module: str) -> Iterator[Mutant]:
                 id=identity + again,
                 module=module,
                 function=name,
-                what=change.what,
                 line=change.line,
                 last_line=change.last_line,
                 path=path,
@@ -119,14 +121,6 @@ def _code_of_functions(code: CodeType) -> Iterator[CodeType]:
         if isinstance(constant, CodeType):
             yield constant
             yield from _code_of_functions(constant)
-
-
-def _functions(path: Path) -> list[FunctionType]:
-    return [
-        each
-        for each in everything()
-        if isinstance(each, FunctionType) and each.__code__.co_filename == str(path)
-    ]
 
 
 def everything() -> list[object]:

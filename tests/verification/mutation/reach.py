@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ import coverage
 import pytest
 
 from tests.verification.mutation.forked_tests import Progress, run_in_turn
-from tests.verification.mutation.mutants import everything
 
 LONGEST_S = 180.0
 """A test may take so long while it is measured."""
@@ -94,6 +94,8 @@ def measure(
 
 def forget_statements() -> None:
     """Have statements built once more: only who builds one reaches its lines."""
-    for each in everything():
-        if isinstance(each, _Cache) and (each.__module__ or "").startswith("shieldtx."):
-            each.cache_clear()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("shieldtx."):
+            for each in vars(module).values():
+                if isinstance(each, _Cache):
+                    each.cache_clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from tests.verification.mutation.targets import GENERAL
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 """Reasons why mutants change nothing that is promised, by the mutants' ids."""
 
+Record = Mapping[str, Any]
+"""A tried mutant, as it stands in the report."""
+
 
 def reasons() -> Mapping[str, str]:
     """Return the reason of each mutant that may survive, by its id."""
@@ -26,61 +29,72 @@ def reasons() -> Mapping[str, str]:
     return found
 
 
-def unexplained(tried: Sequence[Tried]) -> list[Tried]:
-    """Return the survivors for which no reason is written down."""
-    known = reasons()
-    return [each for each in tried if not each.is_killed and each.mutant.id not in known]
+def read(report: Path) -> list[Record]:
+    """Return what earlier runs have found; nothing where there was none."""
+    if not report.is_file():
+        return []
+    found: list[Record] = json.loads(report.read_text())["mutants"]
+    return found
 
 
-def as_json(tried: Sequence[Tried]) -> dict[str, Any]:
-    """Return the score for `build/mutation.json`."""
+def survivors(records: Iterable[Record]) -> set[str]:
+    """Return the ids of the mutants that survived."""
+    return {each["id"] for each in records if each["killed_by"] is None}
+
+
+def unexplained(records: Iterable[Record]) -> set[str]:
+    """Return the ids of the survivors for which no reason is written down."""
+    return survivors(records) - reasons().keys()
+
+
+def write(tried: Sequence[Tried], to: Path, existing: Collection[str]) -> list[Record]:
+    """Write the score, and return all records: these, and earlier ones of mutants that exist."""
+    new = {each.mutant.id: _record(each) for each in tried}
+    earlier = {each["id"]: each for each in read(to) if each["id"] in existing}
+    records = [each for _, each in sorted((earlier | new).items())]
     known = reasons()
-    return {
-        "killed": sum(each.is_killed for each in tried),
-        "total": len(tried),
-        "modules": {
-            module: {"killed": sum(each.is_killed for each in of_it), "total": len(of_it)}
-            for module, of_it in _by_module(tried).items()
-        },
+    score = _score(records) | {
+        "modules": {module: _score(of_it) for module, of_it in _by_module(records).items()},
         "mutants": [
-            {
-                "id": each.mutant.id,
-                "line": each.mutant.line,
-                "killed_by": each.killed_by,
-                "timed_out": each.timed_out,
-                "tests": each.tests,
-                "seconds": round(each.seconds, 1),
-                "reason": None if each.is_killed else known.get(each.mutant.id),
-            }
-            for each in tried
+            {**each, "reason": None if each["killed_by"] else known.get(each["id"])}
+            for each in records
         ],
     }
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(json.dumps(score, indent=1) + "\n")
+    return records
 
 
-def table_of(tried: Sequence[Tried]) -> Table:
+def table_of(records: Sequence[Record]) -> Table:
     """Return the score by module."""
     table = Table("module", "mutants", "killed", "by general tests", "equivalent", "unexplained")
     known = reasons()
-    for module, of_it in (*_by_module(tried).items(), ("all", list(tried))):
-        killed = [each for each in of_it if each.is_killed]
-        survivors = [each for each in of_it if not each.is_killed]
-        excused = sum(each.mutant.id in known for each in survivors)
-        general = sum(
-            (each.killed_by or "").startswith((*GENERAL, "simulation")) for each in killed
-        )
-        counts = (len(of_it), len(killed), general, excused, len(survivors) - excused)
-        table.add_row(module, *map(str, counts))
+    for module, of_it in (*_by_module(records).items(), ("all", records)):
+        killed = [each["killed_by"] for each in of_it if each["killed_by"]]
+        excused = sum(name in known for name in survivors(of_it))
+        general = sum(test.startswith((*GENERAL, "simulation")) for test in killed)
+        left = len(of_it) - len(killed) - excused
+        table.add_row(module, *map(str, (len(of_it), len(killed), general, excused, left)))
     return table
 
 
-def write(tried: Sequence[Tried], to: Path) -> None:
-    """Write the score as JSON."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(json.dumps(as_json(tried), indent=1) + "\n")
+def _record(tried: Tried) -> Record:
+    return {
+        "id": tried.mutant.id,
+        "line": tried.mutant.line,
+        "killed_by": tried.killed_by,
+        "timed_out": tried.timed_out,
+        "tests": tried.tests,
+        "seconds": round(tried.seconds, 1),
+    }
 
 
-def _by_module(tried: Sequence[Tried]) -> dict[str, list[Tried]]:
-    found: dict[str, list[Tried]] = {}
-    for each in tried:
-        found.setdefault(each.mutant.module.removeprefix("shieldtx."), []).append(each)
+def _score(records: Sequence[Record]) -> dict[str, Any]:
+    return {"killed": len(records) - len(survivors(records)), "total": len(records)}
+
+
+def _by_module(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for each in records:
+        found.setdefault(each["id"].partition(":")[0], []).append(each)
     return dict(sorted(found.items()))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from tests.verification.mutation.forked_tests import (
     wait_for_any,
 )
 from tests.verification.mutation.forked_tests import Progress as Sender
-from tests.verification.mutation.mutants import Mutant
+from tests.verification.mutation.mutants import Mutant, everything
 from tests.verification.mutation.reach import Reach, Reached, Took
 from tests.verification.mutation.reach_cache import ReachCache
 from tests.verification.simulation import campaign
@@ -77,8 +77,10 @@ class MutationRun:
     """Keeps what tests reach for the next run."""
     schedules: int = 1_000
     """Of the simulation, for mutants of what it runs, when no test has failed."""
-    longest_s: float = 40.0
+    longest_s: float = 60.0
     """The tests of one mutant, by what they take without it: the cheapest up to so long."""
+    killers: Mapping[str, str] | None = None
+    """By mutant the one test that is known to notice it: nothing else runs or is measured."""
     tried: list[Tried] = field(default_factory=list)
     reach: Reach = field(default_factory=Reach)
     _killers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -91,7 +93,8 @@ class MutationRun:
             # Before any fork, so that all processes share it.
             owner.postgres()
         items = {item.nodeid: item for item in session.items if _is_usable(item)}
-        self._measure(session, list(items.values()))
+        if self.killers is None:
+            self._measure(session, list(items.values()))
         with self._progress() as bar:
             task = bar.add_task("mutants", total=len(self.mutants))
             work = [partial(self._start, session, items, mutant) for mutant in self.mutants]
@@ -148,20 +151,19 @@ class MutationRun:
     def _start(
         self, session: pytest.Session, items: Mapping[str, pytest.Item], mutant: Mutant
     ) -> tuple[Child, Judge]:
-        reached = self.reach.tests_of(str(mutant.path), mutant.line, mutant.last_line)
-        chosen = self._affordable(reached)
-        chosen.sort(key=lambda test: test not in self._killers[mutant.module])
+        reached, chosen = self._tests_of(mutant)
         is_simulated = any(test.startswith(SIMULATION) for test in reached)
         began = time.monotonic()
 
         def work(sender: Sender) -> None:
-            mutant.apply()
+            importlib.import_module(mutant.module)
+            mutant.apply(everything())
             measuring.forget_statements()
             failed = run_in_turn(
                 session,
                 [items[test] for test in chosen],
                 sender,
-                lambda item: max(AT_LEAST_S, TIMES * self.reach.seconds[item.nodeid]),
+                lambda item: max(AT_LEAST_S, TIMES * self.reach.seconds.get(item.nodeid, 0.0)),
                 alone,
                 until_failure=True,
             )
@@ -185,6 +187,16 @@ class MutationRun:
             )
 
         return fork(work, within_s=START_S), judge
+
+    def _tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Return the tests that reach a mutant, and those that are run, in their order."""
+        if self.killers is not None:
+            # What searches by itself is left to whole runs.
+            return [], [self.killers[mutant.id]]
+        reached = self.reach.tests_of(str(mutant.path), mutant.line, mutant.last_line)
+        chosen = self._affordable(reached)
+        chosen.sort(key=lambda test: test not in self._killers[mutant.module])
+        return reached, chosen
 
     def _affordable(self, tests: Sequence[str]) -> list[str]:
         chosen, total = [], 0.0
@@ -247,7 +259,4 @@ def _simulate(schedules: int, sender: Sender) -> None:
 def collect_and_run(run: MutationRun, tests: Sequence[str]) -> int:
     """Let pytest collect the tests and run them as `run` does; return pytest's status."""
     options = ["-q", "-s", "-p", "no:cacheprovider"]
-    status: int = 1
-    with suppress(SystemExit):
-        status = pytest.main([*options, *tests], plugins=[run])
-    return int(status)
+    return int(pytest.main([*options, *tests], plugins=[run]))
