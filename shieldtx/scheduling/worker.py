@@ -176,7 +176,7 @@ class Worker:
             running.release()
 
     def _run_passes(self, job: PeriodicJob) -> bool:
-        """Return whether all went well: what has failed is logged, and runs again later."""
+        """Return whether no error was caught: what has failed is logged, and runs again later."""
         woken = self._woken[job.name]
         try:
             while not self.stopping:

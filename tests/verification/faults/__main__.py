@@ -27,7 +27,7 @@ from tests.verification.model.explore import ModelResult, explore, walk
 from tests.verification.model.worlds import MUTANTS as MUTANTS_OF_THE_MODEL
 from tests.verification.model.worlds import WORLDS
 from tests.verification.simulation.campaign import run as simulate
-from tests.verification.simulation.mutants import MOST_SCHEDULES
+from tests.verification.simulation.campaign import search
 from tests.verification.simulation.mutants import MUTANTS as MUTANTS_SIMULATED
 
 IN_MEMORY = ("model", "model-mutants", "simulation", "simulation-mutants")
@@ -97,16 +97,10 @@ class Run:
         """Search for the schedules that show each defect."""
         found = {}
         for mutant in MUTANTS_SIMULATED.values():
-            result = simulate(
-                MOST_SCHEDULES,
-                mutant.seed,
-                mutant=mutant.name,
-                until=mutant.invariant,
-            )
-            caught = bool(result.invariants.get(mutant.invariant))
-            line = f"{mutant.name}: {mutant.invariant} after {result.schedules:,} schedules"
+            caught, schedules = search(mutant)
+            line = f"{mutant.name}: {mutant.invariant} after {schedules:,} schedules"
             self._print(Text(line if caught else f"{line}: NOT CAUGHT"), passed=caught)
-            found[mutant.name] = {"caught": caught, "schedules": result.schedules}
+            found[mutant.name] = {"caught": caught, "schedules": schedules}
         self.report["simulation-mutants"] = found
 
     def matrix(self, world: World) -> None:

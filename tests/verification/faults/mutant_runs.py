@@ -15,16 +15,35 @@ from tests.verification.faults import (
     matrix,
     reconciliation_mutant_runs,
     size_mutant_runs,
+    worker_mutant_runs,
 )
 from tests.verification.faults.bank import by_hand
-from tests.verification.faults.banks import PRIVATE, Banks
+from tests.verification.faults.banks import Banks
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.matrix import Fault, Row, Setting, the_runs_servers
+from tests.verification.faults.mutant_invariants import (
+    CLAIMED_BYTES,
+    DRAIN,
+    EACH_PARKED,
+    EXPECTED,
+    FOR_A_PERSON,
+    HUNG_UP,
+    INSERTED_BYTES,
+    LEASE_KEPT,
+    NO_CONFLICTS,
+    NO_ROWS_IN_REASONS,
+    NOT_PREPARED,
+    OUT_OF_LINE,
+    OWN_SESSIONS,
+    POLLED_BYTES,
+    REFUNDED,
+)
 from tests.verification.faults.mutants import MUTANTS, Mutant
 from tests.verification.faults.scenarios import (
     connections,
     foreign_producers,
     forgery,
+    held_keys,
     rollback,
     topics,
 )
@@ -34,39 +53,8 @@ from tests.verification.faults.world import World, own_kafka, own_ledger
 DRAIN_WITHIN_S = 12.0
 """Shorter than for shieldtx itself: a mutant may never drain."""
 
-DRAIN = "drain"
-"""The invariant that the backlog empties."""
-
-REFUNDED = "refunded"
-"""The invariant that a compensation that was DEAD succeeds when it is replayed."""
-
-OWN_SESSIONS = "own sessions"
-"""The invariant that no two processes share a session with the server."""
-
-NO_CONFLICTS = "no conflicts"
-"""The invariant that transactions of shieldtx's own wait for each other and do not fail."""
-
-NOT_PREPARED = "not prepared"
-"""The invariant that no statement is prepared in the session of another client of a pooler."""
-
-NO_ROWS_IN_REASONS = "no rows in reasons"
-"""The invariant that the reason of a failure does not quote what a table holds."""
-
-CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
-"""The invariants that a batch of large events has fewer of them."""
-
-EXPECTED = {
-    DRAIN: "the backlog empties",
-    REFUNDED: "all is refunded",
-    OWN_SESSIONS: connections.OWN_SESSIONS,
-    NO_CONFLICTS: connections.NO_CONFLICTS,
-    NOT_PREPARED: connections.NOT_PREPARED,
-    NO_ROWS_IN_REASONS: PRIVATE,
-    CLAIMED_BYTES: size_mutant_runs.CLAIM,
-    POLLED_BYTES: size_mutant_runs.POLL,
-    INSERTED_BYTES: size_mutant_runs.STATEMENT,
-}
-"""What runs expect beyond what is counted: a problem of theirs names it where it does not come."""
+SHORT_S = 25.0
+"""For what a mutant never does, and shieldtx in a few seconds."""
 
 TRIES = 3
 """Runs of a mutant before it counts as not caught: one run may miss the race that shows it."""
@@ -289,4 +277,19 @@ MUTANT_RUNS: dict[str, MutantRun] = {
         invariant=INSERTED_BYTES, run=size_mutant_runs.received, setting=size_mutant_runs.bounded
     ),
     "M53": MutantRun(invariant="inversions", run=check_mutant_runs.sequences_unchecked),
+    "M55": MutantRun(invariant=LEASE_KEPT, run=worker_mutant_runs.longer_than_the_watchdog),
+    "M56": MutantRun(invariant="fail", run=worker_mutant_runs.upgraded_behind_a_reader),
+    "M57": MutantRun(
+        invariant=EACH_PARKED,
+        run=partial(topics.parked_before_and_after, patience_s=SHORT_S),
+        setting=own_kafka,
+    ),
+    "M58": MutantRun(
+        invariant=OUT_OF_LINE,
+        run=partial(held_keys.refused_beside_healthy, patience_s=SHORT_S),
+        setting=own_kafka,
+    ),
+    "M59": MutantRun(invariant=DRAIN, run=worker_mutant_runs.kafka_away, setting=own_kafka),
+    "M60": MutantRun(invariant=HUNG_UP, run=connections.signalled),
+    "M61": MutantRun(invariant=FOR_A_PERSON, run=rollback.after_the_purge),
 }

@@ -42,6 +42,13 @@ class Footprint:
     descriptors: int = 0
     threads: int = 0
 
+    @classmethod
+    def of(cls, worker: Worker) -> Footprint:
+        """Measure a running worker once."""
+        footprint = cls()
+        footprint.take(worker)
+        return footprint
+
     def take(self, worker: Worker) -> None:
         """Measure a running worker."""
         process = psutil.Process(worker.pid)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tests.verification.simulation.checker import Violation
-from tests.verification.simulation.mutants import applied
+from tests.verification.simulation.mutants import MOST_SCHEDULES, Mutant, applied
 from tests.verification.simulation.scheduler import play
 
 SEEDS_PER_RUN = 1_000_000
@@ -72,6 +72,15 @@ def run(
         first_violation=findings[0] if findings else None,
         invariants=_invariants(findings),
     )
+
+
+def search(mutant: Mutant) -> tuple[bool, int]:
+    """Play schedules until one violates the invariant through which a mutant has to show.
+
+    Returns whether one did, and after how many.
+    """
+    result = run(MOST_SCHEDULES, mutant.seed, mutant=mutant.name, until=mutant.invariant)
+    return bool(result.invariants.get(mutant.invariant)), result.schedules
 
 
 def _invariants(findings: Sequence[Finding]) -> Mapping[str, int]:

@@ -16,6 +16,7 @@ from tests.verification.faults.mutants.half_messages import OF_HALF_MESSAGES
 from tests.verification.faults.mutants.mutant import Mutant
 from tests.verification.faults.mutants.reconciliation import IN_RECONCILIATION
 from tests.verification.faults.mutants.sizes import OF_SIZES
+from tests.verification.faults.mutants.workers import OF_WORKERS
 
 MUTANTS: Mapping[str, Mutant] = (
     IN_BANKS
@@ -26,6 +27,7 @@ MUTANTS: Mapping[str, Mutant] = (
     | OF_CLIENTS
     | OF_SIZES
     | OF_CHECKS
+    | OF_WORKERS
 )
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -12,6 +12,7 @@ from tests.verification.faults.survivors import PATIENCE_S, expect_all_to_end_in
 from tests.verification.faults.topics import read_whole
 from tests.verification.faults.world import make_topics, own_kafka
 
+OUT_OF_LINE = "all rows hold a key or are blocked"
 KEYS = 500
 P99_S = 5.0
 """Of transfers that are written when the rows are blocked; the machine may be busy with others."""
@@ -35,7 +36,7 @@ _TOOK = f"""
     FROM shield_outbox WHERE topic <> '{STATED}' AND (created_at >= :since) = :later"""
 
 
-def refused_beside_healthy(banks: Banks) -> None:
+def refused_beside_healthy(banks: Banks, *, patience_s: float = PATIENCE_S) -> None:
     """Transfers settle while the rows of the missing topic are blocked, and soon afterwards.
 
     The full figure, 1,000,000 rows after 5,000 held keys, is in `make bench` (`held_keys`).
@@ -51,9 +52,7 @@ def refused_beside_healthy(banks: Banks) -> None:
     load = banks.begin_writing(300, pause=0.1)
     up.tamper(_STATEMENTS)
     rows = up.one(_ALL)
-    banks.until(
-        lambda: up.one(_BLOCKED) == rows, f"{rows} rows hold a key or are blocked", PATIENCE_S
-    )
+    banks.until(lambda: up.one(_BLOCKED) == rows, f"{OUT_OF_LINE}: {rows}", patience_s)
     load.finish(PATIENCE_S)
     since = up.one("SELECT clock_timestamp()")
     banks.write(300, pause=0.1)

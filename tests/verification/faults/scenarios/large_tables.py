@@ -32,7 +32,7 @@ def upgraded_under_load(banks: Banks) -> None:
     for side in banks.sides:
         Schema(side.engine).downgrade(OLD)
     bulk.insert(banks, ROWS)
-    clients = banks.begin_writing(600, pause=0.2, url=_impatient(banks.upstream.url))
+    clients = banks.begin_writing(600, pause=0.2, url=impatient(banks.upstream.url))
     with ExitStack() as idle:
         with ExitStack() as old:
             for side in banks.sides:
@@ -58,7 +58,7 @@ def upgraded_under_load(banks: Banks) -> None:
     banks.write(40)
 
 
-def _impatient(url: str) -> str:
+def impatient(url: str) -> str:
     """Return a database's URL for clients that wait for no lock for long."""
     options = {"options": f"-c lock_timeout={WAITS_AT_MOST_MS}"}
     return make_url(url).update_query_dict(options).render_as_string(hide_password=False)

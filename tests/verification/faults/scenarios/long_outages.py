@@ -6,7 +6,6 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import psutil
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.survivors import PATIENCE_S, expect_all_to_end_in_order
+from tests.verification.faults.worker_pool import Footprint
 from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import own_kafka, own_postgres
 
@@ -26,31 +26,25 @@ GROWTH_MB = 16
 NONE_LEFT = os.strerror(errno.EMFILE)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a worker has open, and its memory."""
-
-    descriptors: int
-    megabytes: float
-
-    @classmethod
-    def of(cls, worker: Worker) -> Size:
-        process = psutil.Process(worker.pid)
-        with process.oneshot():
-            return cls(process.num_fds(), process.memory_info().rss / 2**20)
-
-
 def kafka_away(banks: Banks) -> None:
     """The broker is killed and comes back after a minute."""
-    _away(banks, banks.kafka.kill, banks.kafka.start)
+    away(banks, banks.kafka.kill, banks.kafka.start)
 
 
 def postgres_away(banks: Banks) -> None:
     """The database server is killed and comes back after a minute; clients cannot write, either."""
-    _away(banks, banks.postgres.kill, banks.postgres.start)
+    away(banks, banks.postgres.kill, banks.postgres.start)
 
 
-def _away(banks: Banks, stop: Callable[[], object], start: Callable[[], object]) -> None:
+def away(
+    banks: Banks,
+    stop: Callable[[], object],
+    start: Callable[[], object],
+    *,
+    outage_s: float = OUTAGE_S,
+    settled_s: float = SETTLED_S,
+) -> None:
+    """Let a server be away, and expect that no worker grows from a while after that on."""
     banks.open()
     banks.write(60)
     banks.until(banks.drained, "all is at rest", PATIENCE_S)
@@ -61,14 +55,14 @@ def _away(banks: Banks, stop: Callable[[], object], start: Callable[[], object])
     began = time.monotonic()
     clients = banks.begin_writing(60, pause=0.5)
     # The length of the outage is what this fault is about.
-    time.sleep(SETTLED_S)
-    before = {worker: Size.of(worker) for worker in workers if worker.is_running}
-    time.sleep(max(0.0, began + OUTAGE_S - time.monotonic()))
+    time.sleep(settled_s)
+    before = {worker: Footprint.of(worker) for worker in workers if worker.is_running}
+    time.sleep(max(0.0, began + outage_s - time.monotonic()))
     for worker in workers:
         banks.expect(worker.is_running, f"{worker.name} outlives the outage")
-    for worker, size in before.items():
+    for worker, footprint in before.items():
         if worker.is_running:
-            _expect_the_same_size(banks, worker, size)
+            _expect_no_growth(banks, worker, footprint)
     start()
     clients.finish(PATIENCE_S)
     banks.write(20)
@@ -81,8 +75,8 @@ def _leave_few_descriptors(worker: Worker) -> None:
     psutil.Process(worker.pid).rlimit(psutil.RLIMIT_NOFILE, (most, most))
 
 
-def _expect_the_same_size(banks: Banks, worker: Worker, before: Size) -> None:
-    now = Size.of(worker)
+def _expect_no_growth(banks: Banks, worker: Worker, before: Footprint) -> None:
+    now = Footprint.of(worker)
     banks.expect(
         now.descriptors <= before.descriptors + SPARE_DESCRIPTORS // 2
         and now.megabytes <= before.megabytes + GROWTH_MB,

@@ -1,4 +1,4 @@
-"""F29 to F31, F36, F43: what happens on the way back."""
+"""F29 to F31, F36, F43a, F43b: what happens on the way back."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ PLACES = (
     ("give-up", "after"),
 )
 ROUNDS = 3
+KEPT_S = 5
+FOR_A_PERSON = "late rollbacks wait for a person"
 PURGED = {"SHIELDTX_RETENTION_OUTBOX": "0.001", "SHIELDTX_RETENTION_INBOX": "0.001"}
 
 
@@ -98,8 +100,34 @@ def both_topics_at_once(banks: Banks) -> None:
     _expect_books(banks)
 
 
-def _open_auditors(banks: Banks) -> Worker:
-    return banks.downstream.launch("consume", auditors_of(banks.downstream.group)).await_ready()
+def after_the_purge(banks: Banks) -> None:
+    """The auditors' inbox is purged before the tills refuse what the auditors have entered."""
+    down = banks.downstream
+    short = {"SHIELDTX_RETENTION_INBOX": str(KEPT_S), "SHIELDTX_RETENTION_OUTBOX": str(KEPT_S)}
+    banks.open(but="downstream consume")
+    auditors = _open_auditors(banks, **short)
+    banks.write(20, refused=0.5, ways=("at once",))
+    entered = "SELECT count(*) FROM audit"
+    banks.until(lambda: down.one(entered) == 20, "the auditors have entered all", 60)
+
+    def is_empty() -> bool:
+        down.call("purge", by_hand.purge, **short).finish()
+        return not down.inbox()
+
+    banks.until(is_empty, "their inbox is purged", 60)
+    down.consume()
+    banks.drain()
+    _await_auditors(banks)
+    refused = down.one(_ROLLED_BACK)
+    late = down.one("SELECT count(*) FROM shield_inbox WHERE status = 'DEAD'")
+    banks.expect(refused and late == refused, f"{FOR_A_PERSON}: {late} of {refused}")
+    auditors.terminate()
+
+
+def _open_auditors(banks: Banks, **environment: str) -> Worker:
+    return banks.downstream.launch(
+        "consume", auditors_of(banks.downstream.group), **environment
+    ).await_ready()
 
 
 def _await_auditors(banks: Banks) -> None:
@@ -271,8 +299,13 @@ FAULTS = (
         run=both_topics_at_once,
     ),
     Fault(
-        id="F43",
+        id="F43a",
         name="a purge beside rollbacks that are tried again, dead, replayed",
         run=purged_beside_rollbacks,
+    ),
+    Fault(
+        id="F43b",
+        name="rollbacks after the purge of their events in another group",
+        run=after_the_purge,
     ),
 )

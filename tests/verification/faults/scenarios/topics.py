@@ -32,6 +32,8 @@ TOO_FEW = "NotEnoughReplicas"
 PATIENT = {"BANK_SEND_ATTEMPTS": "1000"}
 """Settings of a relay that waits for a topic longer than its creation takes."""
 
+EACH_PARKED = "each is parked"
+
 
 def deleted(banks: Banks) -> None:
     """The topic is deleted when all that is on it has been read, and recreated later."""
@@ -123,7 +125,7 @@ def too_few_replicas(banks: Banks) -> None:
         ask_for(first, topic, 1)
 
 
-def parked_before_and_after(banks: Banks) -> None:
+def parked_before_and_after(banks: Banks, *, patience_s: float = PATIENCE_S) -> None:
     """Records are parked, their topic is recreated, and others are parked at the same places."""
     banks.open()
     banks.write(30)
@@ -138,7 +140,7 @@ def parked_before_and_after(banks: Banks) -> None:
         poison = [model.evolve(value=v, headers=()) for v in contents[-PARTITIONS:]]
         put = foreign_client.put(*(r.evolve(partition=p) for p, r in enumerate(poison)))
         banks.planted |= {record.place for record in put}
-        banks.until(lambda: _parked(banks) == contents, "each is parked", PATIENCE_S)
+        banks.until(lambda: _parked(banks) == contents, EACH_PARKED, patience_s)
 
     park()
     for _ in range(2):

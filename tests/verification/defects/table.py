@@ -1,0 +1,282 @@
+"""The defects that three independent readings found, and what finds each if it is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.verification.defects.harnesses import Harness
+
+_CALLERS = (
+    "tests/integration/outbox/test_callers_transactions.py"
+    "::test_the_cases_find_out_a_write_side_that"
+)
+_PUBLISHERS = (
+    "tests/integration/outbox/test_arguments_of_publishers.py"
+    "::test_the_calls_find_out_a_publisher_that_takes_the_first_of_several"
+)
+_RACE = (
+    "tests/verification/simulation/test_rollback_race.py"
+    "::test_a_compensation_that_does_not_look_at_its_event_is_caught"
+)
+_HALF = "tests/verification/simulation/test_half_machine.py::test_the_machine_finds_out_a"
+_TIMES = (
+    "tests/robustness/test_due_times.py::test_the_times_find_out_a_service_that_takes_all_of_them"
+)
+_STATUS = (
+    "tests/integration/store/test_status_of_any_rows.py"
+    "::test_the_rows_find_out_a_status_in_which_refusals_hide_dead_rollbacks"
+)
+_DOWNGRADES = (
+    "tests/migrations/test_schema_rows_there_and_back.py"
+    "::test_the_rows_find_out_a_downgrade_that_forgets_half_messages"
+)
+_CHECKS = "tests/integration/half_messages/test_check_isolation.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """A harness, and the name that the defect has there: a mutant's, or that of a test."""
+
+    harness: Harness
+    name: str
+
+    def __str__(self) -> str:
+        """Say it in a few words; a test by its file."""
+        if self.harness is Harness.PROPERTY:
+            file, _, _ = self.name.partition("::")
+            return f"{self.harness} `{file.rpartition('/')[2]}`"
+        return f"{self.harness} `{self.name}`"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defect:
+    """A defect that shieldtx had."""
+
+    id: str
+    what: str
+    caught: tuple[Catch, ...] = ()
+    own_test: str = ""
+    """Where no general harness finds it: the test that does."""
+
+
+def _faults(*names: str) -> tuple[Catch, ...]:
+    return tuple(Catch(Harness.FAULTS, name) for name in names)
+
+
+def _simulated(*names: str) -> tuple[Catch, ...]:
+    return tuple(Catch(Harness.SIMULATION, name) for name in names)
+
+
+def _model(*names: str) -> tuple[Catch, ...]:
+    return tuple(Catch(Harness.MODEL, name) for name in names)
+
+
+def _property(*tests: str) -> tuple[Catch, ...]:
+    return tuple(Catch(Harness.PROPERTY, test) for test in tests)
+
+
+DEFECTS = (
+    Defect(
+        id="C1",
+        what="a compensation runs before the effect of its event, which is then applied for good",
+        caught=_model("COMPENSATES_UNFINISHED") + _property(_RACE),
+    ),
+    Defect(
+        id="C2",
+        what="an error while decoding loses the whole batch",
+        caught=_simulated("undecoded-batch-is-forgotten") + _faults("M38"),
+    ),
+    Defect(
+        id="C3",
+        what="writers go by another number of shards than the tables: events are never sent",
+        caught=_simulated("writes-by-its-own-number", "writes-by-a-smaller-number"),
+    ),
+    Defect(
+        id="C4",
+        what="rows without a handler starve every retry of their group",
+        caught=_faults("M39"),
+    ),
+    Defect(
+        id="C5",
+        what="a half message is sent although its local transaction silently rolled back",
+        caught=_property(f"{_HALF}_commit_that_is_believed_without_its_barrier") + _faults("M36"),
+    ),
+    Defect(
+        id="C6",
+        what="the purge deletes the event of a DEAD rollback, whose replay can never succeed",
+        caught=_simulated("purges-under-a-rollback") + _faults("M40"),
+    ),
+    Defect(
+        id="C7",
+        what="events added while a commit in two phases begins are lost",
+        caught=_property(f"{_CALLERS}[leaves_late_events_out_of_prepared_transactions]")
+        + _faults("M47"),
+    ),
+    Defect(
+        id="C8",
+        what="records of aborted Kafka transactions are applied",
+        caught=_faults("M37"),
+    ),
+    Defect(
+        id="C9",
+        what="a handler that commits and then raises settles its event with half an effect",
+        caught=_faults("M48"),
+    ),
+    Defect(
+        id="C10",
+        what="rows' contents are in logs, errors and on the rollback topic",
+        caught=_faults("M52"),
+    ),
+    Defect(
+        id="C11",
+        what="a poll of large records makes a statement that the server refuses, for ever",
+        caught=_faults("M50", "M51"),
+    ),
+    Defect(
+        id="C12",
+        what="a relay claims rows whatever their size",
+        caught=_faults("M49"),
+    ),
+    Defect(
+        id="C13",
+        what="rollbacks that come after the purge, or after a change of the source, end silently",
+        caught=_faults("M41", "M61"),
+    ),
+    Defect(
+        id="C14",
+        what="another release fails an event without its local rollback",
+        caught=_simulated("old-release-fails-new-events"),
+    ),
+    Defect(
+        id="C15",
+        what="the watchdog ends a handler within its lease, at each attempt",
+        caught=_faults("M55"),
+    ),
+    Defect(
+        id="C16",
+        what="an upgrade of the tables blocks all writers behind a reader",
+        caught=_faults("M56"),
+    ),
+    Defect(
+        id="C17",
+        what="statements are prepared behind a pooler",
+        caught=_faults("M54"),
+    ),
+    Defect(
+        id="C18",
+        what="a session with two databases leaves ghosts",
+        caught=_property(f"{_CALLERS}[commits_one_database_after_the_other]"),
+    ),
+    Defect(
+        id="C19",
+        what="a person's rollback of a half message leaves its barrier open",
+        caught=_property(f"{_HALF}_decision_that_does_not_shut_the_barrier"),
+    ),
+    Defect(
+        id="C20",
+        what="records of a recreated topic are parked nowhere",
+        caught=_faults("M57"),
+    ),
+    Defect(
+        id="C21",
+        what="the isolation level of the server holds for workers",
+        caught=_faults("M43"),
+    ),
+    Defect(
+        id="C22",
+        what="a publisher takes the first of several sessions",
+        caught=_property(_PUBLISHERS),
+    ),
+    Defect(
+        id="C23",
+        what="sequences that start again after a switch-over turn the order of a key round",
+        caught=_faults("M53"),
+    ),
+    Defect(
+        id="C24",
+        what="an event added to an asynchronous session after its end is lost",
+        caught=_property(f"{_CALLERS}[takes_events_when_the_transaction_has_ended]"),
+    ),
+    Defect(
+        id="S1",
+        what="a topic that is refused stops all others",
+        caught=_faults("M58"),
+    ),
+    Defect(
+        id="S2",
+        what="a due time at the end of the calendar blocks the relay",
+        caught=_property(_TIMES),
+    ),
+    Defect(
+        id="S3",
+        what="workers keep connections to a server that has become read-only",
+        caught=_faults("M34"),
+    ),
+    Defect(
+        id="S4",
+        what="SystemExit in a pass forgets a claim, and the order of its keys is lost",
+        caught=_simulated("interrupted-batch-is-forgotten") + _faults("M26"),
+    ),
+    Defect(
+        id="S5",
+        what="forked processes share connections",
+        caught=_faults("M42"),
+    ),
+    Defect(
+        id="S6",
+        what="DEAD rollbacks are hidden behind refusals in the status",
+        caught=_property(_STATUS),
+    ),
+    Defect(
+        id="S7",
+        what="a downgrade and upgrade of the tables orphans half messages",
+        caught=_property(_DOWNGRADES),
+    ),
+    Defect(
+        id="S8",
+        what="checks of half messages take all connections of a relay",
+        own_test=f"{_CHECKS}::test_checks_that_wait_leave_the_relays_connections_alone",
+    ),
+    Defect(
+        id="S9",
+        what="each checked event type costs a thread and a transaction a second",
+        own_test=f"{_CHECKS}::test_an_idle_relay_looks_once_for_all_event_types",
+    ),
+    Defect(
+        id="S10",
+        what="as the first process of a container, a worker misses an early SIGTERM",
+        own_test="tests/acceptance/test_worker_life.py"
+        "::test_the_first_process_of_a_container_ends_while_it_starts",
+    ),
+    Defect(
+        id="S11",
+        what="SIGHUP ends a worker at once, with its leases",
+        caught=_faults("M60"),
+    ),
+    Defect(
+        id="S12",
+        what="each attempt to reach a Kafka that is away leaves descriptors open",
+        caught=_faults("M59"),
+    ),
+)
+
+
+def names_of(harness: Harness) -> Iterator[str]:
+    """Yield what a harness has to find."""
+    for defect in DEFECTS:
+        for catch in defect.caught:
+            if catch.harness is harness:
+                yield catch.name
+
+
+def as_markdown() -> str:
+    """Return the table of docs/guarantees.md."""
+    lines = ["| defect | put back, it is found by |", "|---|---|"]
+    for defect in DEFECTS:
+        found_by = "; ".join(map(str, defect.caught))
+        if not found_by:
+            file, _, _ = defect.own_test.partition("::")
+            found_by = f"its own test alone: `{file.rpartition('/')[2]}`"
+        lines.append(f"| {defect.id} {defect.what} | {found_by} |")
+    return "\n".join(lines)

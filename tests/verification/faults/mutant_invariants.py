@@ -1,0 +1,55 @@
+"""What a mutant may break beyond what is counted, and how a problem of a run names it."""
+
+from __future__ import annotations
+
+from tests.verification.faults import size_mutant_runs, worker_mutant_runs
+from tests.verification.faults.banks import PRIVATE
+from tests.verification.faults.scenarios import (
+    connections,
+    held_keys,
+    rollback,
+    topics,
+)
+
+DRAIN = "drain"
+"""The invariant that the backlog empties."""
+
+REFUNDED = "refunded"
+"""The invariant that a compensation that was DEAD succeeds when it is replayed."""
+
+OWN_SESSIONS = "own sessions"
+"""The invariant that no two processes share a session with the server."""
+
+NO_CONFLICTS = "no conflicts"
+"""The invariant that transactions of shieldtx's own wait for each other and do not fail."""
+
+NOT_PREPARED = "not prepared"
+"""The invariant that no statement is prepared in the session of another client of a pooler."""
+
+NO_ROWS_IN_REASONS = "no rows in reasons"
+"""The invariant that the reason of a failure does not quote what a table holds."""
+
+LEASE_KEPT, EACH_PARKED, OUT_OF_LINE = "lease kept", "each parked", "out of line"
+HUNG_UP, FOR_A_PERSON = "hung up", "for a person"
+"""Invariants of workers, of what they keep, and of what they leave to a person."""
+
+CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
+"""The invariants that a batch of large events has fewer of them."""
+
+EXPECTED = {
+    DRAIN: "the backlog empties",
+    REFUNDED: "all is refunded",
+    OWN_SESSIONS: connections.OWN_SESSIONS,
+    NO_CONFLICTS: connections.NO_CONFLICTS,
+    NOT_PREPARED: connections.NOT_PREPARED,
+    NO_ROWS_IN_REASONS: PRIVATE,
+    CLAIMED_BYTES: size_mutant_runs.CLAIM,
+    POLLED_BYTES: size_mutant_runs.POLL,
+    INSERTED_BYTES: size_mutant_runs.STATEMENT,
+    LEASE_KEPT: worker_mutant_runs.LEASE_KEPT,
+    EACH_PARKED: topics.EACH_PARKED,
+    OUT_OF_LINE: held_keys.OUT_OF_LINE,
+    HUNG_UP: "after SIGHUP",
+    FOR_A_PERSON: rollback.FOR_A_PERSON,
+}
+"""What runs expect beyond what is counted: a problem of theirs names it where it does not come."""
