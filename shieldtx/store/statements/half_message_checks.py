@@ -65,7 +65,8 @@ def due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
     return (
         select(o.c.event_id, o.c.lease_token.is_not(None))
         .where(o.c.event_type == _TYPE, _is_due(t, d, plan))
-        .order_by(o.c.check_at)
+        # Of those due together the first prepared, so that each look finds the same ones.
+        .order_by(o.c.check_at, o.c.event_id)
         .limit(_LIMIT)
         .with_for_update(skip_locked=True)
     )

@@ -97,7 +97,7 @@ class BothStores:
         assert kinds[0] is kinds[1], answers
         mine, theirs = self.memory.content(), self.sql.content()
         for name, rows in theirs.items():
-            assert mine[name] == rows, name
+            assert mine[name] == rows, (name, set(mine[name]) ^ set(rows))
         return answers
 
     def same(self, act: Callable[[Any], Any]) -> Any:

@@ -104,7 +104,7 @@ class MemoryHalfMessageStore:
             and row.check_at <= now < row.due_at
             and row.checks < PLAN.most
         ]
-        due = sorted(due, key=lambda row: row.check_at)[:limit]
+        due = sorted(due, key=lambda row: (row.check_at, row.envelope.id))[:limit]
         ids = checked_together([(row.envelope.id, row.token is not None) for row in due])
         token = uuid4()
         for row in map(rows.__getitem__, ids):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +14,10 @@ from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.ports.relay import Retry, Settlement
-from shieldtx.store import retention
-from tests.support.migrated_databases import MigratedDatabases
 from tests.verification.simulation.database import EPOCH
 from tests.verification.simulation.differential import BothStores
 from tests.verification.simulation.mutants import MUTANTS, applied
-from tests.verification.simulation.sql_stores import SHARDS, SqlStores, open_postgres, open_sqlite
+from tests.verification.simulation.sql_stores import SqlStores
 
 CALLS = 70
 SEQUENCES = 30
@@ -34,20 +30,6 @@ IN_THE_STORES = [
     # Claims are compared whole: what a smaller one takes first is the planner's choice.
     and mutant.method != "_bounded"
 ]
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def sql(request: pytest.FixtureRequest) -> Iterator[SqlStores]:
-    with ExitStack() as closing:
-        if request.param == "sqlite":
-            made = open_sqlite()
-        else:
-            databases: MigratedDatabases = request.getfixturevalue("databases")
-            made = open_postgres(closing.enter_context(databases.database(shards=SHARDS)))
-        closing.callback(made.close)
-        patched = closing.enter_context(pytest.MonkeyPatch.context())
-        patched.setattr(retention, "time", SimpleNamespace(time=lambda: made.clock.now))
-        yield made
 
 
 def test_memory_and_a_database_do_the_same(sql: SqlStores) -> None:
