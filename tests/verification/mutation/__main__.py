@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tests.verification.mutation import kept_sample, report
 from tests.verification.mutation.mutants import Mutant, mutants_of, path_of
 from tests.verification.mutation.reach_cache import ReachCache
 from tests.verification.mutation.run import MutationRun, collect_and_run
-from tests.verification.mutation.targets import TESTS, modules
+from tests.verification.mutation.targets import EVERY, TESTS, modules
 
 
 def main() -> int:
@@ -25,7 +24,9 @@ def main() -> int:
         "--only", nargs="*", default=[], help="beginnings of modules: store.fence relay"
     )
     parser.add_argument("--match", default="", help="mutants whose ids contain this text")
-    parser.add_argument("--sample", type=int, help="so many of the mutants, the same each time")
+    parser.add_argument(
+        "--every", type=int, default=EVERY, help="one in so many of a module's mutants; 1 for all"
+    )
     parser.add_argument("--tests", nargs="*", default=TESTS, help="files and folders of tests")
     parser.add_argument("--schedules", type=int, default=1_000, help="of the simulation")
     parser.add_argument("--processes", type=int, default=4, help="at a time: tests wait")
@@ -69,15 +70,18 @@ def main() -> int:
 
 
 def _chosen(asked: argparse.Namespace) -> list[Mutant]:
-    found = [each for each in mutants_of(modules(asked.only)) if asked.match in each.id]
-    if asked.survivors:
-        survived = report.survivors(report.read(asked.report))
-        found = [each for each in found if each.id in survived]
+    found = mutants_of(modules(asked.only))
     if asked.kept:
         return kept_sample.of(found)
-    if asked.sample is None or asked.sample >= len(found):
-        return found
-    return random.Random(0).sample(found, asked.sample)
+    if asked.survivors:
+        survived = report.survivors(report.read(asked.report))
+        return [each for each in found if each.id in survived and asked.match in each.id]
+    if asked.match:
+        return [each for each in found if asked.match in each.id]
+    of_module: dict[str, list[Mutant]] = {}
+    for each in found:
+        of_module.setdefault(each.module, []).append(each)
+    return [each for mutants in of_module.values() for each in mutants[:: asked.every]]
 
 
 if __name__ == "__main__":

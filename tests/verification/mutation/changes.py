@@ -87,6 +87,8 @@ def changes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change
     """Yield every change of a function, in the order of its text."""
     makes = function.name in {"__init__", "__post_init__"}
     for statement in _statements(function.body):
+        if _is_log(statement):
+            continue
         if not (makes and isinstance(statement, ast.Assign)):
             yield from _of_statement(statement)
         for node in _expressions(statement):
@@ -166,7 +168,7 @@ def _of_call(node: ast.Call, text: str) -> Iterator[tuple[str, ast.expr]]:
 def _swapped(block: list[ast.stmt]) -> Iterator[Change]:
     """Exchange two calls that follow each other."""
     for first, second in pairwise(block):
-        if _is_call(first) and _is_call(second):
+        if _is_call(first) and _is_call(second) and not (_is_log(first) or _is_log(second)):
             name = f"swap {_text(first)} and {_text(second)}"
             yield Change(name, ((first, second), (second, first)))
 
@@ -227,6 +229,14 @@ def _is_clause(node: ast.Call) -> bool:
 
 def _is_call(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+
+
+def _is_log(statement: ast.stmt) -> bool:
+    """Whether a statement only writes to the log, of which nothing is promised here."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    func = call.func if isinstance(call, ast.Call) else None
+    is_method = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
+    return is_method and func.value.id == "log"  # type: ignore[union-attr]
 
 
 def _other(func: ast.expr) -> tuple[str, ast.expr] | None:

@@ -36,13 +36,7 @@ class Mutant:
 
         The code is exchanged in place, so that who has imported the function has it too.
         """
-        mutated = ast.fix_missing_locations(self.change.applied_to(self.tree))
-        code = compile(mutated, str(self.path), "exec", dont_inherit=True)
-        [changed] = [
-            each
-            for each in _code_of_functions(code)
-            if each.co_qualname == self.function and each.co_firstlineno == self._first_line
-        ]
+        changed = self._code()
         found = [
             each
             for each in objects
@@ -54,6 +48,25 @@ class Mutant:
             raise LookupError(f"{self.module} has no function {self.function} in this process")
         for function in found:
             function.__code__ = changed
+
+    def _code(self) -> CodeType:
+        mutated = self.change.applied_to(self.tree)
+        for _, node in _named_functions(mutated.body, ""):
+            if _contains(node, self.line) and _refers_to(node, "super") is not self._calls_super:
+                # A function without `super` has another closure, and no object takes its code.
+                node.body.insert(0, ast.parse("if False: super").body[0])
+        ast.fix_missing_locations(mutated)
+        code = compile(mutated, str(self.path), "exec", dont_inherit=True)
+        [changed] = [each for each in _code_of_functions(code) if self._is_it(each)]
+        return changed
+
+    @property
+    def _calls_super(self) -> bool:
+        return any(
+            _refers_to(node, "super")
+            for _, node in _named_functions(self.tree.body, "")
+            if _contains(node, self.line)
+        )
 
     def _is_it(self, code: CodeType) -> bool:
         return code.co_qualname == self.function and code.co_firstlineno == self._first_line
@@ -114,6 +127,10 @@ def _named_functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[st
 
 def _contains(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _refers_to(node: ast.stmt, name: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
 
 
 def _code_of_functions(code: CodeType) -> Iterator[CodeType]:

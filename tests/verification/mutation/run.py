@@ -30,6 +30,7 @@ from tests.verification.mutation.forked_tests import Progress as Sender
 from tests.verification.mutation.mutants import Mutant, everything
 from tests.verification.mutation.reach import Reach, Reached, Took
 from tests.verification.mutation.reach_cache import ReachCache
+from tests.verification.mutation.targets import LEFT_OUT
 from tests.verification.simulation import campaign
 
 SERVERS_LEFT_OUT = {"kafka", "spark", "cluster"}
@@ -258,5 +259,5 @@ def _simulate(schedules: int, sender: Sender) -> None:
 
 def collect_and_run(run: MutationRun, tests: Sequence[str]) -> int:
     """Let pytest collect the tests and run them as `run` does; return pytest's status."""
-    options = ["-q", "-s", "-p", "no:cacheprovider"]
+    options = ["-q", "-s", "-p", "no:cacheprovider", *(f"--ignore={each}" for each in LEFT_OUT)]
     return int(pytest.main([*options, *tests], plugins=[run]))

@@ -65,6 +65,12 @@ TESTS: Final = (
     "tests/unit/half_messages",
 )
 
+LEFT_OUT: Final = ("tests/unit/store/test_sql.py",)
+"""Tests that compare the text of each statement: they notice every change, and show no harm."""
+
+EVERY: Final = 3
+"""One in so many mutants of a module is tried if nobody asks for all: they take an hour."""
+
 
 def modules(only: Sequence[str] = ()) -> list[str]:
     """Return the modules that are mutated, or those among them whose names begin so."""

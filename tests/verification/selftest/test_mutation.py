@@ -66,7 +66,9 @@ def test_a_condition_is_negated_once() -> None:
     assert len(changed("if a == b: c = 1")) == 1
 
 
-@pytest.mark.parametrize("body", ["'''A docstring.'''", "a = 1", "yield a", "return a"])
+@pytest.mark.parametrize(
+    "body", ["'''A docstring.'''", "a = 1", "yield a", "return a", "log.info(a)"]
+)
 def test_what_decides_nothing_is_left_alone(body: str) -> None:
     assert changed(body) == {}
 
@@ -119,10 +121,10 @@ def smaller(a, b):
 
 @lru_cache
 def kept(a):
-    log.append(a)
+    seen.append(a)
     return a + 1
 
-log = []
+seen = []
 """
 TESTS = """
 from subject import kept, smaller
@@ -143,7 +145,7 @@ def test_a_run_tells_killed_mutants_from_survivors(tmp_path: Path) -> None:
     assert found == {
         "subject:smaller: negate a < b": "test_the_smaller_one",
         "subject:kept: swap +, - in a + 1": "test_kept",
-        "subject:kept: drop log.append(a)": None,
+        "subject:kept: drop seen.append(a)": None,
     }
 
 
