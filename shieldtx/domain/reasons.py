@@ -1,4 +1,4 @@
-"""What logs, tables and topics say of an error: of a database's, nothing that its rows contain."""
+"""What logs, tables and topics say of an error: nothing that rows or payloads contain."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+from pydantic_core import ValidationError
 from sqlalchemy.exc import PendingRollbackError, StatementError
 
 WITH_TRACEBACK: Final = {"with_traceback": True}
@@ -20,6 +21,8 @@ _RAISED: Final = "exec_stmt_raise"
 _POSTGRESQL: Final = {"psycopg", "psycopg2", "asyncpg", "pg8000"}
 _ADAPTED: Final = "sqlalchemy.dialects."
 """SQLAlchemy's modules have classes that stand for those of asynchronous drivers."""
+_MISFITS: Final = 3
+"""So many are named of what does not fit a model."""
 _LONGEST_LEFT_OUT = 4
 """A detail of fewer characters is part of too many other texts."""
 
@@ -33,17 +36,26 @@ def message_of(error: BaseException) -> str:
     """Return an error's message, without what database errors tell of rows.
 
     Of a database error the primary message, the SQLSTATE and the constraint's name are left; where
-    the message may quote a value, the name of the driver's class instead. Where another error
-    quotes one that it was raised from, or beside, that part is reduced likewise.
+    the message may quote a value, the name of the driver's class instead. Of pydantic's errors the
+    places and kinds of what does not fit are left, not the values. Where another error quotes one
+    that it was raised from, or beside, that part is reduced likewise.
     """
     text = _summary(error)
-    return _without_details(str(error), error) if text is None else text
+    return _without_details(_text_of(error), error) if text is None else text
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an error's own text; a class of the application's may fail to make one."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001  whatever its `__str__` raises
+        return f"(its text cannot be made: {type(failure).__name__})"
 
 
 def loggable(error: BaseException) -> BaseException:
     """Return an error whose formatted traceback has the messages that message_of gives.
 
-    The error itself, where it has nothing to do with a database; else a copy, with its chain.
+    The error itself, where it quotes neither rows nor payloads; else a copy, with its chain.
     """
     if all(_summary(each) is None for each in _chain(error)):
         return error
@@ -51,7 +63,9 @@ def loggable(error: BaseException) -> BaseException:
 
 
 def _summary(error: BaseException) -> str | None:
-    """Return what may be said of a database error; None for any other error."""
+    """Return what may be said of an error that quotes rows or payloads; None for any other."""
+    if isinstance(error, ValidationError):
+        return _misfits(error)
     if isinstance(error, PendingRollbackError):
         return str(error).partition(" Original exception was:")[0]
     if isinstance(error, StatementError):
@@ -65,6 +79,14 @@ def _summary(error: BaseException) -> str | None:
     named = [f"SQLSTATE {fields.sqlstate}"] if fields.sqlstate else []
     named += [f"constraint {fields.constraint}"] if fields.constraint else []
     return f"{message} ({', '.join(named)})" if named else message
+
+
+def _misfits(error: ValidationError) -> str:
+    """Name what does not fit a model, without the values, which pydantic quotes."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    places = [f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['type']}" for each in found]
+    more = [f"{len(found) - _MISFITS} more"] if len(found) > _MISFITS else []
+    return f"{error.title} does not fit: {', '.join([*places[:_MISFITS], *more])}"
 
 
 def _is_of_driver(error: BaseException) -> bool:
@@ -142,7 +164,7 @@ def _without_details(text: str, error: BaseException) -> str:
     for other in _chain(error):
         summary = _summary(other)
         if summary is not None:
-            if quoted := str(other):
+            if quoted := _text_of(other):
                 text = text.replace(quoted, summary)
             for detail in _details(other):
                 text = text.replace(detail, "...")

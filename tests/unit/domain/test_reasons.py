@@ -8,9 +8,11 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import psycopg
 import pytest
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError, StatementError
 
@@ -164,6 +166,45 @@ def test_an_error_of_no_database_is_shown_unchanged():
     error = ValueError("the shelf is empty")
     assert reason_of(error) == "ValueError: the shelf is empty"
     assert loggable(error) is error
+
+
+class Card(BaseModel):
+    number: int
+    kind: Literal["debit"] = "debit"
+
+
+def misfit() -> ValidationError:
+    try:
+        Card.model_validate({"number": CARD, "kind": CARD})
+    except ValidationError as error:
+        return error
+    raise AssertionError
+
+
+def test_of_what_does_not_fit_a_model_places_are_left_and_no_values() -> None:
+    error = misfit()
+    assert CARD in str(error)
+    expected = "Card does not fit: number: int_parsing, kind: literal_error"
+    assert reason_of(error) == f"ValidationError: {expected}"
+    wrapping = RuntimeError(f"cannot book: {error}")
+    wrapping.__cause__ = error
+    assert reason_of(wrapping) == f"RuntimeError: cannot book: {expected}"
+    logged = "".join(traceback.format_exception(loggable(wrapping)))
+    assert CARD not in logged
+    assert expected in logged
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        return str(self.args[0].missing)
+
+
+def test_an_error_without_a_text_has_a_reason_all_the_same() -> None:
+    error = Unprintable("x")
+    assert reason_of(error) == "Unprintable: (its text cannot be made: AttributeError)"
+    assert loggable(error) is error
+    error.__cause__ = misfit()
+    assert "Unprintable" in "".join(traceback.format_exception(loggable(error)))
 
 
 def fail(error: Exception) -> None:

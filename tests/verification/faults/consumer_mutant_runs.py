@@ -55,10 +55,10 @@ def committing_halfway(banks: Banks) -> None:
     banks.write(10, refused=0.5, ways=("halfway",))
 
 
-def quoted_by_the_database(banks: Banks) -> None:
-    """A table refuses the note of a transfer, and the database's error shows the row."""
+def quoted_by_errors(banks: Banks) -> None:
+    """A table or a model refuses the note of a transfer, and its error shows the note."""
     banks.open()
-    banks.write(10, refused=1.0, ways=("by constraint",))
+    banks.write(10, refused=1.0, ways=("by constraint", "by model"))
     await_rollbacks(banks)
     on_wire = [
         value

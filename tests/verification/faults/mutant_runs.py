@@ -260,7 +260,7 @@ MUTANT_RUNS: dict[str, MutantRun] = {
     "M40": MutantRun(invariant=REFUNDED, run=rollback.purged_beside_rollbacks),
     "M41": MutantRun(invariant="neither", run=consumer_mutant_runs.renamed),
     "M48": MutantRun(invariant="neither", run=consumer_mutant_runs.committing_halfway),
-    "M52": MutantRun(invariant=NO_ROWS_IN_REASONS, run=consumer_mutant_runs.quoted_by_the_database),
+    "M52": MutantRun(invariant=NO_ROWS_IN_REASONS, run=consumer_mutant_runs.quoted_by_errors),
     "M42": MutantRun(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
     "M43": MutantRun(invariant=NO_CONFLICTS, run=connections.side_by_side),
     "M54": MutantRun(

@@ -26,7 +26,7 @@ class Transfer:
     refuse: str = ""
     """How the downstream bank refuses it: "" (not at all), "at once", "slowly" (after all its
     attempts), "by all" (at once, and its auditors do, too), "halfway" (its handler commits after
-    half of its writes, and fails) or "by constraint" (of a table, which its note violates)."""
+    half of its writes, and fails), "by constraint" or "by model" (which its note does not fit)."""
     undo: str = ""
     """How the upstream bank's compensation fares: "" or "never" (until the bank is repaired)."""
     note: str = ""

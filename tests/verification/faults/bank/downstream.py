@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -14,6 +15,12 @@ from tests.verification.faults.bank.breakable import QUICK, BreakableShield, lea
 shield = BreakableShield.from_env()
 tills = shield.consumer(os.environ["BANK_GROUP"])
 auditors = shield.consumer(auditors_of(os.environ["BANK_GROUP"]))
+
+
+class Remark(BaseModel):
+    """What no note of a transfer fits."""
+
+    note: int
 
 
 @tills.handles(
@@ -40,6 +47,8 @@ def credit(session: Session, event: Event) -> None:
         raise RuntimeError("the book of credits is closed")
     if transfer.refuse == "by constraint":
         session.execute(text("INSERT INTO remark VALUES (:note)"), {"note": transfer.note})
+    if transfer.refuse == "by model":
+        Remark.model_validate({"note": transfer.note})
     session.execute(
         text("INSERT INTO credit (id, account, seq, amount) VALUES (:id, :account, :seq, :amount)"),
         row,

@@ -82,7 +82,7 @@ def _a_handlers_commit_settles(breaker: Breaker) -> None:
     SqlInboxStore.effect = mutant
 
 
-def _database_errors_are_quoted_whole(breaker: Breaker) -> None:
+def _errors_are_quoted_whole(breaker: Breaker) -> None:
     reasons._summary = lambda error: None
 
 
@@ -93,5 +93,5 @@ OF_CONSUMERS = named(
     ("M40", "a purge deletes what a rollback still needs", _nothing_is_needed),
     ("M41", "whose event it is comes from a setting", _own_events_bear_the_name_of_now),
     ("M48", "an event is settled by a commit of its handler", _a_handlers_commit_settles),
-    ("M52", "reasons quote the rows in database errors", _database_errors_are_quoted_whole),
+    ("M52", "reasons quote rows and payloads from errors", _errors_are_quoted_whole),
 )
