@@ -209,9 +209,11 @@ class ShieldTx:
         self.half_messages.rollback(*event_ids)
 
     def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
-        """Guard a local transaction with the half messages of the blocks around it.
+        """Guard a local transaction with the half message of the block around it.
 
-        Outside of blocks with those that `half_prepare` returned the ids of.
+        In a decorated method with those of its decorators, and not with its callers'. Outside of
+        blocks with those that `half_prepare` returned the ids of. Raises TransactionRefused in a
+        block that is inside of another: call the block's own `guard`.
         """
         self.half_messages.guard(transaction, *event_ids)
 

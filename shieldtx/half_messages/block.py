@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -34,6 +35,20 @@ from shieldtx.ports.half_messages import Barrier
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class DecoratedCall:
+    """One of the decorators around a method, of which a call opens a block each."""
+
+    function: Callable[..., Any]
+    """The method itself."""
+    layer: int
+    """1 for the innermost decorator."""
+
+    def is_around(self, inner: DecoratedCall | None) -> bool:
+        """Whether both are of one call: the method calling itself begins anew with its layers."""
+        return inner is not None and inner.function is self.function and inner.layer < self.layer
+
+
 class HalfMessageBlock:
     """The block around one local transaction, with one half message or several.
 
@@ -50,9 +65,13 @@ class HalfMessageBlock:
         payload: Any = None,
         *,
         rollback_on: tuple[type[BaseException], ...] = (),
+        call: DecoratedCall | None = None,
         **fields: Unpack[EventFields],
     ) -> None:
         self._messages = messages
+        self.call = call
+        """None for a block that is no decorator's."""
+        self.has_ended = False
         self._prepare_first = partial(self.prepare, event_type, payload, **fields)
         self._rollback_on = rollback_on
         self._said: LocalOutcome | None = None
@@ -233,20 +252,38 @@ def _open(half: HalfMessageBlock) -> None:
 
 
 def _close(half: HalfMessageBlock) -> None:
+    half.has_ended = True
     _OPEN.set(tuple(other for other in _OPEN.get() if other is not half))
 
 
 def guard_open(transaction: CallersTransaction) -> None:
-    """Guard the transaction with every half message of the blocks around this call.
+    """Guard the transaction with the half messages of the block around this call.
 
-    Raises TransactionRefused where there is none.
+    Of a decorated method with those of all its decorators, and not with those of its callers, which
+    have local transactions of their own. Raises TransactionRefused where there is no block, and for
+    one inside of others, since nothing tells whose transaction it is.
     """
-    blocks = _OPEN.get()
+    # A task goes on with the blocks in which it was started, of which some may have ended.
+    blocks = [block for block in _OPEN.get() if not block.has_ended]
     if not blocks:
         raise TransactionRefused(
             "there is no half message around this call: guard a local transaction inside of "
             "`with shield.half(...)` or of a method with @shield.transactional, or name the ids of "
             "those that were prepared by hand"
         )
-    for block in blocks:
+    for block in _of_one_transaction(blocks):
         block.guard(transaction)
+
+
+def _of_one_transaction(blocks: Sequence[HalfMessageBlock]) -> Sequence[HalfMessageBlock]:
+    *others, nearest = blocks
+    if nearest.call is None and others:
+        raise TransactionRefused(
+            f"{nearest} is inside of the block of {others[-1]}, and which of them this transaction "
+            "belongs to is unknown: call `guard` of the block itself, of each if it is both's, or "
+            "prepare several messages in one block with its `prepare`"
+        )
+    found = [nearest]
+    while others and others[-1].call is not None and others[-1].call.is_around(found[0].call):
+        found.insert(0, others.pop())
+    return found

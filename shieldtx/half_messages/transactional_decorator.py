@@ -14,12 +14,15 @@ from shieldtx.domain.callables import check_callable, uncalled
 from shieldtx.domain.events import NO_HEADERS
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages.block import HalfMessageBlock
+from shieldtx.half_messages.block import DecoratedCall, HalfMessageBlock
 from shieldtx.half_messages.messages import HalfMessages
 from shieldtx.outbox.publish_decorator import PayloadField, transactions_among, value_of_field
 from shieldtx.outbox.transaction import caller_of
 
 log = logging.getLogger(__name__)
+
+_LAYER = "__shieldtx_layer__"
+"""The attribute of a decorated method that tells how many such decorators are around it."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +44,9 @@ class LocalTransactionSpec:
     immunity: timedelta | None = None
     rollback_on: tuple[type[BaseException], ...] = ()
 
-    def half_of(self, messages: HalfMessages, arguments: Mapping[str, Any]) -> HalfMessageBlock:
+    def half_of(
+        self, messages: HalfMessages, arguments: Mapping[str, Any], call: DecoratedCall
+    ) -> HalfMessageBlock:
         """Make the block around one call."""
         payload = self.payload(arguments) if callable(self.payload) else arguments[self.payload]
         return HalfMessageBlock(
@@ -55,6 +60,7 @@ class LocalTransactionSpec:
             delay=self.delay,
             immunity=self.immunity,
             rollback_on=self.rollback_on,
+            call=call,
         )
 
 
@@ -78,11 +84,13 @@ def transactional(
     def decorate(function: F) -> F:
         _check(transaction, function)
         signature = inspect.signature(function)
+        layer = getattr(function, _LAYER, 0) + 1
+        call = DecoratedCall(inspect.unwrap(function), layer)
 
         def half_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HalfMessageBlock:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return transaction.half_of(messages(), bound.arguments)
+            return transaction.half_of(messages(), bound.arguments, call)
 
         def hear(
             half: HalfMessageBlock, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -111,6 +119,7 @@ def transactional(
                     hear(half, result, args, kwargs)
                 return result
 
+            setattr(asynchronous, _LAYER, layer)
             return cast("F", asynchronous)
 
         @functools.wraps(function)
@@ -120,6 +129,7 @@ def transactional(
                 hear(half, result, args, kwargs)
             return result
 
+        setattr(synchronous, _LAYER, layer)
         return cast("F", synchronous)
 
     return decorate

@@ -599,18 +599,6 @@ def test_the_barrier_may_be_in_the_outboxs_own_database(orders):
     assert check(orders).committed == 1
 
 
-def test_one_guard_is_for_all_messages_around_it(orders, ledger):
-    orders.app.barrier(PLACED, "orders.paid", engine=ledger)
-    with orders.app.half(PLACED) as outer, orders.app.half("orders.paid") as inner:
-        outer.prepare("orders.paid")
-        with ledger.begin() as local:
-            orders.app.guard(local)
-    assert orders.outbox() == {"INIT": 3}
-    with ledger.connect() as connection:
-        found = set(connection.scalars(text("SELECT event_id FROM shield_barrier WHERE committed")))
-    assert found == {*outer.ids, *inner.ids}
-
-
 def test_a_local_transaction_without_a_barrier_fails_at_once(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with (
