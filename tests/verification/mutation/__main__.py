@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.verification.mutation import kept_sample, report
+from tests.verification.mutation import kept_sample, report, statement_users
 from tests.verification.mutation.mutants import Mutant, mutants_of, path_of
 from tests.verification.mutation.reach_cache import ReachCache
 from tests.verification.mutation.run import MutationRun, collect_and_run
@@ -34,6 +34,7 @@ def main() -> int:
         "--longest", type=float, default=60.0, help="seconds of tests for a mutant, cheapest first"
     )
     parser.add_argument("--survivors", action="store_true", help="of the run before, tried again")
+    parser.add_argument("--untried", action="store_true", help="those that no run before has tried")
     parser.add_argument("--kept", action="store_true", help="the sample of CI, by known killers")
     parser.add_argument("--keep", type=int, help="keep so many killed ones as the sample of CI")
     parser.add_argument("--report", type=Path, default=Path("build/mutation.json"))
@@ -43,7 +44,8 @@ def main() -> int:
         kept_sample.keep(report.read(asked.report), asked.keep)
         return 0
     mutants = _chosen(asked)
-    measured = sorted(map(path_of, modules()))
+    stores = [str(path) for path in statement_users.STORE.glob("*.py")]
+    measured = sorted({*map(path_of, modules()), *stores})
     killers = kept_sample.killers() if asked.kept else None
     run = MutationRun(
         mutants,
@@ -81,7 +83,9 @@ def _chosen(asked: argparse.Namespace) -> list[Mutant]:
     of_module: dict[str, list[Mutant]] = {}
     for each in found:
         of_module.setdefault(each.module, []).append(each)
-    return [each for mutants in of_module.values() for each in mutants[:: asked.every]]
+    chosen = [each for mutants in of_module.values() for each in mutants[:: asked.every]]
+    tried = {each["id"] for each in report.read(asked.report)} if asked.untried else set()
+    return [each for each in chosen if each.id not in tried]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.support.shared_servers import OWNER
 from tests.support.stages import SUITE, stage_of
 from tests.verification.mutation import reach as measuring
+from tests.verification.mutation import statement_users
 from tests.verification.mutation.forked_tests import (
     Child,
     Failed,
@@ -194,10 +195,21 @@ class MutationRun:
         if self.killers is not None:
             # What searches by itself is left to whole runs.
             return [], [self.killers[mutant.id]]
-        reached = self.reach.tests_of(str(mutant.path), mutant.line, mutant.last_line)
+        reached = self._reaching(mutant)
         chosen = self._affordable(reached)
         chosen.sort(key=lambda test: test not in self._killers[mutant.module])
         return reached, chosen
+
+    def _reaching(self, mutant: Mutant) -> list[str]:
+        found = self.reach.tests_of(str(mutant.path), mutant.line, mutant.last_line)
+        if not mutant.module.startswith(statement_users.PACKAGE):
+            return found
+        run = {
+            test
+            for path, line in statement_users.lines_that_run(mutant.function)
+            for test in self.reach.tests_of(path, line, line)
+        }
+        return [test for test in found if test in run] or found
 
     def _affordable(self, tests: Sequence[str]) -> list[str]:
         chosen, total = [], 0.0

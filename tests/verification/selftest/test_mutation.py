@@ -17,6 +17,7 @@ from tests.verification.mutation.changes import changes
 from tests.verification.mutation.mutants import mutants_of
 from tests.verification.mutation.reach import Reach
 from tests.verification.mutation.reach_cache import ReachCache
+from tests.verification.mutation.statement_users import lines_that_run
 from tests.verification.mutation.targets import modules
 
 ROOT = Path(__file__).parents[3]
@@ -90,6 +91,19 @@ def test_the_cheapest_tests_that_reach_the_lines_come_first() -> None:
     reach.seconds.update(slow=2.0, quick=0.1, fails=0.1, elsewhere=0.1)
     reach.failed.add("fails")
     assert reach.tests_of("m", 3, 5) == ["quick", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("function", "users"),
+    [
+        ("hand_over", {"relay_store.py"}),
+        ("unfenced", {"fence.py"}),
+        ("_has_a_key_on_hold", {"relay_store.py"}),
+        ("is_needed_in_inbox", {"retention.py"}),
+    ],
+)
+def test_a_statement_is_reached_where_it_is_run(function: str, users: set[str]) -> None:
+    assert {Path(path).name for path, _ in lines_that_run(function)} == users
 
 
 def test_what_was_measured_is_kept_while_its_files_are_as_they_were(tmp_path: Path) -> None:
