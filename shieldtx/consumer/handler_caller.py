@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sqlalchemy.orm import Session
@@ -53,8 +54,8 @@ class HandlerCaller:
         self._store.reset_session(session)
 
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
-        """Call a handler that takes a list; events that it writes name no cause."""
-        handling(session, None)
+        """Call a handler that takes a list; an event that it adds names its cause, or has none."""
+        handling(session, *(replace(event, payload=None) for event in events), is_list=True)
         _run(handler, session, events)
         self._store.reset_session(session)
 

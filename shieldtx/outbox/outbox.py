@@ -24,7 +24,7 @@ from shieldtx.domain.schedule import due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.backlog_limit import BacklogLimiter
-from shieldtx.outbox.causation import handled_in
+from shieldtx.outbox.causation import Handled, handled_in
 from shieldtx.outbox.session_buffer import SessionBuffer
 from shieldtx.outbox.session_events import buffers_of
 from shieldtx.outbox.transaction import CallersTransaction, caller_of, open_transaction
@@ -95,7 +95,11 @@ class Outbox:
         caller = caller_of(transaction)
         handled = handled_in(caller)
         postings = [
-            Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
+            Posting(
+                envelope=self.to_envelope(event, handled),
+                delay=when.delay,
+                at=when.at,
+            )
             for event in events
         ]
         if not postings:
@@ -187,14 +191,14 @@ class Outbox:
         """Make the event by which this service takes `original` back."""
         return rollback_of(original, source=self.source, reason=reason)
 
-    def to_envelope(self, event: Event, handled: Event | None = None) -> Envelope:
+    def to_envelope(self, event: Event, handled: Handled | None = None) -> Envelope:
         """Check an event and turn it into what the table holds."""
         payload = self._event_types.encode(event)
-        if handled is not None and event.causation_id is None:
-            event = replace(event, causation_id=handled.id, causation_source=handled.source)
+        if handled is not None and (cause := handled.cause_of(event)) is not None:
+            event = replace(event, causation_id=cause.id, causation_source=cause.source)
         trace = event.traceparent or self._traceparent()
         if trace is None and handled is not None:
-            trace = handled.traceparent
+            trace = handled.traceparent_for(event)
         self._event_types.check_trace(trace)
         return Envelope(
             id=event.id,

@@ -483,17 +483,33 @@ def test_an_event_of_a_list_handler_has_the_given_cause(world: World) -> None:
                 Event(
                     type="stock.reserved",
                     key=e.key,
-                    causation_id=e.id if e.key == "a" else None,
+                    causation_id=None if e.key == "c" else e.id,
                     causation_source=e.source if e.key == "a" else None,
                 )
                 for e in events
             ],
         )
 
-    [a, _] = world.write("a", "b")
+    [a, b, _] = world.write("a", "b", "c")
     world.consumer().run_once()
     rows = world.downstream.rows("SELECT key, causation_id, causation_source FROM shield_outbox")
-    assert sorted(rows) == [("a", a.id, "orders"), ("b", None, None)]
+    assert sorted(rows) == [("a", a.id, "orders"), ("b", b.id, "orders"), ("c", None, None)]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_a_list_handler_adds_is_not_refused_for_a_backlog(world: World, number: int) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved", backlog_limit=1)
+    with world.downstream.transaction() as session:
+        app.outbox.add(session, Event(type="stock.reserved", key="before"))
+
+    @app.consumer("stock").handles_many("orders.placed")
+    def reserve(session: Session, events: Sequence[Event]) -> None:
+        app.outbox.add_all(session, [Event(type="stock.reserved", key=e.key) for e in events])
+
+    world.write(*"ab"[:number])
+    world.consumer().run_once()
+    assert world.downstream.inbox() == {"PROCESSED": number}
 
 
 def test_a_handler_that_wants_to_be_alone_has_its_own_transactions(world: World) -> None:

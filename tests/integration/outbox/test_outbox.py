@@ -237,16 +237,22 @@ def test_events_of_a_handler_name_what_it_handles_and_continue_its_trace(shop: S
         handling(session, cause)
         shop.outbox.add(session, placed("caused"))
         shop.outbox.add(session, placed("told", causation_id=other, causation_source="desk"))
+        shop.outbox.add(session, placed("by its id", causation_id=cause.id))
         shop.outbox.add(session.connection(), placed("by the connection"))
+        with Session(session.connection()) as joined:
+            shop.outbox.add(joined, placed("by a session on it"))
+            joined.commit()
         session.commit()
-        handling(session, None)
+        handling(session)
         shop.outbox.add(session, placed("free"))
         session.commit()
     kept = {r["key"]: (r["causation_id"], r["causation_source"]) for r in shop.rows()}
     assert kept == {
         "caused": (cause.id, "till"),
         "told": (other, "desk"),
+        "by its id": (cause.id, "till"),
         "by the connection": (cause.id, "till"),
+        "by a session on it": (cause.id, "till"),
         "free": (None, None),
     }
     assert {r["key"] for r in shop.rows() if r["traceparent"] == TRACE} == kept.keys() - {"free"}
