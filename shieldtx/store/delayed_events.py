@@ -73,10 +73,15 @@ class SqlDelayedEventStore:
     ) -> Change:
         """Lock the row, see whether it still waits for its time, and only then change it."""
         dialect = dialect_of(connection.dialect)
-        row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
+        with connection.begin_nested() as look:
+            row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
+            result = ChangeResult.UNKNOWN if row is None else _result_of(row)
+            if result is not ChangeResult.DONE:
+                # A relay's claim would wait for the lock until the caller's transaction ends.
+                look.rollback()
         if row is None:
             return Change(result=ChangeResult.UNKNOWN)
-        if (result := _result_of(row)) is not ChangeResult.DONE:
+        if result is not ChangeResult.DONE:
             return Change(
                 result=result,
                 event_id=row.event_id,

@@ -233,6 +233,24 @@ def test_what_is_being_cancelled_when_it_becomes_due_is_passed_over(
     assert status(service, event_id) == "DISCARDED"
 
 
+@pytest.mark.parametrize("change", ["cancel", "reschedule"])
+def test_what_cannot_be_changed_any_more_is_not_held_by_the_callers_transaction(
+    service: Service, wire: Wire, change: str
+) -> None:
+    event_id = write(service)
+    when = {"delay": HOUR} if change == "reschedule" else {}
+    with Session(service.engine) as session, session.begin():
+        session.execute(text("INSERT INTO effects VALUES ('', 'paid', '')"))
+        changed = getattr(service.app.delayed, change)(session, event_id, **when)
+        assert changed.result is ChangeResult.NOT_DELAYED
+        # While the transaction is open.
+        with service.engine.connect() as other:
+            other.execute(text("SELECT event_id FROM shield_outbox FOR UPDATE NOWAIT")).all()
+        drain(service.relay("r"))
+        assert sent(wire) == [event_id]
+    assert service.effects() == ["paid"]
+
+
 def test_a_cancel_that_is_rolled_back_lets_the_event_go(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
