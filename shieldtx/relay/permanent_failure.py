@@ -9,6 +9,7 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import LocalRollbackFailed
 from shieldtx.ports.relay import LocalRollback, RelayStore, Retry, Settlement
 from shieldtx.relay.outcome import PermanentFailure
@@ -41,7 +42,10 @@ class PermanentFailures:
         envelope, reason = failure.event.envelope, failure.reason
         if not self._knows(envelope):
             return self._retry_unknown(failure)
-        undo = self._local_rollbacks.get(envelope.type)
+        # A rollback's own failure undoes nothing here: the event that it takes back is another's
+        # word, or was delivered.
+        is_commit = envelope.kind is TxKind.COMMIT
+        undo = self._local_rollbacks.get(envelope.type) if is_commit else None
         if failure.event.unconfirmed:
             # A consumer may have the event: this side alone must not be rolled back.
             undo = None

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, RetryPolicy
+from shieldtx import Event, RetryPolicy, TxKind, new_event_id
 from shieldtx.errors import HandlerError
 from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
-from tests.support.service import Service, Wire, answer, effect, make_topics
+from tests.support.service import Service, Wire, answer, drain, effect, make_topics
 
 LATER = RetryPolicy(first=timedelta(hours=1), longest=timedelta(hours=1))
 
@@ -157,3 +157,21 @@ def test_a_local_rollback_may_use_savepoints(
     assert relay.run_once().failed == 1
     assert service.outbox() == {"FAILED": 1}
     assert service.effects() == ["poison", "more"]
+
+
+def test_a_rollback_that_fails_undoes_nothing_of_the_event_that_it_takes_back(
+    service: Service, relay_with: Callable[[Undo], Relay]
+) -> None:
+    relay = relay_with(lambda _: None)
+    with service.transaction() as session:
+        refused = Event(
+            type="things.happened",
+            kind=TxKind.ROLLBACK,
+            key="poison",
+            causation_id=new_event_id(),
+            causation_source="elsewhere",
+        )
+        service.app.outbox.add(session, refused)
+    drain(relay)
+    assert service.outbox() == {"FAILED": 1}
+    assert service.effects("half undone") == []
