@@ -68,21 +68,35 @@ def opened(handler: Handler, envelope: Envelope) -> Event:
 def _intercept(
     interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
 ) -> None:
-    """Run an interceptor; raises HandlerError when it keeps the handler from being called."""
+    """Run an interceptor; raises HandlerError unless the handler has run once and went well."""
+    name = getattr(interceptor, "__qualname__", repr(interceptor))
     calls = 0
+    failures: list[BaseException] = []
 
     def proceed() -> None:
         nonlocal calls
         calls += 1
-        call()
+        if calls > 1:
+            failures.append(HandlerError(f"the interceptor {name} called proceed() {calls} times"))
+            raise failures[-1]
+        try:
+            call()
+        except BaseException as failure:
+            failures.append(failure)
+            raise
 
     run(interceptor, session, event, proceed)
     if not calls:
-        name = getattr(interceptor, "__qualname__", repr(interceptor))
         raise HandlerError(
             f"the interceptor {name} returned without calling proceed(), so the handler has not "
             "run. Call it, or raise shieldtx.Refused for an event that is not to be handled"
         )
+    if failures:
+        raise HandlerError(
+            f"the interceptor {name} returned although proceed() had failed, and what the handler "
+            "had written until then would be committed: raise the error again, or "
+            "shieldtx.Refused. Retries are the retry policy's"
+        ) from failures[0]
 
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:

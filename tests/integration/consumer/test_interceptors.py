@@ -96,3 +96,37 @@ def test_what_fails_behind_the_handler_is_the_fault_of_its_event_alone(stock: Se
     outcomes = stock.app.build_consumer("stock").run_once().outcomes
     assert outcomes == {AttemptOutcome.REFUSED: 1, AttemptOutcome.APPLIED: 2}
     assert notes(stock) == ["audited b", "audited c"]
+
+
+@pytest.mark.parametrize("habit", ["swallows", "tries again", "calls twice"])
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+def test_an_interceptor_makes_neither_half_an_effect_nor_two(
+    stock: Service, habit: str, alone: bool
+) -> None:
+    group = stock.app.consumer("stock")
+
+    @group.intercepts
+    def tolerant(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        try:
+            proceed()
+        except RuntimeError:
+            if habit == "tries again":
+                proceed()
+        if habit == "calls twice":
+            proceed()
+
+    @group.handles("orders.placed", alone=alone, retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        everything = session.get(Note, "all")
+        assert everything is not None
+        everything.counted += 1
+        session.flush()
+        if event.key == "b" and habit != "calls twice":
+            raise RuntimeError("the shelf does not answer")
+
+    drain(stock.app.build_consumer("stock"))
+    applied = 0 if habit == "calls twice" else 2
+    assert stock.inbox() == {"MAX_RECONSUMED": 3 - applied} | (
+        {"PROCESSED": applied} if applied else {}
+    )
+    assert stock.rows("SELECT counted FROM note WHERE name = 'all'") == [(applied,)]
