@@ -74,6 +74,7 @@ class Compensation:
             self._refuse_without_event(attempt)
             original = self._store.original(session, attempt, written_here=False)
             if original is None:
+                self._refuse_without_handler(attempt)
                 self._refuse_late(attempt)
                 self._fence(session, attempt)
                 return False
@@ -155,6 +156,17 @@ class Compensation:
             raise NothingToCompensate(
                 f"the rollback {rollback.id} names event {event_id}, which is not in "
                 "this service's outbox: purged, or never written"
+            )
+
+    def _refuse_without_handler(self, attempt: Attempt) -> None:
+        """Raise NothingToCompensate where the group never receives the event."""
+        rollback = attempt.envelope
+        if self._group.handler_of(rollback.type, TxKind.COMMIT) is None:
+            raise NothingToCompensate(
+                f"the rollback {rollback.id} names event {rollback.causation_id} of "
+                f"{rollback.causation_source}, and group {attempt.group!r} has no handler for "
+                f"{rollback.type}: what another group has applied is not in its inbox. Declare "
+                "`handles` and `compensates` of a type in one group"
             )
 
     def _refuse_late(self, attempt: Attempt) -> None:

@@ -208,7 +208,18 @@ def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
     assert undoing.service.effects() == []
 
 
+def test_a_rollback_of_an_event_that_the_group_never_receives_waits_for_a_person(
+    undoing: Undoing,
+) -> None:
+    """Another group of the service may have applied it."""
+    event = _envelope("orders", id=old_id(timedelta(days=10)))
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
+    assert f"group {GROUP!r} has no handler for {TYPE}" in undoing.reason()
+    assert undoing.rows("shield_inbox") == [("ROLLBACK", "DEAD")]
+
+
 def test_a_rollback_of_a_young_event_that_has_not_come_is_moot(undoing: Undoing) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
     event = _envelope("orders", id=old_id(timedelta(days=10)))
     assert undoing.work(rollback_of(event)) is AttemptOutcome.MOOT
 
