@@ -42,7 +42,9 @@ class CompensationRows:
         if row is None:
             return None
         compensated = connection.scalars(
-            sql.is_compensated(self._tables, attempt.group, event_id)
+            sql.is_compensated(
+                self._tables, attempt.group, event_id, attempt.envelope.causation_source
+            )
         ).one()
         return Original(
             envelope=envelope_of(row),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, bindparam, exists, select
+from sqlalchemy import Select, bindparam, exists, or_, select
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.domain.states import InboxStatus, TxKind
@@ -16,10 +16,16 @@ from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
 
 
-def is_compensated(t: Tables, group: str, original_id: UUID) -> Select[Any]:
-    """Select whether the group has compensated an event."""
+def is_compensated(t: Tables, group: str, original_id: UUID, source: str | None) -> Select[Any]:
+    """Select whether the group has compensated an event of a source.
+
+    A rollback without one takes back an event of this service. The unique key on the ids alone lets
+    a group compensate no event of another source under the same id: that fails, and is DEAD.
+    """
     i = t.inbox
-    return select(exists().where(i.c.consumer_group == group, i.c.compensated_id == original_id))
+    is_of_source = or_(i.c.causation_source == source, i.c.causation_source.is_(None))
+    done = exists().where(i.c.consumer_group == group, i.c.compensated_id == original_id)
+    return select(done if source is None else done.where(is_of_source))
 
 
 def own_original(t: Tables, event_id: UUID, source: str | None) -> Select[Any]:

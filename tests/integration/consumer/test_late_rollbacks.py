@@ -193,6 +193,20 @@ def test_a_rollback_of_a_purged_event_is_dead_with_its_reason(undoing: Undoing) 
     assert f"comes too late: event {event.id} of orders is 30 days old" in undoing.reason()
 
 
+def test_of_two_events_of_one_id_from_two_sources_none_is_forgotten(undoing: Undoing) -> None:
+    """The second cannot be taken back under the same id: a person learns of it."""
+    undoing.group.handles(TYPE)(effect("shipped"))
+    one = _envelope("orders")
+    other = _envelope("shops", id=one.id)
+    for event in (one, other):
+        assert undoing.work(event) is AttemptOutcome.APPLIED
+    assert undoing.work(rollback_of(one)) is AttemptOutcome.COMPENSATED
+    assert undoing.work(rollback_of(one, id=old_id())) is AttemptOutcome.MOOT
+    assert undoing.work(rollback_of(other, id=old_id())) is AttemptOutcome.DEAD
+    assert "shield_inbox_compensated_id_key" in undoing.reason()
+    assert undoing.service.effects("undone") == ["a"]
+
+
 def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
     undoing: Undoing,
 ) -> None:

@@ -1,8 +1,8 @@
 -- is_compensated
 SELECT EXISTS (SELECT *
   FROM shield_inbox
-  WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.compensated_id = :compensated_id_1::UUID) AS
-      anon_1;
+  WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.compensated_id = :compensated_id_1::UUID AND
+      (shield_inbox.causation_source = 'sample' OR shield_inbox.causation_source IS NULL)) AS anon_1;
 
 -- own_original
 SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, shield_outbox.topic,

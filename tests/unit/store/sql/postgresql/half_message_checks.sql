@@ -13,7 +13,7 @@ FROM shield_outbox
 WHERE shield_outbox.event_type = :of_type::VARCHAR AND shield_outbox.check_at <= statement_timestamp() AND
     shield_outbox.status = 'HALF' AND shield_outbox.checks < 15 AND shield_outbox.due_at >
     statement_timestamp()
-ORDER BY shield_outbox.check_at
+ORDER BY shield_outbox.check_at, shield_outbox.event_id
 LIMIT :at_most::INTEGER
 FOR UPDATE SKIP LOCKED;
 

@@ -12,7 +12,7 @@ FROM shield_outbox
 WHERE shield_outbox.event_type = :of_type AND shield_outbox.check_at <= strftime('%Y-%m-%d %H:%M:%f000',
     'now') AND shield_outbox.status = 'HALF' AND shield_outbox.checks < 15 AND shield_outbox.due_at >
     strftime('%Y-%m-%d %H:%M:%f000', 'now')
-ORDER BY shield_outbox.check_at
+ORDER BY shield_outbox.check_at, shield_outbox.event_id
 LIMIT :at_most OFFSET 0;
 
 -- begin
