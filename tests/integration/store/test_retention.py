@@ -112,6 +112,98 @@ def test_rows_that_wait_for_an_operator_are_never_purged(shop: Shop):
     assert left(shop, "outbox") | left(shop, "inbox") == set(waiting)
 
 
+def settled(event_id: UUID, **more: Any) -> dict[str, Any]:
+    """A row at rest that is too young to be purged."""
+    return row(event_id, "PROCESSED", YOUNG) | more
+
+
+def rollback_of(event_id: UUID, status: str = "PROCESSED", **more: Any) -> dict[str, Any]:
+    """An old rollback of an event: at rest, or open."""
+    at_rest = OLD if status in {"PROCESSED", "DEAD"} else None
+    named = {"tx_kind": "ROLLBACK", "causation_id": event_id, "causation_source": "shop"}
+    return row(id_made(LONG_AGO), status, at_rest) | named | more
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_kept"),
+    [
+        (lambda shop, event: fill_outbox(shop, settled(event)), True),
+        (lambda shop, event: fill_inbox(shop, settled(event)), True),
+        (lambda shop, event: fill_inbox(shop, rollback_of(event, "INIT")), True),
+        (lambda shop, event: fill_inbox(shop, rollback_of(event, "DEAD")), True),
+        (lambda shop, event: fill_outbox(shop, settled(id_made(LONG_AGO))), False),
+        (lambda shop, event: fill_inbox(shop, settled(id_made(LONG_AGO))), False),
+        (lambda shop, event: fill_inbox(shop, settled(event), group="mail"), False),
+        (lambda shop, event: fill_inbox(shop, rollback_of(event, "INIT"), group="mail"), False),
+        (lambda shop, event: fill_inbox(shop, settled(event, tx_kind="ROLLBACK")), False),
+        (lambda shop, event: None, False),
+    ],
+    ids=[
+        "written-here",
+        "received",
+        "rollback-open",
+        "rollback-dead",
+        "another-written-here",
+        "another-received",
+        "received-by-another-group",
+        "rollback-open-in-another-group",
+        "rollback-with-its-id",
+        "event-gone",
+    ],
+)
+def test_the_note_of_a_compensation_stays_while_another_may_come(shop: Shop, beside, is_kept):
+    event = id_made(LONG_AGO)
+    [note] = fill_inbox(shop, rollback_of(event, compensated_id=event))
+    beside(shop, event)
+    retention_of(shop).run_once()
+    assert (note in left(shop, "inbox")) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_kept"),
+    [
+        (lambda shop, caused: fill_outbox(shop, settled(new_event_id()) | caused), True),
+        (
+            lambda shop, caused: fill_outbox(
+                shop, settled(new_event_id()) | caused | {"tx_kind": "ROLLBACK"}
+            ),
+            False,
+        ),
+        (
+            lambda shop, caused: fill_outbox(
+                shop, settled(new_event_id()) | caused | {"causation_source": "elsewhere"}
+            ),
+            False,
+        ),
+        (lambda shop, caused: fill_outbox(shop, settled(caused["causation_id"])), False),
+        (
+            lambda shop, caused: fill_inbox(shop, rollback_of(caused["causation_id"], "INIT")),
+            True,
+        ),
+        (
+            lambda shop, caused: fill_inbox(
+                shop, rollback_of(caused["causation_id"], "INIT"), group="mail"
+            ),
+            False,
+        ),
+        (lambda shop, caused: fill_inbox(shop, rollback_of(caused["causation_id"])), False),
+    ],
+    ids=[
+        "event-written-by-its-handler",
+        "rollback-written-by-its-handler",
+        "event-caused-by-another-source",
+        "sent-from-here-as-well",
+        "rollback-open",
+        "rollback-open-in-another-group",
+        "rollback-settled",
+    ],
+)
+def test_a_received_event_stays_while_a_compensation_may_need_it(shop: Shop, beside, is_kept):
+    [event] = fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    beside(shop, {"causation_id": event, "causation_source": "shop"})
+    retention_of(shop).run_once()
+    assert (event in left(shop, "inbox")) is is_kept
+
 def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
