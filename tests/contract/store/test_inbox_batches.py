@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.event import listen
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import Envelope
@@ -135,6 +137,24 @@ def test_values_of_every_kind_survive_the_way_into_the_table(stores: Stores) -> 
     start(stores, event, lease=None)
     [received] = stores.inbox.due(GROUP, handled=HANDLED, limit=10)
     assert received == event
+
+
+def test_a_batch_of_many_bytes_is_stored_whole_in_a_few_parts(stores: Stores) -> None:
+    mebibytes = (9, 1, 4, 5, 1)
+    large = [
+        envelope(f"k{n}").evolve(payload=json.dumps("x" * (size << 20)))
+        for n, size in enumerate(mebibytes)
+    ]
+    inserts: list[str] = []
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_how: Any) -> None:
+        if "INSERT INTO shield_inbox" in statement:
+            inserts.append(statement)
+
+    listen(stores.engine, "before_cursor_execute", count)
+    receipt = start(stores, *large)
+    assert [event.id for event in receipt.fresh] == [event.id for event in large]
+    assert (receipt.duplicates, len(rows(stores)), len(inserts)) == (0, len(large), 3)
 
 
 def test_only_what_has_a_lease_is_started_and_it_holds_back_its_key(stores: Stores) -> None:
@@ -473,4 +493,50 @@ def test_a_transaction_that_was_rolled_back_is_noticed(stores: Stores) -> None:
         stores.inbox.effects(receipt.started) as session,
     ):
         session.rollback()
+    assert rows(stores) == [IN_HAND]
+
+
+class Undone(Exception):
+    """Leaves a transaction without an effect."""
+
+
+@pytest.mark.begun_by_hand
+@pytest.mark.parametrize("way", END_IT)
+def test_a_refused_commit_raises_where_it_is_called(stores: Stores, way: str) -> None:
+    with pytest.raises(Undone), effect_of_one(stores, together=True) as session:
+        with pytest.raises(HandlerError, match="leave commit"):
+            END_IT[way](session)
+        raise Undone
+    assert rows(stores) == [IN_HAND]
+
+
+def roll_back_the_connection(session: Session) -> None:
+    transaction = session.connection().get_transaction()
+    assert transaction is not None
+    transaction.rollback()
+
+
+def roll_back_the_connection_and_go_on(session: Session) -> None:
+    connection = session.connection()
+    roll_back_the_connection(session)
+    connection.execute(text("DELETE FROM shield_parked"))
+
+
+BROKEN: dict[str, Callable[[Session], object]] = {
+    "COMMIT": words_of("COMMIT"),
+    "driver": by_driver("commit"),
+    "session": lambda session: session.rollback(),
+    "connection": roll_back_the_connection,
+    "connection-goes-on": roll_back_the_connection_and_go_on,
+}
+
+
+@pytest.mark.begun_by_hand
+@pytest.mark.parametrize("way", BROKEN)
+def test_no_further_handler_gets_a_transaction_that_ended(stores: Stores, way: str) -> None:
+    with pytest.raises(Undone), effect_of_one(stores, together=True) as session:
+        BROKEN[way](session)
+        with pytest.raises(HandlerError, match="leave commit"):
+            stores.inbox.reset_session(session)
+        raise Undone
     assert rows(stores) == [IN_HAND]
