@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.event import listen
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from shieldtx import EventRefused, LocalOutcome, OutboxStatus, new_event_id
 from shieldtx.domain.events import Envelope
@@ -210,6 +211,12 @@ def test_several_are_prepared_or_none(stores: Stores) -> None:
     twice = envelope()
     with pytest.raises(EventRefused, match="id"):
         prepare(stores, envelope(), twice, twice)
+    assert ids(stores) == []
+
+
+def test_a_refusal_of_another_kind_is_the_databases_own_error(stores: Stores) -> None:
+    with pytest.raises(IntegrityError, match="topic"):
+        prepare(stores, envelope(topic=None))
     assert ids(stores) == []
 
 
@@ -462,6 +469,20 @@ def test_unresolved_half_messages_are_listed_first(stores: Stores) -> None:
     assert [m.envelope.id for m in stores.admin.latest(limit=10, topic="other")] == [other]
 
 
+def test_half_messages_are_listed_from_the_oldest_and_without_those_that_ended(
+    stores: Stores,
+) -> None:
+    written = prepare(stores, *(envelope() for _ in range(5)))
+    now = datetime.now(UTC)
+    for age, event_id in enumerate(written):
+        change(stores, event_id, created_at=now - timedelta(minutes=age))
+    delayed, discarded, *half = written
+    change(stores, delayed, send_delay=60.0)
+    stores.half.resolve([delayed], COMMIT)
+    stores.half.resolve([discarded], ROLLBACK)
+    assert [m.envelope.id for m in stores.admin.latest(limit=10)] == half[::-1]
+
+
 def test_an_ordinary_event_is_no_half_message(stores: Stores) -> None:
     [event_id] = add(stores, envelope())
     assert stores.admin.find(event_id) is None
@@ -520,6 +541,13 @@ def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> Non
         assert stores.barrier.ask(event_id) is UNKNOWN
         connection.commit()
     assert stores.barrier.ask(event_id) is COMMIT
+
+
+def test_an_error_that_is_no_lock_timeout_is_not_taken_for_an_outcome(stores: Stores) -> None:
+    with stores.engine.begin() as connection:
+        stores.tables.barrier.drop(connection)
+    with pytest.raises(DBAPIError, match="shield_barrier"):
+        stores.barrier.ask(new_event_id())
 
 
 @pytest.mark.begun_by_hand
