@@ -25,10 +25,17 @@ DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 
 
-def write(stores: Stores, key: str = "k", *, biz_key: str | None = None, **due: Any) -> UUID:
+def write(
+    stores: Stores,
+    key: str = "k",
+    *,
+    biz_key: str | None = None,
+    event_type: str = "things.happened",
+    **due: Any,
+) -> UUID:
     envelope = Envelope(
         id=new_event_id(),
-        type="things.happened",
+        type=event_type,
         source="things",
         topic="things",
         payload="{}",
@@ -126,6 +133,13 @@ def test_a_cancelled_event_is_discarded_and_on_the_record(stores: Stores, named_
     [(who, action, subject, detail)] = audit(stores)
     assert (who, action, subject) == ("ann", "cancel", f"event {event_id} in the outbox")
     assert (detail["from"], detail["to"], detail["biz_key"]) == ("INIT", "DISCARDED", "4711")
+
+
+def test_a_business_key_names_the_event_of_its_type(stores: Stores) -> None:
+    happened = write(stores, biz_key="4711", delay=HOUR)
+    changed = write(stores, biz_key="4711", event_type="things.changed", delay=HOUR)
+    assert cancel(stores, BizKey("things.changed", "4711")).result is ChangeResult.DONE
+    assert [row(stores, i).status for i in (happened, changed)] == ["INIT", "DISCARDED"]
 
 
 @pytest.mark.begun_by_hand
@@ -268,6 +282,15 @@ def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> No
     assert until_due(stores) is None
     write(stores, "a", delay=2 * HOUR)
     write(stores, "b", delay=HOUR)
+    left = until_due(stores)
+    assert left is not None
+    assert HOUR - MINUTE < left <= HOUR + ROUNDING
+
+
+def test_the_next_due_of_a_shard_is_found_whenever_it_was_written(stores: Stores) -> None:
+    claim(stores)
+    for hours in (3, 1, 2):
+        write(stores, "a", delay=hours * HOUR)
     left = until_due(stores)
     assert left is not None
     assert HOUR - MINUTE < left <= HOUR + ROUNDING

@@ -250,6 +250,38 @@ def test_a_discarded_record_that_comes_again_stays_discarded(stores: Stores) -> 
     assert parked(stores, b"another one").discarded_at is None
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        RECORD._replace(topic="orders.placed.rollback"),
+        RECORD._replace(partition=2),
+        RECORD._replace(offset=8),
+        RECORD._replace(value=b"of the recreated topic"),
+    ],
+    ids=["topic", "partition", "offset", "value"],
+)
+def test_a_discard_leaves_every_other_record_parked(stores: Stores, other: ReceivedRecord) -> None:
+    stores.inbox.receive(GROUP, [], [Parked(record=other, reason="no CloudEvent")])
+    discard(stores, parked(stores))
+
+    assert [each.record for each in letters(stores).parked(limit=10)] == [other]
+    at = {"topic": other.topic, "partition": other.partition, "offset": other.offset}
+    found = [each for each in letters(stores).find_parked(group=GROUP, **at) if each.record == other]
+    assert [done.done for done in discard(stores, *found)] == [True]
+
+
+def test_a_discarded_record_is_reported_beside_one_that_is_parked(stores: Stores) -> None:
+    first, second = parked(stores), parked(stores, b"another one")
+    discard(stores, first)
+
+    again = discard(stores, first, second)
+
+    assert {each.row: (each.done, each.status) for each in again} == {
+        first: (False, "DISCARDED"),
+        second: (True, "DISCARDED"),
+    }
+
+
 def age(stores: Stores, **columns: datetime) -> None:
     with stores.engine.begin() as connection:
         for table in (stores.tables.outbox, stores.tables.inbox, stores.tables.parked):
@@ -302,6 +334,20 @@ def test_waiting_records_are_purged_where_a_retention_of_theirs_is_set(stores: S
     assert stores.purge.purge_parked(waiting=3 * DAY, **limits).removed == 0
     assert stores.purge.purge_parked(waiting=DAY, **limits).removed == 1
     assert letters(stores).parked(limit=10) == []
+
+
+def test_discarded_records_are_purged_beside_a_retention_of_waiting_ones(stores: Stores) -> None:
+    discarded, _waiting = parked(stores), parked(stores, b"another one")
+    discard(stores, discarded)
+    age(stores, parked_at=datetime.now(UTC) - 2 * DAY)
+    with stores.engine.begin() as connection:
+        p = stores.tables.parked.c
+        old = update(stores.tables.parked).where(p.discarded_at.is_not(None))
+        connection.execute(old.values(discarded_at=datetime.now(UTC) - DAY))
+
+    limits = {"older_than": HOUR, "limit": 10}
+    assert stores.purge.purge_parked(waiting=3 * DAY, **limits).removed == 1
+    assert [each.record.value for each in letters(stores).parked(limit=10)] == [b"another one"]
 
 
 def test_the_audit_is_purged_from_its_oldest_entry_on(stores: Stores) -> None:

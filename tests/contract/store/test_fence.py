@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from shieldtx.ports.relay import Settlement
 from shieldtx.store import fence
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import RESWEEP_S, SETTLING_S
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.statements import outbox as statements
 from tests.contract.conftest import Stores
 from tests.contract.store.test_blocked_rows import Clock, clock, make_due, nodes_of, refuse, stores
@@ -233,6 +235,18 @@ def test_a_long_transaction_does_not_hide_a_replayed_row(stores: Stores, clock: 
             clock.now += RESWEEP_S
             found += ids(claim(stores))
         assert found == [event_id]
+
+
+def test_a_relay_of_one_source_has_a_fence_for_its_rows(stores: Stores, clock: Clock) -> None:
+    ours = SqlRelayStore(stores.engine, stores.tables, source="things", clock=clock)
+    stores = replace(stores, outbox=ours)
+    write(stores, envelope("k0", source="another"))
+    pile_up(stores)
+    others = write(stores, envelope("k1", source="another"), envelope("free", source="another"))
+    assert let_the_fence_follow(stores, clock) == last_in_line(stores)
+    assert not any(column(stores, "holds_key", event_id) for event_id in others)
+    [free] = write(stores, envelope("free"))
+    assert ids(claim(stores)) == [free]
 
 
 def test_a_sweep_without_shards_moves_no_fence(stores: Stores, clock: Clock) -> None:

@@ -301,6 +301,47 @@ def test_a_compensation_is_noted_once(stores: Stores) -> None:
         stores.inbox.mark_compensated(session, late)
 
 
+def test_a_compensation_is_noted_for_its_group_only(stores: Stores) -> None:
+    event = envelope("a")
+    write(stores, event)
+    first, second = rollback_of(event), rollback_of(event)
+    receive(stores, first, second)
+    noted = begin(stores, first)
+    with stores.inbox.effect(noted) as session:
+        stores.inbox.mark_compensated(session, noted)
+    with stores.inbox.effect(begin(stores, second)) as session:
+        of_another = Attempt(envelope=second, group="another", number=1, token=new_event_id())
+        original = stores.inbox.original(session, of_another, written_here=True)
+        assert original is not None
+        assert not original.compensated
+
+
+def test_a_rollback_that_was_written_here_is_no_original(stores: Stores) -> None:
+    written = rollback_of(envelope("a"), source="things")
+    write(stores, written)
+    rollback = rollback_of(written)
+    receive(stores, rollback)
+    attempt = begin(stores, rollback)
+    with stores.inbox.effect(attempt) as session:
+        assert stores.inbox.original(session, attempt, written_here=True) is None
+
+
+def test_the_cause_of_an_event_is_known_by_its_id_and_source(stores: Stores) -> None:
+    cause, namesake = envelope("a"), envelope("b", source="elsewhere")
+    namesake = namesake.evolve(id=cause.id)
+    receive(stores, namesake, group="another")
+    receive(stores, cause)
+    with stores.inbox.effect(begin(stores, cause)) as session:
+        for named in (cause, namesake):
+            written = envelope(causation_id=named.id, causation_source=named.source)
+            found = stores.inbox.cause(session, written)
+            assert found is not None
+            assert (found.source, found.key) == (named.source, named.key)
+        stranger = envelope(causation_id=cause.id, causation_source="nowhere")
+        for written in (stranger, envelope()):
+            assert stores.inbox.cause(session, written) is None
+
+
 def test_a_tombstone_refuses_the_late_event(stores: Stores) -> None:
     event = envelope("a", source="elsewhere")
     rollback = rollback_of(event)

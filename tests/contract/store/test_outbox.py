@@ -161,6 +161,15 @@ def test_a_row_that_waits_for_its_retry_holds_back_its_key_and_nothing_else(
     assert column(stores, "last_error", first) == "not now"
 
 
+def test_a_row_that_waits_for_its_retry_holds_back_its_own_source_only(stores: Stores) -> None:
+    [first] = write(stores, envelope(source="another"))
+    claimed = claim(stores)
+    retry = Retry(event_id=first, delay=timedelta(hours=1), reason="not now")
+    stores.outbox.settle(claimed.token, Settlement(retries=[retry]))
+    _, own = write(stores, envelope(source="another"), envelope())
+    assert ids(claim(stores)) == [own]
+
+
 def test_a_retry_comes_back_when_it_is_due_with_its_attempts_counted(stores: Stores) -> None:
     first, later = write(stores, envelope("a"), envelope("a"))
     claimed = claim(stores)

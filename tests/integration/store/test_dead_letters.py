@@ -331,6 +331,16 @@ def test_parked_records_are_listed_and_found_as_they_came(service: Service) -> N
     assert service.letters.parked(limit=10, topics=[record.topic]) == [parked]
 
 
+def test_parked_records_are_found_by_partition_and_listed_up_to_a_limit(service: Service) -> None:
+    records = [RECORD._replace(partition=partition) for partition in range(3)]
+    service.inbox.receive("orders", [], [Parked(record=r, reason="no event") for r in records])
+
+    found = service.letters.find_parked(group="orders", topic=RECORD.topic, partition=1, offset=41)
+
+    assert [parked.record for parked in found] == [records[1]]
+    assert len(service.letters.parked(limit=2)) == 2
+
+
 def wait_for_the_next_millisecond() -> None:
     """SQLite's clock tells no shorter times apart."""
     began = time.time_ns() // 1_000_000
