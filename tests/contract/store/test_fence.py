@@ -180,26 +180,41 @@ def test_a_replayed_row_is_found_below_the_fence(stores: Stores, clock: Clock) -
     assert found == [event_id]
 
 
+def write_late(stores: Stores, slow: Connection, like: UUID) -> None:
+    """Write a row whose number in the sequence is lower than those committed before it."""
+    o = stores.tables.outbox
+    late = {c.name: c for c in o.c if c.name not in {"event_id", "seq"}} | {
+        "key": text("'late'"),
+        "waiting": text("false"),
+        "holds_key": text("false"),
+        "event_id": func.gen_random_uuid(),
+    }
+    copied = select(*late.values()).where(o.c.event_id == like)
+    slow.execute(o.insert().from_select(list(late), copied))
+
+
 def test_the_fence_waits_for_a_transaction_that_may_write_below_it(
     stores: Stores, clock: Clock
 ) -> None:
     heads, _ = pile_up(stores)
-    o = stores.tables.outbox
     with stores.engine.begin() as slow:
-        # Its number in the sequence is lower than those of what is committed before it.
-        late = {c.name: c for c in o.c if c.name not in {"event_id", "seq"}} | {
-            "key": text("'late'"),
-            "waiting": text("false"),
-            "holds_key": text("false"),
-            "event_id": func.gen_random_uuid(),
-        }
-        copied = select(*late.values()).where(o.c.event_id == heads[0])
-        slow.execute(o.insert().from_select(list(late), copied))
+        write_late(stores, slow, heads[0])
         write(stores, envelope("k0"))
         for _ in range(3):
             clock.now += 2
             assert ids(claim(stores)) == []
         assert stores.outbox._blocked.fence.seq < last_in_line(stores) - 1
+    assert len(ids(claim(stores))) == 1
+
+
+def test_the_fence_stays_below_rows_written_since_its_target(stores: Stores, clock: Clock) -> None:
+    heads, _ = pile_up(stores)
+    let_the_fence_follow(stores, clock)
+    with stores.engine.begin() as slow:
+        write_late(stores, slow, heads[0])
+        [other] = write(stores, envelope("another"))
+        clock.now += 2 * SETTLING_S + 1
+        assert ids(claim(stores)) == [other]
     assert len(ids(claim(stores))) == 1
 
 

@@ -92,6 +92,16 @@ def test_the_rows_of_a_key_are_claimed_in_the_order_of_writing(stores: Stores) -
     assert ids(claim(stores)) == written
 
 
+def test_the_order_of_a_key_is_not_that_of_its_transactions_begins(stores: Stores) -> None:
+    first, second = write(stores, envelope(), envelope())
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        # Of a transaction that began before the other, and wrote its event after it.
+        earlier = update(o).where(o.c.event_id == second)
+        connection.execute(earlier.values(due_at=datetime.now(UTC) - timedelta(minutes=1)))
+    assert ids(claim(stores)) == [first, second]
+
+
 def test_a_claimed_row_is_not_claimed_again_while_its_lease_lasts(stores: Stores) -> None:
     write(stores, envelope())
     assert len(claim(stores).events) == 1
