@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, bindparam, exists, or_, select
+from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.domain.states import InboxStatus, TxKind
@@ -73,7 +73,6 @@ def fence(t: Tables, d: Dialect) -> ReturningInsert[Any]:
             attempts=0,
             due_at=d.now(),
             received_at=d.now(),
-            event_time=bindparam("event_time", type_=t.inbox.c.event_time.type),
             settled_at=d.now(),
         )
         .returning(t.inbox.c.event_id)
