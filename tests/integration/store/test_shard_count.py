@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, ShieldTx
+from shieldtx import Event, ShieldTx, new_event_id
 from shieldtx.domain.events import shard_of
 from shieldtx.errors import ConfigurationError
 from tests.support.service import Service, drain, make_topics
@@ -152,6 +152,20 @@ def test_tables_that_were_recreated_under_a_writer_are_noticed(orders: Service) 
     ):
         app.outbox.add(session, event)
     add_on_a_session(app)
+
+    assert orders.rows("SELECT shard FROM shield_outbox") == [(0,)]
+
+
+def test_tables_that_were_recreated_under_half_messages_are_noticed(orders: Service) -> None:
+    app = another_process(orders, None)
+    prepare_a_half_message(app)
+    orders.app.schema.downgrade("base")
+    another_process(orders, 1).schema.upgrade()
+
+    key = next(k for k in map(str, range(100)) if shard_of(k, new_event_id(), 8) > 0)
+    with pytest.raises(ConfigurationError, match="another number of shards than the 8"):
+        app.half_prepare("orders.placed", key=key)
+    app.half_prepare("orders.placed", key=key)
 
     assert orders.rows("SELECT shard FROM shield_outbox") == [(0,)]
 
