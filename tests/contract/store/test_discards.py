@@ -266,7 +266,9 @@ def test_a_discard_leaves_every_other_record_parked(stores: Stores, other: Recei
 
     assert [each.record for each in letters(stores).parked(limit=10)] == [other]
     at = {"topic": other.topic, "partition": other.partition, "offset": other.offset}
-    found = [each for each in letters(stores).find_parked(group=GROUP, **at) if each.record == other]
+    found = [
+        each for each in letters(stores).find_parked(group=GROUP, **at) if each.record == other
+    ]
     assert [done.done for done in discard(stores, *found)] == [True]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -500,13 +500,19 @@ class Undone(Exception):
     """Leaves a transaction without an effect."""
 
 
+@contextmanager
+def undone(stores: Stores) -> Iterator[Session]:
+    """The transaction of a batch, which is rolled back at its end."""
+    with suppress(Undone), effect_of_one(stores, together=True) as session:
+        yield session
+        raise Undone
+
+
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", END_IT)
 def test_a_refused_commit_raises_where_it_is_called(stores: Stores, way: str) -> None:
-    with pytest.raises(Undone), effect_of_one(stores, together=True) as session:
-        with pytest.raises(HandlerError, match="leave commit"):
-            END_IT[way](session)
-        raise Undone
+    with undone(stores) as session, pytest.raises(HandlerError, match="leave commit"):
+        END_IT[way](session)
     assert rows(stores) == [IN_HAND]
 
 
@@ -534,9 +540,8 @@ BROKEN: dict[str, Callable[[Session], object]] = {
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", BROKEN)
 def test_no_further_handler_gets_a_transaction_that_ended(stores: Stores, way: str) -> None:
-    with pytest.raises(Undone), effect_of_one(stores, together=True) as session:
+    with undone(stores) as session:
         BROKEN[way](session)
         with pytest.raises(HandlerError, match="leave commit"):
             stores.inbox.reset_session(session)
-        raise Undone
     assert rows(stores) == [IN_HAND]

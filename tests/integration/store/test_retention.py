@@ -204,6 +204,7 @@ def test_a_received_event_stays_while_a_compensation_may_need_it(shop: Shop, bes
     retention_of(shop).run_once()
     assert (event in left(shop, "inbox")) is is_kept
 
+
 def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
