@@ -135,7 +135,11 @@ class Subscriber(Protocol):
         ...
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Have these records delivered again by the next polls: they could not be taken care of."""
+        """Have these records delivered again by the next polls: they could not be taken care of.
+
+        A partition continues at the first of its records in this call, whatever earlier calls were
+        given: records of several polls are rewound in one call.
+        """
         ...
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:

@@ -216,9 +216,11 @@ class MemorySubscriber:
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
         """Have these records delivered again, where their partitions are still this member's."""
         with self._cluster.changed:
+            first: dict[TopicPartition, int] = {}
             for record in self._mine(records):
                 place = (record.topic, record.partition)
-                self.member.positions[place] = min(record.offset, self.member.positions[place])
+                first[place] = min(record.offset, first.get(place, record.offset))
+            self.member.positions.update(first)
 
     def pause(self, places: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls, and read all others."""

@@ -370,6 +370,16 @@ def test_rewound_records_come_again_in_order_and_nothing_before_them(bench: Benc
     assert sorted(values(again)) == sorted(values(late))
 
 
+def test_of_two_rewinds_the_last_one_decides_where_a_partition_continues(bench: Bench) -> None:
+    topic = bench.topic(partitions=1)
+    publish(bench.publisher(), *(record(topic, str(n)) for n in range(6)))
+    subscriber = bench.subscriber(group(), topic)
+    records = read(subscriber, 6)
+    subscriber.rewind(records[2:])
+    subscriber.rewind(records[4:])
+    assert values(read(subscriber, 2)) == ["4", "5"]
+
+
 def test_held_partitions_are_left_out_until_they_are_held_no_more(bench: Bench) -> None:
     topic = bench.topic(partitions=2)
     publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
