@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -48,6 +48,7 @@ class Watched:
         self._in_use = threading.Lock()
         self.polls = 0
         self.commits = 0
+        self.closes = 0
 
     def poll(self, *, timeout: float, limit: int, limit_bytes: int) -> list[ReceivedRecord]:
         with self._alone():
@@ -75,6 +76,7 @@ class Watched:
     def close(self) -> None:
         with self._alone():
             self._subscriber.close()
+            self.closes += 1
 
     def _alone(self) -> threading.Lock:
         assert not self._in_use.locked(), "two threads use the subscriber"
@@ -460,3 +462,151 @@ def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(
     batch = fetcher.fetch(timeout=0, limit=5)
     assert (taken(batch), batch.ignored, len(batch.records)) == ([0], 1, 3)
     assert [parked.record.offset for parked in batch.parked] == [2]
+
+
+def test_a_failed_poll_is_not_caught_up_with(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
+) -> None:
+    fill(broker, range(2))
+    fetcher = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=Flaky({1: MemoryError("one allocation fails")})
+    )
+    with pytest.raises(MemoryError):
+        fetcher.fetch(timeout=0, limit=2)
+    assert not fetcher.has_caught_up()
+
+
+@pytest.fixture
+def fails_once(subscriber: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the subscriber's first rewind fail."""
+    rewind, failures = subscriber.rewind, iter([MemoryError("one allocation fails")])
+
+    def failing(records: tuple[ReceivedRecord, ...]) -> None:
+        if failure := next(failures, None):
+            raise failure
+        rewind(records)
+
+    monkeypatch.setattr(subscriber, "rewind", failing)
+
+
+@pytest.mark.usefixtures("fails_once")
+def test_a_poll_whose_rewind_failed_is_rewound_by_the_next_fetch(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
+) -> None:
+    fill(broker, range(3))
+    fetcher = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=Flaky({2: MemoryError("one allocation fails")})
+    )
+    with pytest.raises(MemoryError):
+        fetcher.fetch(timeout=0, limit=3)
+    assert taken(fetcher.fetch(timeout=0, limit=3)) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("fails_once")
+def test_a_rewound_batch_comes_before_a_poll_that_failed_after_it(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
+) -> None:
+    fill(broker, range(4))
+    fetcher = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=Flaky({4: MemoryError("one allocation fails")})
+    )
+    batch = fetcher.fetch(timeout=0, limit=2)
+    with pytest.raises(MemoryError):
+        fetcher.fetch(timeout=0, limit=2)
+    fetcher.rewind(batch)
+    assert taken(fetcher.fetch(timeout=0, limit=4)) == [0, 1, 2, 3]
+
+
+def test_prefetched_records_of_a_paused_partition_come_after_the_pause(
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
+) -> None:
+    fill(broker, range(5))
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
+    fetcher.pause(frozenset({(TOPIC, 0)}))
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == []
+    fetcher.pause(frozenset())
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [2, 3]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [4]
+
+
+def test_an_empty_prefetched_batch_counts_as_caught_up(
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
+) -> None:
+    fill(broker, range(2))
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
+    assert fetcher.has_caught_up()
+
+
+def test_without_records_no_offset_is_committed(
+    fetcher: PrefetchingFetcher, subscriber: Watched
+) -> None:
+    assert not fetcher.fetch(timeout=0, limit=2).records
+    fetcher.close()
+    assert subscriber.commits == 0
+
+
+def test_offsets_of_a_failed_commit_outlast_the_commits_after_it(
+    group: ConsumerGroup, clock: Clock
+) -> None:
+    broker = MemoryBroker()
+    topics = [TOPIC, "orders.paid.commit"]
+    broker.topics().create(topics, partitions=1, replication=1)
+    subscriber = broker.subscriber("stock", topics)
+    direct = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=partial(decoding.decode, prefix="")
+    )
+    fetcher = PrefetchingFetcher(direct, fetch_thread=FailingThread(0), clock=clock)
+    fill(broker, range(1))
+    placed = fetcher.fetch(timeout=0, limit=2)
+    broker.publisher().publish([Record(topic=topics[1], key=None, value=b"?")], timeout=1)
+    paid = fetcher.fetch(timeout=0, limit=2)
+    broker.go_down()
+    fetcher.commit(placed)
+    broker.come_back()
+    clock.now += COMMIT_EVERY
+    fetcher.commit(paid)
+    with pytest.raises(BrokerUnavailable):
+        fetcher.fetch(timeout=0, limit=2)
+    fetcher.close()
+    assert broker.committed("stock") == {(topic, 0): 1 for topic in topics}
+
+
+def test_close_commits_what_waits_for_a_commit_in_progress(
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
+) -> None:
+    fill(broker, range(3))
+    batches = [fetcher.fetch(timeout=0, limit=2) for _ in range(2)]
+    for batch in batches:
+        fetcher.commit(batch)
+    fetcher.close()
+    assert committed(broker) == 3
+
+
+def test_offsets_that_close_cannot_commit_are_logged(
+    broker: MemoryBroker, fetcher: PrefetchingFetcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, range(3))
+    for _ in range(2):
+        fetcher.commit(fetcher.fetch(timeout=0, limit=2))
+    broker.go_down()
+    fetcher.close()
+    assert "offsets are not committed" in caplog.text
+    assert committed(broker) == 2
+
+
+def test_a_second_close_does_nothing(fetcher: PrefetchingFetcher, subscriber: Watched) -> None:
+    fetcher.close()
+    fetcher.close()
+    assert subscriber.closes == 1
+
+
+def test_close_leaves_the_group_in_a_thread_of_the_caller(
+    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
+) -> None:
+    direct = BlockingFetcher(
+        group=group, subscriber=subscriber, decode=partial(decoding.decode, prefix="")
+    )
+    fetcher = PrefetchingFetcher(direct, fetch_thread=ThreadPoolExecutor(1))
+    fetcher.fetch(timeout=0, limit=1)
+    fetcher.close()
+    assert subscriber.closes == 1
