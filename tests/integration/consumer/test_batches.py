@@ -276,6 +276,27 @@ def test_what_was_received_before_a_record_that_cannot_be_stored_is_applied(
     assert Counter(calls.keys) == Counter("abcdefgh")
 
 
+def test_a_batch_received_in_part_is_read_again_after_an_exit(world: World) -> None:
+    stock, done, exits = world.downstream, effect("done"), iter([SystemExit(4)])
+
+    @stock.app.consumer("stock").handles("orders.placed")
+    def handle(session: Session, event: Event) -> None:
+        if status := next(exits, None):
+            raise status
+        done(session, event)
+
+    stock.execute("ALTER TABLE shield_inbox ADD CONSTRAINT no_g CHECK (key IS DISTINCT FROM 'g')")
+    stock.execute("ALTER TABLE shield_parked ADD CONSTRAINT nothing CHECK (false)")
+    world.write(*"abcdefgh")
+    consumer = world.consumer()
+    with pytest.raises(SystemExit):
+        consumer.run_once()
+    stock.execute("ALTER TABLE shield_inbox DROP CONSTRAINT no_g")
+    stock.execute("UPDATE shield_inbox SET lease_until = now()")
+    drain(consumer)
+    assert Counter(stock.effects()) == Counter("abcdefgh")
+
+
 def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Calls) -> None:
     zombie = world.consumer()
     execute = zombie._executor.execute
@@ -613,6 +634,27 @@ def test_handlers_that_become_slow_in_the_middle_do_not_keep_the_batch_beyond_it
     assert done.outcomes == {AttemptOutcome.APPLIED: 8}
     assert sorted(world.downstream.effects()) == keys
     assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
+
+
+def test_the_shortest_lease_of_a_batch_ends_its_transactions(world: World) -> None:
+    calls, now = Calls(), [0.0]
+    group = world.downstream.app.consumer("stock")
+    group.handles("orders.placed", lease=timedelta(seconds=60))(calls.one)
+    group.handles("orders.paid", topic="orders.placed", lease=timedelta(seconds=8))(calls.one)
+    consumer = world.consumer()
+    consumer._executor._clock = lambda: now[0]
+
+    def take_half_a_second(session: Session) -> None:
+        now[0] += 0.5
+
+    calls.trouble = dict.fromkeys("abcdefgh", take_half_a_second)
+    with world.upstream.transaction() as session:
+        for type_, key in zip(("orders.placed", "orders.paid") * 4, "abcdefgh", strict=True):
+            world.upstream.app.outbox.add(session, Event(type=type_, key=key))
+    drain(world.relay)
+    assert consumer.run_once().outcomes == {AttemptOutcome.APPLIED: 8}
+    # The first transaction is rolled back after a quarter of 8 s: each event is processed alone.
+    assert list(Counter(calls.transactions).values()) == [4, *[1] * 8]
 
 
 def test_retries_without_delay_count_for_the_failing_event_only(world: World) -> None:

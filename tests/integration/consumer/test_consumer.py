@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.errors import BrokerUnavailable
 from shieldtx.ports.broker import Record
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.relay.relay import Relay
@@ -409,6 +410,62 @@ def test_a_stopped_worker_leaves_the_rest_in_the_inbox(world: World) -> None:
     assert rows == [("PROCESSING", 0, None)] * 3
     drain(world.consumer())
     assert len(world.downstream.effects()) == 3
+
+
+def test_a_retry_without_delay_is_made_by_the_next_pass(world: World) -> None:
+    trouble = handle(world)
+    trouble["a"] = ValueError("not yet")
+    world.write("a")
+    consumer = world.consumer()
+    consumer._due._clock = lambda: 0.0
+    assert consumer.run_once().outcomes == {AttemptOutcome.RETRIED: 1}
+    trouble.clear()
+    assert consumer.run_once().outcomes == {AttemptOutcome.APPLIED: 1}
+
+
+def test_a_pass_waits_for_records_unless_it_has_made_attempts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = handle(world)
+    trouble["a"] = ValueError("not yet")
+    consumer = world.consumer()
+    subscriber = consumer._fetcher._fetcher._subscriber  # type: ignore[attr-defined]
+    poll, timeouts = subscriber.poll, []
+
+    def note(*, timeout: float, **limits: int) -> Any:
+        timeouts.append(timeout)
+        return poll(timeout=0, **limits)
+
+    monkeypatch.setattr(subscriber, "poll", note)
+    longest = consumer._settings.poll_timeout.total_seconds()
+    assert not consumer.run_once().more
+    world.write("a")
+    consumer.run_once()
+    assert timeouts == [longest, longest]
+    trouble.clear()
+    assert consumer.run_once().outcomes == {AttemptOutcome.APPLIED: 1}
+    assert timeouts[2:] == [0]
+
+
+def test_events_whose_offsets_are_not_committed_count_for_the_pause(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle(world, SLOW)
+    consumer = world.downstream.app.build_consumer("stock")
+    # Commits at once, so that the pass fails with its commit.
+    consumer._fetcher = fetcher = consumer._fetcher._fetcher  # type: ignore[attr-defined]
+    consumer._backpressure._limit = 3
+    consumer._backpressure._sampler._clock = lambda: 0.0
+    assert consumer.run_once().paused == 0
+
+    def refuse(records: object) -> None:
+        raise BrokerUnavailable("no response to the commit")
+
+    monkeypatch.setattr(fetcher._subscriber, "commit", refuse)
+    world.write("a", "a", "a")
+    with pytest.raises(BrokerUnavailable):
+        consumer.run_once()
+    assert consumer.run_once().paused == 1
 
 
 def test_full_batches_do_not_delay_due_rows(world: World) -> None:
