@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -139,8 +139,10 @@ def test_values_of_every_kind_survive_the_way_into_the_table(stores: Stores) -> 
     assert received == event
 
 
-def test_a_batch_of_many_bytes_is_stored_whole_in_a_few_parts(stores: Stores) -> None:
-    mebibytes = (9, 1, 4, 5, 1)
+@pytest.mark.parametrize("mebibytes", [(9, 1, 4, 5, 1), (4, 5, 1, 8, 1)])
+def test_a_batch_of_many_bytes_is_stored_whole_in_a_few_parts(
+    stores: Stores, mebibytes: Sequence[int]
+) -> None:
     large = [
         envelope(f"k{n}").evolve(payload=json.dumps("x" * (size << 20)))
         for n, size in enumerate(mebibytes)
