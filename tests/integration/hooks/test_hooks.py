@@ -234,6 +234,36 @@ def test_an_event_that_failed_by_process_deaths_has_no_handler_error(
     assert len([1 for n, c in pair.attempts if c.group == "stock" and n == "before"]) == 1
 
 
+def test_an_interrupted_attempt_has_no_duration_in_later_traces(pair: Pair) -> None:
+    exits, reserve = iter([SystemExit(4), SystemExit(4)]), pair.handle
+
+    def exit_twice(session: Session, event: Event) -> None:
+        if status := next(exits, None):
+            raise status
+        reserve(session, event)
+
+    pair.handle = exit_twice
+    pair.listen()
+    relay, _, consumer, _ = pair.start()
+    pair.place("a")
+    drain(relay)
+    for _ in range(2):
+        pair.stock.execute("UPDATE shield_inbox SET lease_until = now()")
+        with pytest.raises(SystemExit):
+            consumer.run_once()
+    pair.place("b")
+    drain(relay)
+    consumer.run_once()
+    # As if the next process had died in the middle of it.
+    pair.stock.execute(
+        "UPDATE shield_inbox SET attempts = 3, lease_until = now() WHERE settled_at IS NULL"
+    )
+    consumer.run_once()
+    ended = {c.key: c for name, c in pair.attempts if name != "before"}
+    assert ended["b"].took is not None
+    assert (ended["a"].outcome, ended["a"].took) == (AttemptOutcome.REFUSED, None)
+
+
 def test_an_attempt_taken_over_by_another_worker_is_traced_as_lost(make_service: Make) -> None:
     pair = Pair(make_service)
     pair.stock.app.consumer("alone").handles("orders.placed", alone=True)(effect("reserved"))
