@@ -529,6 +529,18 @@ def test_prefetched_records_of_a_paused_partition_come_after_the_pause(
     assert taken(fetcher.fetch(timeout=0, limit=2)) == [4]
 
 
+@pytest.mark.usefixtures("fails_once")
+def test_a_pause_that_cannot_rewind_pauses_nothing(
+    broker: MemoryBroker, fetcher: PrefetchingFetcher
+) -> None:
+    fill(broker, range(5))
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [0, 1]
+    with pytest.raises(MemoryError):
+        fetcher.pause(frozenset({(TOPIC, 0)}))
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [2, 3]
+    assert taken(fetcher.fetch(timeout=0, limit=2)) == [4]
+
+
 def test_an_empty_prefetched_batch_counts_as_caught_up(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
