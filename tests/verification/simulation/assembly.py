@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shieldtx.brokers import cloudevents, decoding
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
@@ -15,6 +15,7 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
@@ -32,6 +33,7 @@ from tests.verification.simulation.processes import (
     Process,
 )
 from tests.verification.simulation.retention import MemoryRetentionStore
+from tests.verification.simulation.second_source import PREFIXES, SOURCE
 from tests.verification.simulation.world_config import WorldConfig
 
 if TYPE_CHECKING:
@@ -43,26 +45,27 @@ RETENTION = timedelta(hours=2)
 _PAUSE = RetryPolicy(
     first=timedelta(seconds=0.5), longest=timedelta(seconds=4), jitter=0, max_attempts=5
 )
-_ENCODE = partial(cloudevents.encode, prefix="")
+_ENCODE = {s: partial(cloudevents.encode, prefix=prefix) for s, prefix in PREFIXES.items()}
 _DECODE = partial(decoding.decode, prefix="")
 _EVENT_TYPES = EventTypeRegistry()
 _RETENTION = Retention(outbox=RETENTION, inbox=RETENTION, batch_size=3, batches_per_pass=2)
 
 
-def relay(world: World, service: str, n: int) -> Process[Relay]:
-    """Make the n-th relay of a service."""
-    database, config = world.databases[service], world.config
+def relay(world: World, source: str, n: int) -> Process[Relay]:
+    """Make the n-th relay of the service that writes as this source."""
+    database, config = world.database_of(source), world.config
     retry = RetryPolicy(
         max_attempts=config.attempts,
         first=timedelta(seconds=1),
         longest=timedelta(seconds=4),
         jitter=0,
     )
-
-    declares = service == "A" and n >= config.old_relays
+    local_rollbacks = _local_rollbacks(world, source, is_old=n < config.old_relays)
 
     def build(process: Process[Relay]) -> Relay:
-        store = MemoryOutboxStore(database, by=process.name, batch_bytes=config.batch_bytes)
+        store = MemoryOutboxStore(
+            database, by=process.name, source=source, batch_bytes=config.batch_bytes
+        )
 
         def retry_of(_: str) -> RetryPolicy:
             process.may_fail_inside()
@@ -72,7 +75,7 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
             store=Interrupted(process, store),  # type: ignore[arg-type]
             leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
             publisher=MemoryPublisher(world.broker, process),
-            encode=_ENCODE,
+            encode=_ENCODE[source],
             settings=RelaySettings(
                 name=process.name,
                 batch_size=config.relay_batch,
@@ -81,14 +84,21 @@ def relay(world: World, service: str, n: int) -> Process[Relay]:
                 outage_pause=_PAUSE,
             ),
             retry_of=retry_of,
-            local_rollbacks={"transfer": database.business.undo} if declares else {},
-            knows=lambda envelope: declares or envelope.type != TYPE,
+            local_rollbacks=local_rollbacks,
+            knows=lambda e: e.type in local_rollbacks or e.kind is TxKind.ROLLBACK,
             clock=process.clock,
             publish_thread=Beside(process),  # type: ignore[arg-type]
         )
 
-    number = n + (0 if service == "A" else config.relays)
-    return Process(world, f"relay {service}{n}", build, **_clocks(world, number))
+    number = n + (0 if source == "A" else config.relays)
+    return Process(world, f"relay {source}{n}", build, **_clocks(world, number))
+
+
+def _local_rollbacks(world: World, source: str, *, is_old: bool) -> dict[str, Any]:
+    """Return the local rollbacks that a release declares, by type."""
+    if source == SOURCE:
+        return {notice.type: world.second.undo for notice in world.config.notices}
+    return {TYPE: world.a.business.undo} if source == "A" and not is_old else {}
 
 
 def consumers(world: World) -> list[Process[Consumer]]:

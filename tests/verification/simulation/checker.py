@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from tests.support.transitions import is_unrepaired
 from tests.verification.simulation.broker import ids_by_place
 from tests.verification.simulation.database import Change, Database, OutboxRow
+from tests.verification.simulation.recovery import purgeable
+from tests.verification.simulation.second_source import PREFIXES
 
 if TYPE_CHECKING:
     from tests.verification.simulation.world import World
@@ -49,6 +52,7 @@ def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Se
     found = [
         *look.ghosts(),
         *look.losses(),
+        *look.misplaced(),
         *look.doubles(),
         *look.inversions(),
         *look.outcomes(),
@@ -109,6 +113,14 @@ class _Look:
             elif event_id not in self._published:
                 yield Violation("I2", f"{name} is {row.status} and on no topic")
 
+    def misplaced(self) -> Iterator[Violation]:
+        """Records on a topic that is not the one of their event."""
+        for (topic, _), ids in self._logs.items():
+            for event_id in dict.fromkeys(ids):
+                _, row = self._written.get(event_id, ("", None))
+                if row is not None and topic != (own := _topic_of(row)):
+                    yield Violation("I2", f"{_number(row)} of {own} is published to {topic}")
+
     def doubles(self) -> Iterator[Violation]:
         """Effects that happened more than once, or not at all."""
         for (what, number), times in self._entries.items():
@@ -159,6 +171,8 @@ class _Look:
         if total:
             yield Violation("I5", f"the sum of both banks has changed by {total}")
         yield from self._undone_too_early()
+        for statement in self._world.second.outcomes(self._failed, WITHHELD):
+            yield Violation("I5", statement)
 
     def _undone_too_early(self) -> Iterator[Violation]:
         """Credits after they were taken back: nothing takes those back any more."""
@@ -223,7 +237,7 @@ class _Look:
 
     def left_by_the_purge(self) -> Iterator[Violation]:
         """Rows that the purge ought to have removed."""
-        for row in self._world.purgeable():
+        for row in purgeable(self._world):
             yield Violation("I8", f"{_number(row)}: a {row.status} row is never purged")
 
     def _inversions(self, rows: Sequence[OutboxRow], what: str) -> Iterator[Violation]:
@@ -267,6 +281,11 @@ def _problem_of(change: Change) -> str:
     if ends and change.by != change.holder:
         return f"{name}: by {change.by}, when {change.holder} had it"
     return ""
+
+
+def _topic_of(row: OutboxRow) -> str:
+    event = row.envelope
+    return physical_topic(PREFIXES[event.source], event.topic, event.kind)
 
 
 def _taken_back(database: Database, change: Change) -> UUID | None:

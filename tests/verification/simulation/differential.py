@@ -23,7 +23,7 @@ class Memory:
 
     def __init__(self, clock: Clock) -> None:
         self.database = Database(clock=clock, shards=[Shard(n) for n in range(SHARDS)])
-        self.outbox = MemoryOutboxStore(self.database)
+        self.outbox = MemoryOutboxStore(self.database, source="A")
         self.leases = MemoryLeaseStore(self.database)
         self.inbox = MemoryInboxStore(self.database)
         self.purge = MemoryRetentionStore(self.database, wall_clock=lambda: clock.now)

@@ -350,3 +350,17 @@ def takes_only_what_fits(_: Any) -> Callable[..., tuple[list[OutboxRow], bool]]:
         return fit, len(fit) < len(rows)
 
     return bounded
+
+
+def takes_every_source(_: Any) -> Callable[..., bool]:
+    return lambda self, row: True
+
+
+def fails_every_source(sound: Callable[..., None]) -> Callable[..., None]:
+    """Neither the claim asks for the source, nor the failure whether the type is declared."""
+
+    def init(self: Relay, *, store: Any, knows: Any, **parts: Any) -> None:
+        store._port._source = None
+        sound(self, store=store, knows=lambda _: True, **parts)
+
+    return init

@@ -143,6 +143,14 @@ MUTANTS = {
             "record",
             mutant_code.undoes_what_may_be_delivered,
         ),
+        (
+            "claims-every-source",
+            "I2",
+            MemoryOutboxStore,
+            "_is_of_its_source",
+            mutant_code.takes_every_source,
+        ),
+        ("fails-every-source", "I5", Relay, "__init__", mutant_code.fails_every_source),
         # The consumer and its table.
         (
             "held-batch-is-forgotten",

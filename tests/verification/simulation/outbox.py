@@ -24,8 +24,16 @@ _NOTHING = Claim(token=UUID(int=0), events=(), lease_left=timedelta(0))
 class MemoryOutboxStore:
     """Claims and settles rows (the port RelayStore); `by` is the process that does so."""
 
-    def __init__(self, database: Database, *, by: str = "", batch_bytes: int = BATCH_BYTES) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        by: str = "",
+        source: str | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
         self._database = database
+        self._source = source
         self._batch_bytes = batch_bytes
         self._by = by
         self._turn = 0
@@ -138,7 +146,11 @@ class MemoryOutboxStore:
         """Pick from the waiting line first, then from the main line; a quarter from each shard."""
         db = self._database
         quota = max(1, limit // 4)
-        rows = [row for row in db.outbox.values() if row.settled_at is None and row.shard in shards]
+        rows = [
+            row
+            for row in db.outbox.values()
+            if row.settled_at is None and row.shard in shards and self._is_of_its_source(row)
+        ]
         if not rows:
             return []
         rows.sort(key=lambda row: row.seq)
@@ -160,6 +172,9 @@ class MemoryOutboxStore:
             for row in [row for row in part if row.shard == shard][:quota]
         ][:limit]
 
+    def _is_of_its_source(self, row: OutboxRow) -> bool:
+        return self._source in {None, row.envelope.source}
+
     def _bounded(self, rows: Sequence[OutboxRow]) -> tuple[list[OutboxRow], bool]:
         """Return the rows up to the one that reaches the bytes of a batch, and whether one does."""
         taken, size = [], 0
@@ -173,11 +188,11 @@ class MemoryOutboxStore:
     def _held_back(self, rows: Sequence[OutboxRow]) -> Collection[UUID]:
         """Find the rows whose key waits for a retry; `rows` come in the order of writing."""
         held: set[UUID] = set()
-        keys: set[str] = set()
+        keys: set[tuple[str, str]] = set()
         for row in rows:
-            key = row.envelope.key
-            if key is None:
+            if row.envelope.key is None:
                 continue
+            key = (row.envelope.source, row.envelope.key)
             if key in keys:
                 held.add(row.envelope.id)
             if row.waiting and row.holds_key:

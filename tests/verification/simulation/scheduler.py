@@ -6,10 +6,16 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tests.verification.simulation import recovery
 from tests.verification.simulation.checker import Violation, violations
 from tests.verification.simulation.fault_schedule import SeededFaultSchedule
 from tests.verification.simulation.world import World
-from tests.verification.simulation.world_config import config_of, with_half_messages, with_variety
+from tests.verification.simulation.world_config import (
+    config_of,
+    with_half_messages,
+    with_second_source,
+    with_variety,
+)
 
 _APART = 9_973
 """Keeps the numbers that draw the config apart from those that draw the faults."""
@@ -21,6 +27,7 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     # Drawn apart, so that the other worlds are what they would be without them.
     config = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
     config = with_variety(config, random.Random(seed * _APART + 3))
+    config = with_second_source(config, random.Random(seed * _APART + 4))
     schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
     world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)
@@ -39,13 +46,13 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
 
 def finish(world: World, *, purge: bool) -> Sequence[Violation]:
     """Heal and drain a world, and return what it violated."""
-    world.heal()
+    recovery.heal(world)
     if world.threads is not None:
         world.threads.close()
-    is_drained = world.drain()
+    is_drained = recovery.drain(world)
     found = violations(world, is_drained=is_drained)
     if purge and not found:
-        world.purge()
+        recovery.purge(world)
         found = violations(world, is_drained=is_drained, is_purged=True)
     return found
 
@@ -53,6 +60,7 @@ def finish(world: World, *, purge: bool) -> Sequence[Violation]:
 def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
     """List what may happen next, as often as its weight."""
     steps: list[Callable[[], object]] = [world.write] * (3 * len(world.transfers))
+    steps += [world.second.write] * (3 * len(world.config.notices))
     for relay in world.relays:
         steps += [partial(world.work, relay)] * 4 + [partial(world.renew, relay)] * 2
     for consumer in world.consumers:

@@ -57,7 +57,9 @@ class SqlStores:
                 update(self.tables.shard).values(owner=None, epoch=0, lease_until=None)
             )
         self.writer = SqlOutboxWriter(self.tables, shards=SHARDS)
-        self.outbox = SqlRelayStore(self.engine, self.tables, clock=lambda: self.clock.now)
+        self.outbox = SqlRelayStore(
+            self.engine, self.tables, source="A", clock=lambda: self.clock.now
+        )
         self.leases = SqlLeaseStore(self.engine, self.tables)
         self.inbox = SqlInboxStore(self.engine, self.tables)
         self.purge = SqlRetentionStore(self.engine, self.tables)

@@ -97,7 +97,7 @@ class Calls:
         event = Envelope(
             id=self.pair.new_id(),
             type="t",
-            source=self.draw.choice("AAAB"),
+            source=self.draw.choice("AAADB"),
             topic="t",
             payload="1",
             time=EPOCH,
@@ -106,7 +106,7 @@ class Calls:
         )
         self.events.append(event)
         delay = self.draw.choice([0.0, 0.0, 0.0, 3.0])
-        if event.source == "A":
+        if event.source in {"A", "D"}:
             self.pair.both(lambda side: side.write(event, delay))
 
     def refuse(self) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from shieldtx.domain.events import physical_topic
-from shieldtx.domain.states import INBOX, OUTBOX, TxKind
+from shieldtx.domain.states import TxKind
 from shieldtx.relay.relay import Relay
 from tests.verification.simulation import assembly, half_messages
-from tests.verification.simulation.assembly import RELAY_LEASE, RETENTION
+from tests.verification.simulation.assembly import RELAY_LEASE
 from tests.verification.simulation.banks import TOPIC, Bank, Transfer, envelope_of
 from tests.verification.simulation.broker import Broker, Member, Trouble
 from tests.verification.simulation.cooperative_threads import CooperativeThread, CooperativeThreads
@@ -20,17 +20,12 @@ from tests.verification.simulation.database import (
     Clock,
     Database,
     DatabaseError,
-    InboxRow,
-    OutboxRow,
     Shard,
 )
 from tests.verification.simulation.fault_schedule import Fault, FaultSchedule
 from tests.verification.simulation.processes import Killed, Process
-from tests.verification.simulation.retention import is_needed
+from tests.verification.simulation.second_source import PREFIXES, SOURCE, SecondService
 from tests.verification.simulation.world_config import WorldConfig
-
-MOST_PASSES = 100
-"""After so many passes in a row, a worker that still finds work will never find its end."""
 
 DEEPEST = 3
 """How many processes may be suspended inside each other."""
@@ -57,15 +52,18 @@ class World:
         self._ids = 0
         self._unwritten = list(config.transfers)
         self._writing: set[str | None] = set()
-        topics = [physical_topic("", TOPIC, kind) for kind in TxKind]
-        self.broker = Broker(topics, config.partitions, are_apart=config.topics_are_apart)
+        self.broker = Broker(_topics(config), config.partitions, are_apart=config.topics_are_apart)
         self.a, self.b = self._database(), self._database()
         self.databases = {"A": self.a, "B": self.b}
-        self.relays = [
-            assembly.relay(self, service, n)
-            for service in self.databases
-            for n in range(config.relays)
-        ]
+        self.second = SecondService(self)
+        counts = dict.fromkeys(self.databases, config.relays)
+        if config.notices:
+            counts[SOURCE] = 1
+        self.relays_of = {
+            source: [assembly.relay(self, source, n) for n in range(count)]
+            for source, count in counts.items()
+        }
+        self.relays = [relay for relays in self.relays_of.values() for relay in relays]
         self.consumers = assembly.consumers(self)
         self.retentions = [assembly.retention(self, service) for service in self.databases]
         self.checking: list[Process[Any]] = (
@@ -99,25 +97,25 @@ class World:
         self._unwritten.remove(transfer)
         self._writing.add(transfer.key)
         client: Process[None] = Process(self, "client", lambda _: None)
-        self._act(client, _described(transfer), partial(self._write, client, transfer))
+        self.act(client, _described(transfer), partial(self._write, client, transfer))
 
     def renew(self, relay: Process[Relay]) -> None:
         """Let a relay renew its leases, beside a pass if it is suspended in one."""
         if relay.threads < 2 and not relay.is_doomed:
-            self._act(relay, "renews", lambda: sorted(relay.service.renew().shards))
+            self.act(relay, "renews", lambda: sorted(relay.service.renew().shards))
 
     def work(self, process: Process[Any]) -> bool:
         """Let a process make a pass, unless it is suspended; return whether to go on at once."""
         if process.busy:
             return False
-        done = self._act(process, "works", process.service.run_once)
+        done = self.act(process, "works", process.service.run_once)
         return bool(done is not None and done.more)
 
     def stop(self, process: Process[Any]) -> None:
         """End a process in good order."""
         if process.busy or not hasattr(process.service, "close"):
             return
-        self._act(process, "stops", partial(_close, process))
+        self.act(process, "stops", partial(_close, process))
 
     def kill(self, process: Process[Any]) -> None:
         """End a process between two passes, or one that sleeps when it wakes up."""
@@ -247,90 +245,18 @@ class World:
             for _ in range(self.schedule.between(1, 10)):
                 self.next_step()
 
-    # --- its end ----------------------------------------------------------------------------------
-
-    def heal(self) -> None:
-        """End all faults; what was lost, killed or late by then stays so."""
-        self.say("everything heals")
-        self.is_calm = True
-        while self.sleeping:
-            self.wake()
-        self.broker.is_down = False
-        self.land()
-        while self.overdue:
-            self.arrive()
-        for member in self.dead:
-            self.broker.leave(member)
-        self.dead.clear()
-
-    def drain(self, rounds: int = 30) -> bool:
-        """Let the services work until nothing is left to do; False if they do not come to that."""
-        self.pass_time(RELAY_LEASE.total_seconds() + 1)
-        for _ in range(rounds):
-            self._work_off(self.checking)
-            half_messages.decide(self)
-            busy = self.relays_with_work()
-            for relay in busy:
-                self.renew(relay)
-            self._work_off([*busy, *self.consumers])
-            if self.is_drained():
-                return True
-            self.pass_time(3.0)
-        return False
-
-    def _work_off(self, processes: Sequence[Process[Any]]) -> None:
-        for process in processes:
-            for _ in range(MOST_PASSES):
-                if not self.work(process):
-                    break
-
-    def relays_with_work(self) -> list[Process[Relay]]:
-        """Return the relays of the services whose outbox has open rows."""
-        half = self.config.relays
-        return [
-            relay
-            for database, relays in ((self.a, self.relays[:half]), (self.b, self.relays[half:]))
-            if any(row.settled_at is None for row in database.outbox.values())
-            for relay in relays
-        ]
-
-    def is_drained(self) -> bool:
-        """Whether no row is open, and no record unread."""
-        rows = [row for db in (self.a, self.b) for t in (db.outbox, db.inbox) for row in t.values()]
-        return all(row.settled_at is not None for row in rows) and all(
-            consumer.service.has_caught_up() for consumer in self.consumers
-        )
-
-    def purge(self) -> None:
-        """Let the retention of everything end, and the retentions go over the tables."""
-        self.pass_time(RETENTION.total_seconds() + 60)
-        for _ in range(20):
-            for retention in self.retentions:
-                self.work(retention)
-            if not self.purgeable():
-                return
-
-    def purgeable(self) -> list[OutboxRow | InboxRow]:
-        """Return the rows that nobody needs any more once their retention is over."""
-        return [
-            row
-            for db in (self.a, self.b)
-            for rows, purgeable in (
-                (db.outbox.values(), OUTBOX.purgeable),
-                (db.inbox.values(), INBOX.purgeable),
-            )
-            for row in rows
-            if row.status in purgeable and not is_needed(db, row)
-        ]
-
     # --- what it is made of -----------------------------------------------------------------------
+
+    def database_of(self, source: str) -> Database:
+        """Return the database whose outbox a source writes into."""
+        return self.databases.get(source, self.a)
 
     def next_id(self) -> UUID:
         """Make an id that grows with time, as a UUIDv7 does."""
         self._ids += 1
         return UUID(int=(int(self.clock.now * 1000) << 80) + self._ids)
 
-    def _act(self, process: Process[Any], what: str, call: Callable[[], Any]) -> Any:
+    def act(self, process: Process[Any], what: str, call: Callable[[], Any]) -> Any:
         """Let a process do something, in a thread of its own where there are any."""
         if self.threads is None or self.is_calm or self.running:
             return process.do(what, call)
@@ -358,6 +284,18 @@ class World:
     def _database(self) -> Database:
         shards = [Shard(n) for n in range(self.config.shards)]
         return Database(clock=self.clock, shards=shards, business=Bank(self))
+
+
+def _topics(config: WorldConfig) -> list[str]:
+    """Name all topics; beside a second source, those under wrong names too."""
+    prefixes = set(PREFIXES.values()) if config.notices else {""}
+    names = dict.fromkeys([TOPIC, *(notice.topic for notice in config.notices)])
+    return [
+        physical_topic(prefix, topic, kind)
+        for prefix in sorted(prefixes)
+        for topic in names
+        for kind in TxKind
+    ]
 
 
 def _close(process: Process[Any]) -> None:

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from shieldtx.ports.broker import BATCH_BYTES
-from tests.verification.simulation.banks import Transfer
+from tests.verification.simulation.banks import TOPIC, TYPE, Transfer
+from tests.verification.simulation.second_source import Notice
 
 HALF_MESSAGES = 0.2
 """The share of worlds with half messages."""
+
+SECOND_SOURCE = 0.15
+"""The share of worlds in which a second service writes into the tables of the first."""
 
 FOREIGN_ROLLBACKS = 0.2
 """The share of further worlds in which a group takes back events of another service."""
@@ -48,6 +52,8 @@ class WorldConfig:
     """What a claim and a poll take at most, but for the event that reaches it."""
     outbox_retention: timedelta = timedelta(hours=2)
     """A short one lets the purge work beside rollbacks that wait, retry or are DEAD."""
+    notices: tuple[Notice, ...] = ()
+    """What a second service writes into the outbox of the first."""
 
 
 def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
@@ -72,6 +78,26 @@ def with_variety(config: WorldConfig, draw: random.Random) -> WorldConfig:
         outbox_retention=timedelta(seconds=draw.choice((3, 10, 30)))
         if draw.random() < 0.2
         else config.outbox_retention,
+    )
+
+
+def with_second_source(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let, in some worlds, a second service write into the tables of the first."""
+    if draw.random() >= SECOND_SOURCE:
+        return config
+    event_type, topic = ("notice", "notices") if draw.random() < 0.7 else (TYPE, TOPIC)
+    return replace(
+        config,
+        notices=tuple(
+            Notice(
+                number=n,
+                key=draw.choice(("k", "k", "l", None)),
+                type=event_type,
+                topic=topic,
+                is_committed=draw.random() > 0.1,
+            )
+            for n in range(draw.randint(1, 4))
+        ),
     )
 
 

@@ -1,0 +1,120 @@
+"""How a world ends: its faults heal, its services drain, its retentions purge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shieldtx.domain.states import INBOX, OUTBOX
+from shieldtx.relay.relay import Relay
+from tests.verification.simulation import half_messages
+from tests.verification.simulation.assembly import RELAY_LEASE, RETENTION
+from tests.verification.simulation.database import InboxRow, OutboxRow
+from tests.verification.simulation.processes import Process
+from tests.verification.simulation.retention import is_needed
+from tests.verification.simulation.second_source import SOURCE
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.world import World
+
+MOST_PASSES = 100
+"""After so many passes in a row, a worker that still finds work will never find its end."""
+
+MOST_ROUNDS = 30
+
+
+def heal(world: World) -> None:
+    """End all faults; what was lost, killed or late by then stays so."""
+    world.say("everything heals")
+    world.is_calm = True
+    while world.sleeping:
+        world.wake()
+    world.broker.is_down = False
+    world.land()
+    while world.overdue:
+        world.arrive()
+    for member in world.dead:
+        world.broker.leave(member)
+    world.dead.clear()
+
+
+def drain(world: World) -> bool:
+    """Let the services work until nothing is left to do; False if they do not come to that.
+
+    Of two services on one schema, each owns shards with events of the other one: those of one
+    drain when an operator stops the relays of the other one.
+    """
+    if not world.config.notices:
+        return _drain(world)
+    sources = ["A", SOURCE] if world.schedule.chance(0.5) else [SOURCE, "A"]
+    return all(_drain(world, stopped=source) for source in sources)
+
+
+def _drain(world: World, *, stopped: str = "") -> bool:
+    for relay in world.relays_of.get(stopped, ()):
+        world.stop(relay)
+    world.pass_time(RELAY_LEASE.total_seconds() + 1)
+    for _ in range(MOST_ROUNDS):
+        _work_off(world, world.checking)
+        half_messages.decide(world)
+        busy = _relays_with_work(world, but=stopped)
+        for relay in busy:
+            world.renew(relay)
+        _work_off(world, [*busy, *world.consumers])
+        if _is_drained(world, but=stopped):
+            return True
+        world.pass_time(3.0)
+    return False
+
+
+def _work_off(world: World, processes: Sequence[Process[Any]]) -> None:
+    for process in processes:
+        for _ in range(MOST_PASSES):
+            if not world.work(process):
+                break
+
+
+def _relays_with_work(world: World, *, but: str) -> list[Process[Relay]]:
+    """Return the relays of the sources with open rows, `but` those of one source."""
+    sources = {row.envelope.source for row in _open_rows(world)} - {but}
+    found = [relays for source, relays in world.relays_of.items() if source in sources]
+    return [relay for relays in found for relay in relays]
+
+
+def _is_drained(world: World, *, but: str) -> bool:
+    """Whether no row is open, `but` those of one source in an outbox, and no record unread."""
+    received = [row for database in world.databases.values() for row in database.inbox.values()]
+    return (
+        all(row.envelope.source == but for row in _open_rows(world))
+        and all(row.settled_at is not None for row in received)
+        and all(consumer.service.has_caught_up() for consumer in world.consumers)
+    )
+
+
+def _open_rows(world: World) -> list[OutboxRow]:
+    written = [row for database in world.databases.values() for row in database.outbox.values()]
+    return [row for row in written if row.settled_at is None]
+
+
+def purge(world: World) -> None:
+    """Let the retention of everything end, and the retentions go over the tables."""
+    world.pass_time(RETENTION.total_seconds() + 60)
+    for _ in range(20):
+        for retention in world.retentions:
+            world.work(retention)
+        if not purgeable(world):
+            return
+
+
+def purgeable(world: World) -> list[OutboxRow | InboxRow]:
+    """Return the rows that nobody needs any more once their retention is over."""
+    return [
+        row
+        for database in world.databases.values()
+        for rows, purgeable in (
+            (database.outbox.values(), OUTBOX.purgeable),
+            (database.inbox.values(), INBOX.purgeable),
+        )
+        for row in rows
+        if row.status in purgeable and not is_needed(database, row)
+    ]
