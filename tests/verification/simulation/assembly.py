@@ -112,13 +112,16 @@ def consumers(world: World) -> list[Process[Consumer]]:
         topics = [physical_topic("", t, kind) for t, kind in declared[name].subscriptions()]
         world.broker.groups[name] = Group(topics)
         members = 1 if name == "fraud" else world.config.consumers
-        consumers += [_consumer(world, service, name, n) for n in range(members)]
+        consumers += [consumer(world, service, name, n) for n in range(members)]
     return consumers
 
 
-def _consumer(world: World, service: str, name: str, n: int) -> Process[Consumer]:
+def consumer(
+    world: World, service: str, name: str, n: int, *, has_removed: bool = False
+) -> Process[Consumer]:
+    """Make the n-th member of a group, perhaps of a release with a handler that others lack."""
     database, config = world.databases[service], world.config
-    group = _groups(config)[name]
+    group = _groups(config, has_removed=has_removed)[name]
     outbox = MemoryOutbox(
         source=service, new_id=world.next_id, event_types=_EVENT_TYPES, writer=None
     )
@@ -169,8 +172,13 @@ def retention(world: World, service: str) -> Process[RetentionService]:
     return Process(world, f"retention {service}", build, **_clocks(world, number))
 
 
-def _groups(config: WorldConfig) -> dict[str, ConsumerGroup]:
-    return groups(config.attempts, fraud=config.has_fraud_group, sharing=config.sharing)
+def _groups(config: WorldConfig, *, has_removed: bool = False) -> dict[str, ConsumerGroup]:
+    return groups(
+        config.attempts,
+        fraud=config.has_fraud_group,
+        sharing=config.sharing,
+        has_removed=has_removed,
+    )
 
 
 def _clocks(world: World, number: int) -> dict[str, float]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TYPE = "transfer"
 TOPIC = "transfers"
+REMOVED_TYPE = "advice"
+"""Of which an earlier release has received events; the handler was removed since."""
 HANDLER_LEASE = timedelta(seconds=5)
 
 
@@ -107,6 +109,10 @@ class Bank:
         _enter(session, "refund", transfer)
         self._world.visit_running("handler", answered=True)
 
+    def file(self, session: Transaction, event: Event) -> None:
+        entry = Entry("file", event.payload["number"], 0)
+        session.write(lambda: session.database.ledger.append(entry))
+
     def undo(self, session: Transaction, envelope: Envelope) -> None:
         """Give the money back for an event that will never be delivered."""
         transfer = self._transfer(json.loads(envelope.payload))
@@ -171,7 +177,9 @@ def _list_handler(name: str) -> Any:
 
 
 @lru_cache
-def groups(attempts: int, *, fraud: bool, sharing: str) -> dict[str, ConsumerGroup]:
+def groups(
+    attempts: int, *, fraud: bool, sharing: str, has_removed: bool = False
+) -> dict[str, ConsumerGroup]:
     """Return the consumer groups of both services; they are the same for all worlds."""
     event_types = EventTypeRegistry()
     retry = RetryPolicy(
@@ -183,6 +191,8 @@ def groups(attempts: int, *, fraud: bool, sharing: str) -> dict[str, ConsumerGro
         bank.handles_many(TYPE, **how())(_list_handler("credit"))
     else:
         bank.handles(TYPE, **how(), alone=sharing == "alone")(_handler("credit"))
+    if has_removed:
+        bank.handles(REMOVED_TYPE, **how())(_handler("file"))
     refunds = ConsumerGroup("refunds", event_types)
     refunds.compensates(TYPE, **how())(_handler("refund"))
     found = {"bank": bank, "refunds": refunds}

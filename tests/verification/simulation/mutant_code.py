@@ -14,7 +14,7 @@ from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.ports.broker import Delivery, DeliveryOutcome, ReceivedRecord
 from shieldtx.ports.consumer import FetchedBatch
-from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
+from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Parked, Receipt
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.outcome import PermanentFailure
 from shieldtx.relay.permanent_failure import PermanentFailures
@@ -364,3 +364,11 @@ def fails_every_source(sound: Callable[..., None]) -> Callable[..., None]:
         sound(self, store=store, knows=lambda _: True, **parts)
 
     return init
+
+
+def counts_what_it_cannot_handle(_: Any) -> Callable[..., list[Envelope]]:
+    def due(self: MemoryInboxStore, group: str, *, handled: Handled, limit: int) -> list[Envelope]:
+        rows = [row for row in self._open(group) if self._is_free(row)]
+        return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
+
+    return due

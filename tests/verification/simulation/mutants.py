@@ -216,6 +216,13 @@ MUTANTS = {
             "run",
             mutant_code.believes_every_call,
         ),
+        (
+            "due-counts-every-type",
+            "I8",
+            MemoryInboxStore,
+            "due",
+            mutant_code.counts_what_it_cannot_handle,
+        ),
         # Its batches.
         (
             "neighbours-pay-for-a-crash",

@@ -13,6 +13,7 @@ from tests.verification.simulation.world import World
 from tests.verification.simulation.world_config import (
     config_of,
     with_half_messages,
+    with_removed_type,
     with_second_source,
     with_variety,
 )
@@ -28,6 +29,7 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     config = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
     config = with_variety(config, random.Random(seed * _APART + 3))
     config = with_second_source(config, random.Random(seed * _APART + 4))
+    config = with_removed_type(config, random.Random(seed * _APART + 5))
     schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
     world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)

@@ -10,7 +10,7 @@ from uuid import UUID
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.relay.relay import Relay
-from tests.verification.simulation import assembly, half_messages
+from tests.verification.simulation import assembly, half_messages, removed_type
 from tests.verification.simulation.assembly import RELAY_LEASE
 from tests.verification.simulation.banks import TOPIC, Bank, Transfer, envelope_of
 from tests.verification.simulation.broker import Broker, Member, Trouble
@@ -65,6 +65,7 @@ class World:
         }
         self.relays = [relay for relays in self.relays_of.values() for relay in relays]
         self.consumers = assembly.consumers(self)
+        removed_type.receive(self)
         self.retentions = [assembly.retention(self, service) for service in self.databases]
         self.checking: list[Process[Any]] = (
             [*half_messages.checking(self)] if config.half_messages else []

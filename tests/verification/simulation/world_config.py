@@ -16,6 +16,9 @@ HALF_MESSAGES = 0.2
 SECOND_SOURCE = 0.15
 """The share of worlds in which a second service writes into the tables of the first."""
 
+REMOVED_TYPE = 0.15
+"""The share of worlds with more events without a handler than a consumer takes at a time."""
+
 FOREIGN_ROLLBACKS = 0.2
 """The share of further worlds in which a group takes back events of another service."""
 
@@ -54,6 +57,8 @@ class WorldConfig:
     """A short one lets the purge work beside rollbacks that wait, retry or are DEAD."""
     notices: tuple[Notice, ...] = ()
     """What a second service writes into the outbox of the first."""
+    removed: int = 0
+    """How many events an earlier release has received, of a type whose handler was removed."""
 
 
 def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
@@ -99,6 +104,13 @@ def with_second_source(config: WorldConfig, draw: random.Random) -> WorldConfig:
             for n in range(draw.randint(1, 4))
         ),
     )
+
+
+def with_removed_type(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let, in some worlds, the inbox be full of events that no handler is for."""
+    if draw.random() >= REMOVED_TYPE:
+        return config
+    return replace(config, removed=2 * config.consumer_batch + draw.randint(1, 3))
 
 
 def config_of(draw: random.Random) -> WorldConfig:
