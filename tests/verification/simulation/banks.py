@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -72,11 +72,18 @@ class Bank:
         self._world = world
         self._tries: Counter[tuple[str, int]] = Counter()
 
-    def send(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
+    def send(
+        self,
+        session: Transaction,
+        transfer: Transfer,
+        event_id: UUID,
+        shards: Callable[[], int],
+    ) -> None:
         """Take the money from the sender, and write the event."""
         _enter(session, "debit", transfer)
         envelope = envelope_of(transfer, event_id)
-        session.database.insert_outbox(session, envelope, delay=transfer.delay)
+        database = session.database
+        database.insert_outbox(session, envelope, delay=transfer.delay, shards=shards())
 
     def debit(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
         """Take the money from the sender, whose event is a half message that is stored already."""

@@ -104,7 +104,9 @@ class _Look:
             yield Violation("I1", f"{event_id} is on a topic and in no outbox")
 
     def losses(self) -> Iterator[Violation]:
-        """Committed rows that are neither on their topic nor failed for a reason."""
+        """Committed rows that are neither on their topic nor failed for a reason, nor anywhere."""
+        for number in sorted(self._world.acknowledged - self._sent.keys()):
+            yield Violation("I2", f"transfer {number} was acknowledged, and is in no outbox")
         for event_id, (service, row) in self._written.items():
             name = f"event {_number(row)} {row.envelope.kind} of {service}"
             if row.envelope.id in self._failed:

@@ -255,22 +255,30 @@ class Database:
             raise Blocked(f"{key} is locked")
 
     def insert_outbox(
-        self, transaction: Transaction, envelope: Envelope, *, delay: float | None = None
+        self,
+        transaction: Transaction,
+        envelope: Envelope,
+        *,
+        delay: float | None = None,
+        shards: int | None = None,
     ) -> None:
-        """Write an event; its sequence number is given out now, at the insert."""
+        """Write an event; its sequence number is given out now, at the insert.
+
+        Its shard goes by the number `shards`, or by that of the tables.
+        """
         row = OutboxRow(
             envelope=envelope.evolve(time=self.clock.datetime()),
             seq=self.next_in_sequence(),
-            shard=self.shard_of(envelope),
+            shard=self.shard_of(envelope, shards),
             due_at=self.now + (delay or 0.0),
             waiting=bool(delay),
             is_delayed=bool(delay),
         )
         transaction.write(partial(self._commit_outbox, row))
 
-    def shard_of(self, envelope: Envelope) -> int:
-        """Return the shard of an event, by the number of the tables."""
-        return shard_of(envelope.key, envelope.id, len(self.shards))
+    def shard_of(self, envelope: Envelope, shards: int | None = None) -> int:
+        """Return the shard of an event, by this number or that of the tables."""
+        return shard_of(envelope.key, envelope.id, shards or len(self.shards))
 
     def _commit_outbox(self, row: OutboxRow) -> None:
         event_id = row.envelope.id

@@ -237,6 +237,7 @@ def write(
     db, event_id = world.a, envelope.id
     store = _store(world, client)
     delay = timedelta(seconds=transfer.delay) if transfer.delay else None
+    world.writer_of(transfer).shards(client)
     store.prepare([NewHalfMessage(envelope=envelope, delay=delay)])
     outcome = LocalOutcome.COMMIT
     try:

@@ -20,6 +20,7 @@ from shieldtx.relay.outcome import PermanentFailure
 from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.result import RelayResult
+from shieldtx.store.shard_count import ShardCount
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore
@@ -106,7 +107,7 @@ def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., Non
 
 
 def writes_by_its_own_number(_: Any) -> Callable[..., int]:
-    def of(self: Database, envelope: Envelope) -> int:
+    def of(self: Database, envelope: Envelope, _: int | None = None) -> int:
         return shard_of(envelope.key, envelope.id, 64)
 
     return of
@@ -115,7 +116,7 @@ def writes_by_its_own_number(_: Any) -> Callable[..., int]:
 def writes_by_a_number_of_each_writer(_: Any) -> Callable[..., int]:
     """Of two writers, one goes by the number of the tables, the other by half of it."""
 
-    def of(self: Database, envelope: Envelope) -> int:
+    def of(self: Database, envelope: Envelope, _: int | None = None) -> int:
         known = len(self.shards)
         expected = known if envelope.id.int % 2 else max(1, known // 2)
         return shard_of(envelope.key, envelope.id, expected)
@@ -372,3 +373,10 @@ def counts_what_it_cannot_handle(_: Any) -> Callable[..., list[Envelope]]:
         return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
 
     return due
+
+
+def believes_its_setting(sound: Callable[..., int]) -> Callable[..., int]:
+    def of(self: ShardCount, connection: Any) -> int:
+        return self._setting or sound(self, connection)
+
+    return of

@@ -16,6 +16,7 @@ from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.relay import Relay
+from shieldtx.store.shard_count import ShardCount
 from tests.verification.simulation import mutant_code, retention
 from tests.verification.simulation.database import Database
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
@@ -117,6 +118,7 @@ MUTANTS = {
             "shard_of",
             mutant_code.writes_by_a_number_of_each_writer,
         ),
+        ("writes-by-its-setting", "I2", ShardCount, "of", mutant_code.believes_its_setting),
         ("retry-holds-nothing", "I4", MemoryOutboxStore, "_let_wait", mutant_code.holds_no_key),
         ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", mutant_code.forgets_the_one_before),
         ("sends-ahead-in-doubt", "I4", Relay, "_record", mutant_code.sends_ahead_whatever_happened),

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from shieldtx.errors import BrokerUnavailable
+from shieldtx.errors import BrokerUnavailable, ConfigurationError
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt
 from shieldtx.ports.relay import ShardLeases
@@ -108,7 +108,7 @@ class Process(Generic[S]):
             self.is_doomed = self.threads > 1
             if not self.is_doomed:
                 self.bury()
-        except (DatabaseError, BrokerUnavailable, ErrorInside) as error:
+        except (DatabaseError, BrokerUnavailable, ConfigurationError, ErrorInside) as error:
             world.say("{} {}: {!r}", self, what, error)
         else:
             world.say("{} {}: {}", self, what, done)

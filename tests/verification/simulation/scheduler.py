@@ -15,6 +15,7 @@ from tests.verification.simulation.world_config import (
     with_half_messages,
     with_removed_type,
     with_second_source,
+    with_shard_settings,
     with_variety,
 )
 
@@ -30,6 +31,7 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     config = with_variety(config, random.Random(seed * _APART + 3))
     config = with_second_source(config, random.Random(seed * _APART + 4))
     config = with_removed_type(config, random.Random(seed * _APART + 5))
+    config = with_shard_settings(config, random.Random(seed * _APART + 6))
     schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
     world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)

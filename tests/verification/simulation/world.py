@@ -26,6 +26,7 @@ from tests.verification.simulation.fault_schedule import Fault, FaultSchedule
 from tests.verification.simulation.processes import Killed, Process
 from tests.verification.simulation.second_source import PREFIXES, SOURCE, SecondService
 from tests.verification.simulation.world_config import WorldConfig
+from tests.verification.simulation.writers import Writer
 
 DEEPEST = 3
 """How many processes may be suspended inside each other."""
@@ -45,6 +46,8 @@ class World:
         self.transfers = config.transfers
         self.events: dict[int, UUID] = {}
         """The event of each transfer whose writing was begun."""
+        self.acknowledged: set[int] = set()
+        """The transfers whose writing has ended without an error, but half messages."""
         self.running: list[Process[Any]] = []
         self.dead: list[Member] = []
         self.overdue: list[Callable[[], object]] = []
@@ -66,6 +69,7 @@ class World:
         self.relays = [relay for relays in self.relays_of.values() for relay in relays]
         self.consumers = assembly.consumers(self)
         removed_type.receive(self)
+        self._writers = [Writer(self.a, setting) for setting in config.shard_settings]
         self.retentions = [assembly.retention(self, service) for service in self.databases]
         self.checking: list[Process[Any]] = (
             [*half_messages.checking(self)] if config.half_messages else []
@@ -248,6 +252,10 @@ class World:
 
     # --- what it is made of -----------------------------------------------------------------------
 
+    def writer_of(self, transfer: Transfer) -> Writer:
+        """Return the web process in which a transfer is made."""
+        return self._writers[transfer.number % len(self._writers)]
+
     def database_of(self, source: str) -> Database:
         """Return the database whose outbox a source writes into."""
         return self.databases.get(source, self.a)
@@ -273,13 +281,15 @@ class World:
                 half_messages.write(self, client, transfer, envelope_of(transfer, event_id))
                 return True
             with self.a.transaction() as session:
-                self.a.business.send(session, transfer, event_id)
+                shards = partial(self.writer_of(transfer).shards, client)
+                self.a.business.send(session, transfer, event_id, shards)
                 client.before("commit of the transfer")
                 if not transfer.is_committed:
                     raise DatabaseError("the client rolls back")
         finally:
             self._writing.discard(transfer.key)
         client.after("commit of the transfer")
+        self.acknowledged.add(transfer.number)
         return True
 
     def _database(self) -> Database:

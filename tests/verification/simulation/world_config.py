@@ -16,6 +16,9 @@ HALF_MESSAGES = 0.2
 SECOND_SOURCE = 0.15
 """The share of worlds in which a second service writes into the tables of the first."""
 
+OTHER_NUMBERS = 0.15
+"""The share of worlds in which writers have settings for the number of shards."""
+
 REMOVED_TYPE = 0.15
 """The share of worlds with more events without a handler than a consumer takes at a time."""
 
@@ -57,6 +60,8 @@ class WorldConfig:
     """A short one lets the purge work beside rollbacks that wait, retry or are DEAD."""
     notices: tuple[Notice, ...] = ()
     """What a second service writes into the outbox of the first."""
+    shard_settings: tuple[int | None, ...] = (None,)
+    """The numbers of shards in the settings of the upstream bank's web processes."""
     removed: int = 0
     """How many events an earlier release has received, of a type whose handler was removed."""
 
@@ -104,6 +109,16 @@ def with_second_source(config: WorldConfig, draw: random.Random) -> WorldConfig:
             for n in range(draw.randint(1, 4))
         ),
     )
+
+
+def with_shard_settings(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let, in some worlds, writers have settings for the shards, some of them wrong."""
+    if draw.random() >= OTHER_NUMBERS:
+        return config
+    number = config.shards
+    wrong = [n for n in (number - 1, number + 1, 2 * number, 64) if n > 0]
+    settings = (draw.choice((None, number)), draw.choice(wrong), draw.choice((None, number)))
+    return replace(config, shard_settings=settings[: draw.randint(2, 3)])
 
 
 def with_removed_type(config: WorldConfig, draw: random.Random) -> WorldConfig:
