@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from tests.verification.model.actions_outbox import add
-from tests.verification.model.actions_rollback import taken_back
+from tests.verification.model.actions_rollback import looked, taken_back
 from tests.verification.model.bounds import Bounds, Mutant
 from tests.verification.model.state import (
     FORGER,
@@ -38,7 +38,7 @@ def workers(state: State, bounds: Bounds) -> Iterator[Step]:
                 yield from _receives(state, bounds, g, w, name)
             elif worker.phase is Phase.STORED:
                 yield from _commits_offset(state, g, w, name)
-            elif worker.phase is Phase.ATTEMPT:
+            elif worker.phase in {Phase.ATTEMPT, Phase.LOOKED}:
                 yield from _ends_attempt(state, bounds, g, w, name)
             else:
                 yield f"{name} writes its rollback", _rolled_back(_idle(state, g, w), g, worker)
@@ -101,6 +101,8 @@ def _starts(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator
     for place, row in enumerate(group.inbox):
         if row.is_settled or row.leased or _is_held_back(group, place, bounds):
             continue
+        if any(other.phase is Phase.LOOKED and other.event == row.event for other in group.workers):
+            continue  # locked
         is_counted = bounds.mutant is not Mutant.COUNTS_ATTEMPT_AFTERWARDS
         attempt = row.attempts + 1
         is_exhausted = attempt > bounds.attempts
@@ -154,11 +156,16 @@ def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> It
     if worker.attempt > bounds.attempts:
         yield f"{name} gives up {event}: tried too often", _gives_up(after, bounds, g, w, place)
         return
-    applied = _applied(after, bounds, g, place)
+    if worker.phase is Phase.ATTEMPT and event.kind is TxKind.ROLLBACK and len(group.workers) > 1:
+        yield f"{name} looks for {event.original}", looked(state, bounds, g, w, place)
+        return
+    found_none = worker.phase is Phase.LOOKED and not worker.found
+    applied = _applied(after, bounds, g, place, found_none=found_none)
     yield f"{name} finishes {event}", applied
     if state.faults:
         # Its transaction is over, but the worker takes it for a failure.
-        still = applied.with_group(g, _holding(applied.groups[g], w, worker))
+        failing = worker._replace(phase=Phase.ATTEMPT)
+        still = applied.with_group(g, _holding(applied.groups[g], w, failing))
         yield f"{name} finishes {event}, and the answer is lost", still.after_fault()
     # A compensation that fails is no business of every day.
     if event.kind is TxKind.ROLLBACK:
@@ -173,12 +180,12 @@ def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> It
     yield f"{name} gives up {event}", _gives_up(after, bounds, g, w, place)
 
 
-def _applied(state: State, bounds: Bounds, g: int, place: int) -> State:
+def _applied(state: State, bounds: Bounds, g: int, place: int, *, found_none: bool) -> State:
     """The effect and PROCESSED, in one transaction."""
     group = state.groups[g]
     event = group.inbox[place].event
     if event.kind is TxKind.ROLLBACK:
-        return taken_back(state, bounds, g, place)
+        return taken_back(state, bounds, g, place, found_none=found_none)
     ended = _settled(group, place, InboxStatus.PROCESSED)
     return state.with_group(g, ended._replace(effects=(*group.effects, event.number)))
 

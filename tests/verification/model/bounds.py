@@ -28,6 +28,8 @@ class Mutant(StrEnum):
     COMPENSATES_EACH_ROLLBACK = "a compensation does not ask whether there was one before"
     LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves nothing behind"
     COMPENSATES_UNFINISHED = "a compensation does not ask whether its event has been handled yet"
+    LOOKS_ONCE = "a rollback that found no event does not ask again whether the event has come"
+    PURGES_UNDER_A_ROLLBACK = "the purge does not ask for rollbacks that are open or DEAD"
     TRUSTS_ANY_ROLLBACK = "a rollback record without a valid signature is taken for genuine"
 
 
@@ -40,15 +42,19 @@ class Bounds:
     relays: int = 2
     """Of the application's service; each other service has one."""
     downstream: tuple[str, ...] = ("stock",)
-    """The groups that handle the events; from two on they compensate each other's rollbacks."""
+    """The groups that handle the events."""
+    compensating: tuple[str, ...] = ()
+    """Those of them that take back what another one refuses: the event is foreign to them."""
     workers: int = 2
-    """Of each of these groups."""
+    """Of each of these groups; one that only refuses what another one takes back has one."""
     send_attempts: int = 1
     """Refusals of the broker after which a row fails."""
     attempts: int = 2
     """Of a handler."""
     faults: int = 1
     """How many things go wrong in one run: crashes, pauses beyond a lease, lost answers, ..."""
+    purges: bool = False
+    """Whether events that have rollbacks are purged."""
     mutant: Mutant | None = None
 
     def __str__(self) -> str:
@@ -58,4 +64,8 @@ class Bounds:
             f"{' and of '.join(self.downstream)}, {self.send_attempts}+{self.attempts} attempts, "
             f"{self.faults} faults"
         )
+        if self.compensating:
+            what += f", compensation by {' and '.join(self.compensating)}"
+        if self.purges:
+            what += ", purges"
         return what if self.mutant is None else f"{what}; mutant: {self.mutant}"

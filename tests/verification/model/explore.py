@@ -7,7 +7,13 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.verification.model import actions_broker, actions_inbox, actions_outbox, invariants
+from tests.verification.model import (
+    actions_broker,
+    actions_inbox,
+    actions_outbox,
+    actions_retention,
+    invariants,
+)
 from tests.verification.model.bounds import Bounds
 from tests.verification.model.invariants import DRAIN, Breach
 from tests.verification.model.state import State, Step, initial
@@ -49,6 +55,7 @@ def actions(state: State, bounds: Bounds) -> Iterator[Step]:
     yield from actions_outbox.relays(state, bounds)
     yield from actions_broker.actions(state)
     yield from actions_inbox.workers(state, bounds)
+    yield from actions_retention.actions(state, bounds)
 
 
 def explore(bounds: Bounds) -> ModelResult:

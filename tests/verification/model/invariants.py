@@ -129,7 +129,7 @@ def _missing_ends(state: State, number: int) -> Iterator[Breach]:
         return
     for group in state.groups:
         required = group is state.groups[0] or number in group.effects
-        if group.readings[1] is None or _waits_for_a_person(group, number):
+        if group.readings[1] is None or _waits_for_a_person(state, group, number):
             continue
         if required and number not in group.compensations:
             yield Breach(ONE_OUTCOME, f"e{number} was taken back, and not by {group.name}")
@@ -143,7 +143,11 @@ def _given_up(state: State, number: int) -> bool:
     )
 
 
-def _waits_for_a_person(group: Group, number: int) -> bool:
+def _waits_for_a_person(state: State, group: Group, number: int) -> bool:
+    """Whether a replay of a DEAD rollback is left to an operator, and can succeed."""
+    rows = (*state.services[0].rows, *group.inbox)
+    if any(row.purged for row in rows if row.event == (number, "")):
+        return False
     return any(
         row.event.number == number
         and row.event.kind is TxKind.ROLLBACK

@@ -61,6 +61,8 @@ class OutboxRow(NamedTuple):
     """(seen from outside) A record of it has been on the topic."""
     undone: bool = False
     """(seen from outside) Its local rollback has been run."""
+    purged: bool = False
+    """(seen from outside) No step finds it any more."""
 
     @property
     def is_settled(self) -> bool:
@@ -113,6 +115,8 @@ class InboxRow(NamedTuple):
     leased: bool = False
     runs: int = 0
     """(seen from outside) How often a handler was started on it."""
+    purged: bool = False
+    """(seen from outside) No step finds it any more."""
 
     @property
     def is_settled(self) -> bool:
@@ -130,6 +134,8 @@ class Phase(IntEnum):
     """Counted; the handler runs."""
     GAVE_UP = 4
     """Only of a mutant: the row is settled, its rollback event is not written."""
+    LOOKED = 5
+    """The transaction of a rollback has looked for its event, and holds its own row locked."""
 
 
 class Worker(NamedTuple):
@@ -140,6 +146,8 @@ class Worker(NamedTuple):
     attempt: int = 0
     is_member: bool = True
     """The partition of the record in its hands is still its own, so its commit counts."""
+    found: bool = False
+    """What its look for an event has found."""
 
 
 class Reading(NamedTuple):
@@ -197,7 +205,6 @@ def put(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
 
 def initial(bounds: Bounds) -> State:
     """Everything is empty, everybody is idle."""
-    mutual = len(bounds.downstream) > 1
     names = ("orders", *bounds.downstream)
     return State(
         written=0,
@@ -210,10 +217,19 @@ def initial(bounds: Bounds) -> State:
         groups=tuple(
             Group(name, (Worker(),), (None, Reading()))
             if name == "orders"
-            else Group(
-                name, (Worker(),) * bounds.workers, (Reading(), Reading() if mutual else None)
-            )
+            else _downstream_group(name, bounds)
             for name in names
         ),
         faults=bounds.faults,
+    )
+
+
+def _downstream_group(name: str, bounds: Bounds) -> Group:
+    """Each topic is read by another worker, if there are two."""
+    if name in bounds.compensating:
+        readings = (Reading(), Reading(owner=bounds.workers - 1))
+        return Group(name, (Worker(),) * bounds.workers, readings)
+    # Beside a group that compensates, the one that refuses needs no second worker.
+    return Group(
+        name, (Worker(),) * (1 if bounds.compensating else bounds.workers), (Reading(), None)
     )

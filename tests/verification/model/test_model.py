@@ -8,7 +8,13 @@ from tests.verification.model.bounds import Bounds, Mutant
 from tests.verification.model.explore import explore, walk
 from tests.verification.model.worlds import MUTANTS
 
-SMALL = (Mutant.SENDS_BEFORE_COMMIT, Mutant.INSERTS_DUPLICATES, Mutant.COUNTS_ATTEMPT_AFTERWARDS)
+SMALL = (
+    Mutant.SENDS_BEFORE_COMMIT,
+    Mutant.INSERTS_DUPLICATES,
+    Mutant.COUNTS_ATTEMPT_AFTERWARDS,
+    Mutant.COMPENSATES_UNFINISHED,
+    Mutant.PURGES_UNDER_A_ROLLBACK,
+)
 """Rules whose breach shows within a second."""
 
 
