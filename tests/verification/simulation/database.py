@@ -153,13 +153,17 @@ class Transaction:
         if not self.open:
             raise DatabaseError("terminating connection: idle in transaction for too long")
 
-    def lock(self, key: Hashable) -> None:
-        """Lock a row that is there, or the place of one that is not; raises Blocked."""
+    def lock(self, key: Hashable, *, writes: bool = False) -> None:
+        """Lock a row that is there, or the place of one that is not; raises Blocked.
+
+        A row that it `writes` at once is one more version, of which other INSERTs have to know.
+        """
         self.require()
-        owner = self.database.locks.setdefault(key, self)
-        if owner is not self:
-            raise Blocked(f"{key} is locked")
+        while self.database.locks.setdefault(key, self) is not self:
+            self.database.wait(key)
         self._locks.append(key)
+        if writes:
+            self.database.being_written.add(key)
 
     def holds(self, key: Hashable) -> bool:
         return self.database.locks.get(key) is self
@@ -182,6 +186,7 @@ class Transaction:
         locks = self.database.locks
         for key in self._locks:
             locks.pop(key, None)
+            self.database.being_written.discard(key)
         self._locks = []
         if self in self.database.transactions:
             self.database.transactions.remove(self)
@@ -203,6 +208,8 @@ class Database:
     barrier: dict[UUID, bool] = field(default_factory=dict)
     """By half message: whether its local transaction came before its check."""
     locks: dict[Hashable, Transaction] = field(default_factory=dict)
+    being_written: set[Hashable] = field(default_factory=set)
+    """Of the locked rows those of which there is a version that is not committed."""
     transactions: list[Transaction] = field(default_factory=list)
     history: list[Change] = field(default_factory=list)
     written: dict[UUID, OutboxRow] = field(default_factory=dict)
@@ -249,10 +256,19 @@ class Database:
             for lock in self.locks
         )
 
+    def wait(self, key: Hashable) -> None:
+        """Raise Blocked: here no statement waits for the end of a transaction."""
+        raise Blocked(f"{key} is locked")
+
     def free(self, key: Hashable) -> None:
-        """Raise Blocked where a statement would wait for a transaction that holds the row."""
-        if key in self.locks:
-            raise Blocked(f"{key} is locked")
+        """Return when no transaction holds the row; what was read before is read again then."""
+        while key in self.locks:
+            self.wait(key)
+
+    def free_for_insert(self, key: Hashable, transaction: Transaction) -> None:
+        """Return when no other open transaction has written the row; it may be locked."""
+        while key in self.being_written and not transaction.holds(key):
+            self.wait(key)
 
     def insert_outbox(
         self,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import INBOX, InboxStatus, TxKind
@@ -15,12 +14,12 @@ from shieldtx.errors import LeaseLost
 from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Original, Parked, Receipt
 from tests.verification.simulation.database import (
     COMPENSATES,
-    Change,
     Database,
     DatabaseError,
     InboxRow,
     Transaction,
 )
+from tests.verification.simulation.inbox_receiver import MemoryReceiver, key_of, open_rows
 
 _MAY_START = INBOX.sources_of(
     InboxStatus.PROCESSING, among=(InboxStatus.INIT, InboxStatus.PROCESSING)
@@ -36,7 +35,10 @@ _SOURCES = {
 }
 
 _COMPENSATED = "compensated"
-"""In the `info` of a transaction: the event that is compensated in it."""
+"""In the `info` of a transaction: the event that is compensated in it, and since when."""
+
+COMPENSATION = "compensation"
+"""The first part of an advisory lock on (group, event), whether or not there is such an event."""
 
 
 class UniqueViolation(DatabaseError):
@@ -49,46 +51,21 @@ class MemoryInboxStore:
     def __init__(self, database: Database, *, by: str = "") -> None:
         self._database = database
         self._by = by
+        self._receiver = MemoryReceiver(database, by=by)
 
     def receive(
         self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
     ) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new."""
-        db = self._database
-        for arrival in arrivals:
-            db.free(_key(group, arrival.envelope))
-        fresh: list[Envelope] = []
-        started: list[Attempt] = []
-        strangers: list[Parked] = []
-        duplicates = 0
-        leases, token = self._leases(group, arrivals), db.next_token()
-        for arrival in arrivals:
-            envelope = arrival.envelope
-            if _key(group, envelope) in db.inbox:
-                duplicates += 1
-            elif self._business_key_is_taken(group, envelope):
-                strangers.append(Parked(record=arrival.record, reason="business key"))
-            else:
-                row = self._insert(
-                    group, envelope, InboxStatus.INIT, leases.get(_key(group, envelope))
-                )
-                fresh.append(envelope)
-                if row.together:
-                    row.token = token
-                    started.append(Attempt(envelope=envelope, group=group, number=1, token=token))
-        for p in (*parked, *strangers):
-            r = p.record
-            db.parked.setdefault((group, r.topic, r.partition, r.offset), p.reason)
-        return Receipt(
-            fresh=fresh,
-            started=started,
-            duplicates=duplicates,
-            parked=len(parked) + len(strangers),
-        )
+        return self._receiver.receive(group, arrivals, parked)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows whose turn it is, in the order of arrival."""
-        rows = [row for row in self._open(group) if self._is_free(row) and _of(row) in handled]
+        rows = [
+            row
+            for row in open_rows(self._database, group)
+            if self._is_free(row) and _of(row) in handled
+        ]
         return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:  # noqa: ARG002  as the port
@@ -99,7 +76,7 @@ class MemoryInboxStore:
         self, group: str, *, handled: Handled, limit: int
     ) -> Mapping[tuple[str, TxKind], int]:
         """Count what is open and not handled, by type and kind."""
-        rows = [_of(row) for row in self._open(group) if _of(row) not in handled]
+        rows = [_of(row) for row in open_rows(self._database, group) if _of(row) not in handled]
         return Counter(rows[:limit])
 
     def start_attempt(
@@ -107,7 +84,7 @@ class MemoryInboxStore:
     ) -> Attempt | None:
         """Count an attempt, if it is the row's turn and no transaction is at work on it."""
         db = self._database
-        key = _key(group, envelope)
+        key = key_of(group, envelope)
         row = db.inbox.get(key)
         if (
             row is None
@@ -139,10 +116,11 @@ class MemoryInboxStore:
             row = self._carrying(attempt, InboxStatus.PROCESSED)
             if row is None:
                 raise LeaseLost(f"{attempt.envelope.id} was taken over")
-            transaction.lock(_key(attempt.group, attempt.envelope))
+            transaction.lock(key_of(attempt.group, attempt.envelope))
+            locked_at = self._database.now
 
             def settle() -> None:
-                self._settle(row, InboxStatus.PROCESSED)
+                self._settle(row, InboxStatus.PROCESSED, locked_at)
                 row.last_error = None
 
             transaction.write(settle)
@@ -157,11 +135,12 @@ class MemoryInboxStore:
             if len(rows) < len(attempts):
                 raise LeaseLost("some were taken over")
             for row in rows:
-                transaction.lock(_key(row.group, row.envelope))
+                transaction.lock(key_of(row.group, row.envelope))
+            locked_at = self._database.now
 
             def settle() -> None:
                 for row in rows:
-                    self._settle(row, InboxStatus.PROCESSED)
+                    self._settle(row, InboxStatus.PROCESSED, locked_at)
                     row.last_error = None
 
             transaction.write(settle)
@@ -175,7 +154,7 @@ class MemoryInboxStore:
         """Take back the counted start of attempts, of those that still own their row."""
         for row in self._all_carrying(attempts, InboxStatus.PROCESSING):
             self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
-            self._database.turns[_key(row.group, row.envelope)] -= not row.together
+            self._database.turns[key_of(row.group, row.envelope)] -= not row.together
             self._uncount(row)
             row.token = row.lease_until = None
 
@@ -206,11 +185,12 @@ class MemoryInboxStore:
         if row is None:
             return False
         with self._database.transaction() as transaction:
-            transaction.lock(_key(attempt.group, attempt.envelope))
+            transaction.lock(key_of(attempt.group, attempt.envelope), writes=True)
+            settled_at = self._database.now
 
             def settle() -> None:
                 self._note_its_own(row)
-                self._settle(row, target)
+                self._settle(row, target, settled_at)
                 row.attempts, row.last_error = attempt.number, reason
 
             transaction.write(settle)
@@ -228,6 +208,7 @@ class MemoryInboxStore:
             return None
         status = None
         if written_here:
+            session.lock((COMPENSATION, attempt.group, original_id))
             written = db.outbox.get(original_id)
             if written is None or written.envelope.kind is not TxKind.COMMIT:
                 return None
@@ -256,23 +237,24 @@ class MemoryInboxStore:
         """Have the rollback's row name its original when it is settled."""
         original_id = attempt.envelope.causation_id
         if original_id is not None:
-            session.info[_COMPENSATED] = original_id
+            session.info[_COMPENSATED] = original_id, self._database.now
 
     def _note_compensated(self, session: Transaction, attempt: Attempt) -> None:
         """Name the original in the row that is settled; raises UniqueViolation for a second row."""
-        db, original_id = self._database, session.info.get(_COMPENSATED)
-        if original_id is None:
+        db = self._database
+        if _COMPENSATED not in session.info:
             return
+        original_id, since = session.info[_COMPENSATED]
         if any(
             row.group == attempt.group and row.compensated_id == original_id
             for row in db.inbox.values()
         ):
             raise UniqueViolation("UNIQUE constraint failed: compensated_id")
         session.lock(("compensated", attempt.group, original_id))
-        row = db.inbox[_key(attempt.group, attempt.envelope)]
+        row = db.inbox[key_of(attempt.group, attempt.envelope)]
 
         def note() -> None:
-            row.compensated_id = original_id
+            row.compensated_id, row.settled_at = original_id, since
 
         session.write(note)
 
@@ -290,11 +272,16 @@ class MemoryInboxStore:
             causation_id=rollback.id,
             causation_source=rollback.source,
         )
-        key = _key(attempt.group, tombstone)
-        if key in self._database.inbox or session.holds(key):
+        key = key_of(attempt.group, tombstone)
+        # Its number is drawn before it waits, its row is there from the commit on.
+        row = self._receiver.new_row(attempt.group, tombstone, InboxStatus.FENCED)
+        if session.holds(key):
             return False
-        session.lock(key)
-        session.write(lambda: self._insert(attempt.group, tombstone, InboxStatus.FENCED))
+        self._database.free_for_insert(key, session)
+        if key in self._database.inbox:
+            return False
+        session.lock(key, writes=True)
+        session.write(lambda: self._receiver.commit(row))
         return True
 
     def cause(self, session: Transaction, envelope: Envelope) -> Envelope | None:
@@ -309,45 +296,6 @@ class MemoryInboxStore:
                 return received
         return None
 
-    def _leases(self, group: str, arrivals: Sequence[IncomingEvent]) -> dict[Hashable, float]:
-        """Choose what is started: that before which no row of its key is open."""
-        closed = {(row.envelope.topic, row.envelope.key) for row in self._open(group)}
-        leases: dict[Hashable, float] = {}
-        ids: set[UUID] = set()
-        for arrival in arrivals:
-            envelope = arrival.envelope
-            key, place = _key(group, envelope), (envelope.topic, envelope.key)
-            if key in leases:
-                continue
-            waits = envelope.key is not None and place in closed
-            if arrival.lease is None or waits or envelope.id in ids:
-                closed.add(place)
-            else:
-                ids.add(envelope.id)
-                leases[key] = arrival.lease.total_seconds()
-        return leases
-
-    def _insert(
-        self, group: str, envelope: Envelope, status: InboxStatus, lease: float | None = None
-    ) -> InboxRow:
-        db, key = self._database, _key(group, envelope)
-        starts = lease is not None
-        row = db.inbox[key] = InboxRow(
-            envelope=envelope,
-            group=group,
-            seq=db.next_in_sequence(),
-            due_at=db.now,
-            status=InboxStatus.PROCESSING if starts else status,
-            attempts=1 if starts else 0,
-            together=starts,
-            lease_until=None if lease is None else db.now + lease,
-            settled_at=db.now if status is InboxStatus.FENCED else None,
-        )
-        db.history.append(Change("inbox", envelope.id, group, None, row.status, self._by, None))
-        if starts:
-            db.holders[key] = self._by
-        return row
-
     def _count(self, row: InboxRow) -> None:
         """Count an attempt, but not again one that may have died of a neighbour's."""
         row.attempts += 0 if row.together else 1
@@ -359,31 +307,8 @@ class MemoryInboxStore:
 
     def _note_its_own(self, row: InboxRow) -> None:
         """An attempt in a batch has failed, and the row is the one at fault."""
-        self._database.turns[_key(row.group, row.envelope)] += row.together
+        self._database.turns[key_of(row.group, row.envelope)] += row.together
         row.together = False
-
-    def _business_key_is_taken(self, group: str, envelope: Envelope) -> bool:
-        return (
-            envelope.biz_key is not None
-            and envelope.kind is TxKind.COMMIT
-            and any(
-                row.group == group
-                and row.envelope.source == envelope.source
-                and row.envelope.type == envelope.type
-                and row.envelope.biz_key == envelope.biz_key
-                and row.envelope.kind is TxKind.COMMIT
-                for row in self._database.inbox.values()
-            )
-        )
-
-    def _open(self, group: str) -> list[InboxRow]:
-        rows = [
-            row
-            for row in self._database.inbox.values()
-            if row.settled_at is None and row.group == group
-        ]
-        rows.sort(key=lambda row: row.seq)
-        return rows
 
     def _is_free(self, row: InboxRow) -> bool:
         now = self._database.now
@@ -399,7 +324,7 @@ class MemoryInboxStore:
             and earlier.envelope.key == key
             and earlier.envelope.topic == topic
             and not self._waits_for_its_event(earlier)
-            for earlier in self._open(row.group)
+            for earlier in open_rows(self._database, row.group)
         )
 
     def _waits_for_its_event(self, row: InboxRow) -> bool:
@@ -416,28 +341,27 @@ class MemoryInboxStore:
         )
 
     def _carrying(self, attempt: Attempt, target: InboxStatus) -> InboxRow | None:
-        """Find the row, if it still carries the attempt's token; raises Blocked when locked."""
-        key = _key(attempt.group, attempt.envelope)
+        """Find the row, if it still carries the attempt's token, also when it is free."""
+        key = key_of(attempt.group, attempt.envelope)
         row = self._database.inbox.get(key)
-        if row is None or row.token != attempt.token or row.status not in _SOURCES[target]:
-            return None
-        self._database.free(key)
-        return row
+
+        def carries_it() -> bool:
+            return row is not None and row.token == attempt.token and row.status in _SOURCES[target]
+
+        if carries_it():
+            self._database.free(key)
+        return row if carries_it() else None
 
     def _all_carrying(self, attempts: Sequence[Attempt], target: InboxStatus) -> list[InboxRow]:
         rows = [self._carrying(attempt, target) for attempt in attempts]
         return [row for row in rows if row is not None]
 
-    def _settle(self, row: InboxRow, target: InboxStatus) -> None:
+    def _settle(self, row: InboxRow, target: InboxStatus, settled_at: float) -> None:
         self._database.move_inbox(row, target, self._by)
         row.token = row.lease_until = None
         row.together = False
-        row.settled_at = self._database.now
+        row.settled_at = settled_at
 
 
 def _of(row: InboxRow) -> tuple[str, TxKind]:
     return row.envelope.type, row.envelope.kind
-
-
-def _key(group: str, envelope: Envelope) -> tuple[str, UUID, str]:
-    return (group, envelope.id, envelope.source)

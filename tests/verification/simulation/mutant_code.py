@@ -24,6 +24,7 @@ from shieldtx.store.shard_count import ShardCount
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.inbox_receiver import open_rows
 from tests.verification.simulation.outbox import MemoryOutboxStore
 from tests.verification.simulation.processes import ErrorInside, InterruptedInbox
 from tests.verification.simulation.retention import MemoryRetentionStore
@@ -298,7 +299,7 @@ def waits_in_a_circle(_: Any) -> Callable[..., bool]:
     def is_held_back(self: MemoryInboxStore, row: InboxRow) -> bool:
         return self._waits_for_its_event(row) or any(
             earlier.seq < row.seq and earlier.envelope.key == row.envelope.key is not None
-            for earlier in self._open(row.group)
+            for earlier in open_rows(self._database, row.group)
         )
 
     return is_held_back

@@ -53,8 +53,14 @@ class MemoryOutboxStore:
         lease_until = min(s.lease_until for s in mine)
         for row in chosen:
             db.free(row.envelope.id)
-        for row in chosen:
+        taken = [row for row in chosen if self._is_claimable(row)]
+        for row in taken:
             self._take(row, token, lease_until)
+        if len(taken) < len(chosen):
+            # It waited for one that was settled then; of its key, that came before others.
+            for row in taken:
+                self._unclaim(row)
+            return _NOTHING
         chosen.sort(key=_place)
         events = [
             ClaimedEvent(envelope=row.envelope, attempts=row.attempts, unconfirmed=row.unconfirmed)
@@ -67,20 +73,12 @@ class MemoryOutboxStore:
         """Give back what is leased in the relay's shards, and rename it."""
         db = self._database
         mine = {shard.number for shard in db.shards if shard.owner == relay}
-        rows = [
-            row
-            for row in db.outbox.values()
-            if row.shard in mine
-            and row.settled_at is None
-            and row.status in _INTO_INIT
-            and row.lease_until is not None
-            and row.lease_until > db.now
-        ]
+        rows = [row for row in db.outbox.values() if row.shard in mine and self._is_leased(row)]
         for row in rows:
             db.free(row.envelope.id)
+        rows = [row for row in rows if self._is_leased(row)]
         for row in rows:
-            self._leave(row, OutboxStatus.INIT)
-            row.attempts -= 1
+            self._unclaim(row)
         for shard in db.shards:
             if shard.owner == relay:
                 shard.owner = renamed
@@ -106,8 +104,7 @@ class MemoryOutboxStore:
             self._leave(row, OutboxStatus.PROCESSED)
             row.settled_at, row.last_error = db.now, None
         for row, unconfirmed in released:
-            self._leave(row, OutboxStatus.INIT)
-            row.attempts -= 1
+            self._unclaim(row)
             row.unconfirmed = row.unconfirmed or unconfirmed
             row.last_error = s.reason
         for row, retry in retried:
@@ -131,7 +128,8 @@ class MemoryOutboxStore:
             return False
         with db.transaction() as transaction:
             transaction.lock(event_id)
-            transaction.write(lambda: self._set_failed(rows[0], reason))
+            locked_at = db.now
+            transaction.write(lambda: self._set_failed(rows[0], reason, locked_at))
             if local_rollback is not None:
                 try:
                     local_rollback(transaction)
@@ -206,6 +204,14 @@ class MemoryOutboxStore:
             and row.lease_until <= self._database.now
         )
 
+    def _is_leased(self, row: OutboxRow) -> bool:
+        return (
+            row.settled_at is None
+            and row.status in _INTO_INIT
+            and row.lease_until is not None
+            and row.lease_until > self._database.now
+        )
+
     def _take(self, row: OutboxRow, token: UUID, lease_until: float) -> None:
         # Whoever had it until its lease ran out may have sent it.
         row.unconfirmed = row.unconfirmed or row.status is OutboxStatus.PROCESSING
@@ -217,28 +223,33 @@ class MemoryOutboxStore:
     def _carrying(
         self, token: UUID, ids: Sequence[UUID], sources: Collection[OutboxStatus]
     ) -> list[OutboxRow]:
-        """Find the rows that still carry the token; raises Blocked for one that is locked."""
+        """Find the rows that still carry the token, also when they are free."""
         db = self._database
-        found = []
-        for event_id in ids:
-            row = db.outbox.get(event_id)
-            if row is not None and row.token == token and row.status in sources:
-                db.free(event_id)
-                found.append(row)
-        return found
+
+        def carry_it() -> list[OutboxRow]:
+            rows = [db.outbox[event_id] for event_id in ids if event_id in db.outbox]
+            return [row for row in rows if row.token == token and row.status in sources]
+
+        for row in carry_it():
+            db.free(row.envelope.id)
+        return carry_it()
 
     def _leave(self, row: OutboxRow, target: OutboxStatus) -> None:
         self._database.move_outbox(row, target, self._by)
         row.token = row.lease_until = None
+
+    def _unclaim(self, row: OutboxRow) -> None:
+        self._leave(row, OutboxStatus.INIT)
+        row.attempts -= 1
 
     def _let_wait(self, row: OutboxRow, delay: timedelta) -> None:
         row.due_at = self._database.now + delay.total_seconds()
         row.holds_key = row.holds_key or not row.waiting
         row.waiting = True
 
-    def _set_failed(self, row: OutboxRow, reason: str) -> None:
+    def _set_failed(self, row: OutboxRow, reason: str, locked_at: float) -> None:
         self._leave(row, OutboxStatus.FAILED)
-        row.settled_at, row.last_error = self._database.now, reason
+        row.settled_at, row.last_error = locked_at, reason
 
 
 def _place(row: OutboxRow) -> tuple[bool, float, int]:
