@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
-from tests.verification.simulation.database import Clock, Database, Shard
+from tests.verification.simulation.database import Clock, Database, Shard, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore, UniqueViolation
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
@@ -21,8 +21,8 @@ from tests.verification.simulation.sql_stores import SHARDS, SqlStores
 class Memory:
     """The stores in memory."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.database = Database(clock=clock, shards=[Shard(n) for n in range(SHARDS)])
+    def __init__(self, clock: Clock, make_database: Callable[..., Database] = Database) -> None:
+        self.database = make_database(clock=clock, shards=[Shard(n) for n in range(SHARDS)])
         self.outbox = MemoryOutboxStore(self.database, source="A")
         self.leases = MemoryLeaseStore(self.database)
         self.inbox = MemoryInboxStore(self.database)
@@ -30,9 +30,16 @@ class Memory:
         self.half_messages = MemoryHalfMessageStore(self.database)
         self.barrier = MemoryBarrier(self.database)
 
-    def write(self, envelope: Envelope, delay: float) -> None:
+    def write(
+        self, envelope: Envelope, delay: float, before_commit: Callable[[], None] = lambda: None
+    ) -> None:
         with self.database.transaction() as transaction:
-            self.database.insert_outbox(transaction, envelope, delay=delay)
+            self.insert(transaction, envelope, delay)
+            before_commit()
+
+    def insert(self, transaction: Transaction, envelope: Envelope, delay: float = 0.0) -> None:
+        """Write an event in an open transaction."""
+        self.database.insert_outbox(transaction, envelope, delay=delay)
 
     def run_local(self, event_id: UUID, *, commits: bool) -> None:
         """Run a local transaction that enters the barrier."""
@@ -77,9 +84,9 @@ class Memory:
 class BothStores:
     """Does everything twice, and compares what came of it."""
 
-    def __init__(self, sql: SqlStores) -> None:
+    def __init__(self, sql: SqlStores, make_database: Callable[..., Database] = Database) -> None:
         self.clock = Clock()
-        self.memory = Memory(self.clock)
+        self.memory = Memory(self.clock, make_database)
         self.sql = sql
         sql.begin(self.clock)
         self._ids = 0
@@ -92,13 +99,17 @@ class BothStores:
     def both(self, act: Callable[[Any], Any]) -> tuple[Any, Any]:
         """Let both do the same; they answer, or raise, alike, and agree on all rows afterwards."""
         self.sql.keep_time()
-        answers = _outcome_of(act, self.memory), _outcome_of(act, self.sql)
+        answers = outcome_of(act, self.memory), outcome_of(act, self.sql)
         kinds = [type(answer) for answer in answers]
         assert kinds[0] is kinds[1], answers
+        self.compare_rows()
+        return answers
+
+    def compare_rows(self) -> None:
+        """See that both have the same committed rows."""
         mine, theirs = self.memory.content(), self.sql.content()
         for name, rows in theirs.items():
             assert mine[name] == rows, (name, set(mine[name]) ^ set(rows))
-        return answers
 
     def same(self, act: Callable[[Any], Any]) -> Any:
         """Let both do the same, and give the same answer."""
@@ -107,7 +118,8 @@ class BothStores:
         return mine
 
 
-def _outcome_of(act: Callable[[Any], Any], side: Any) -> Any:
+def outcome_of(act: Callable[[Any], Any], side: Any) -> Any:
+    """Return the answer of a side, or the name of the error that a caller may meet."""
     try:
         return act(side)
     except (UniqueViolation, IntegrityError):

@@ -8,7 +8,19 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Engine, StaticPool, and_, create_engine, delete, event, select, text, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    StaticPool,
+    and_,
+    create_engine,
+    delete,
+    event,
+    select,
+    text,
+    update,
+)
 
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.outbox import Posting
@@ -41,6 +53,7 @@ class SqlStores:
         """Work in the tables of `engine`; `tell_the_time` lets its database know a clock's time."""
         self.clock = Clock()
         self.tables: Tables = tables()
+        self._content = _content(self.tables)
         self.engine = engine
         self._tell_the_time = tell_the_time
         self.begin(self.clock)
@@ -70,10 +83,17 @@ class SqlStores:
         """Let the database know what time it is now."""
         self._tell_the_time(self.clock)
 
-    def write(self, envelope: Envelope, delay: float) -> None:
-        posting = Posting(envelope=envelope, delay=timedelta(seconds=delay) if delay else None)
+    def write(
+        self, envelope: Envelope, delay: float, before_commit: Callable[[], None] = lambda: None
+    ) -> None:
         with self.engine.begin() as connection:
-            self.writer.insert(connection, [posting])
+            self.insert(connection, envelope, delay)
+            before_commit()
+
+    def insert(self, connection: Connection, envelope: Envelope, delay: float = 0.0) -> None:
+        """Write an event in an open transaction."""
+        posting = Posting(envelope=envelope, delay=timedelta(seconds=delay) if delay else None)
+        self.writer.insert(connection, [posting])
 
     def run_local(self, event_id: UUID, *, commits: bool) -> None:
         """Run a local transaction that enters the barrier."""
@@ -83,34 +103,10 @@ class SqlStores:
 
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return all that both sides have to agree on, in the order of the sequences."""
-        o, i, s = self.tables.outbox.c, self.tables.inbox.c, self.tables.shard.c
-        r, p, b = self.tables.relay.c, self.tables.parked.c, self.tables.barrier.c
-        statements = {
-            "outbox": select(
-                *(o.event_id, o.shard, o.status, o.attempts, o.waiting),
-                # Without the blocked ones, of which memory knows nothing.
-                *(and_(o.holds_key, o.waiting), o.due_at),
-                *(o.unconfirmed, o.lease_token.is_not(None), o.lease_until, o.settled_at),
-                o.last_error,
-            ).order_by(o.seq),
-            "inbox": select(
-                *(i.event_id, i.source, i.consumer_group, i.status, i.attempts, i.due_at),
-                *(i.lease_token.is_not(None), i.lease_until, i.settled_at),
-                *(i.together, i.compensated_id),
-                i.last_error,
-            ).order_by(i.seq),
-            "shards": select(s.shard, s.owner, s.epoch, s.lease_until).order_by(s.shard),
-            "relays": select(r.relay, r.alive_until).order_by(r.relay),
-            "parked": select(p.consumer_group, p.topic, p.record_partition, p.record_offset),
-            "half_messages": select(o.event_id, o.checks, o.check_at)
-            .where(o.checks.is_not(None))
-            .order_by(o.seq),
-            "barrier": select(b.event_id, b.committed).order_by(b.event_id),
-        }
         with self.engine.connect() as connection:
             found = {
                 name: [tuple(map(_plain, row)) for row in connection.execute(statement)]
-                for name, statement in statements.items()
+                for name, statement in self._content.items()
             }
         found["parked"].sort()
         return found
@@ -159,3 +155,31 @@ def open_postgres(url: str) -> SqlStores:
 
 def _plain(value: Any) -> Any:
     return (value - EPOCH).total_seconds() if isinstance(value, datetime) else value
+
+
+def _content(t: Tables) -> dict[str, Select[Any]]:
+    """Select all that both sides have to agree on."""
+    o, i, s = t.outbox.c, t.inbox.c, t.shard.c
+    r, p, b = t.relay.c, t.parked.c, t.barrier.c
+    return {
+        "outbox": select(
+            *(o.event_id, o.shard, o.status, o.attempts, o.waiting),
+            # Without the blocked ones, of which memory knows nothing.
+            *(and_(o.holds_key, o.waiting), o.due_at),
+            *(o.unconfirmed, o.lease_token.is_not(None), o.lease_until, o.settled_at),
+            o.last_error,
+        ).order_by(o.seq),
+        "inbox": select(
+            *(i.event_id, i.source, i.consumer_group, i.status, i.attempts, i.due_at),
+            *(i.lease_token.is_not(None), i.lease_until, i.settled_at),
+            *(i.together, i.compensated_id),
+            i.last_error,
+        ).order_by(i.seq),
+        "shards": select(s.shard, s.owner, s.epoch, s.lease_until).order_by(s.shard),
+        "relays": select(r.relay, r.alive_until).order_by(r.relay),
+        "parked": select(p.consumer_group, p.topic, p.record_partition, p.record_offset),
+        "half_messages": select(o.event_id, o.checks, o.check_at)
+        .where(o.checks.is_not(None))
+        .order_by(o.seq),
+        "barrier": select(b.event_id, b.committed).order_by(b.event_id),
+    }

@@ -1,0 +1,44 @@
+"""The stores in memory do as those on PostgreSQL where transactions are open side by side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import Connection
+
+from shieldtx.store import retention
+from tests.support.migrated_databases import MigratedDatabases
+from tests.verification.simulation.open_calls import monitored
+from tests.verification.simulation.overlap import Overlap
+from tests.verification.simulation.overlapping_calls import OverlappingCalls
+from tests.verification.simulation.sql_stores import SHARDS, SqlStores, open_postgres
+
+STEPS = 30
+SCHEDULES = 40
+
+
+@pytest.fixture(scope="module")
+def server(databases: MigratedDatabases) -> Iterator[tuple[SqlStores, Connection]]:
+    with databases.database(shards=SHARDS) as url, pytest.MonkeyPatch.context() as patched:
+        made = open_postgres(url)
+        patched.setattr(retention, "time", SimpleNamespace(time=lambda: made.clock.now))
+        with monitored(made.engine) as monitor:
+            yield made, monitor
+        made.close()
+
+
+def test_memory_waits_where_postgresql_does(server: tuple[SqlStores, Connection]) -> None:
+    assert _play_all(server, SCHEDULES) >= SCHEDULES / 2
+
+
+def _play_all(server: tuple[SqlStores, Connection], schedules: int) -> int:
+    """Make the calls of so many seeds; return how many have waited."""
+    waited = 0
+    for seed in range(schedules):
+        overlap = Overlap(*server)
+        OverlappingCalls(overlap, random.Random(seed)).make(STEPS)
+        waited += overlap.waited
+    return waited
