@@ -370,7 +370,7 @@ def fails_every_source(sound: Callable[..., None]) -> Callable[..., None]:
 
 def counts_what_it_cannot_handle(_: Any) -> Callable[..., list[Envelope]]:
     def due(self: MemoryInboxStore, group: str, *, handled: Handled, limit: int) -> list[Envelope]:
-        rows = [row for row in self._open(group) if self._is_free(row)]
+        rows = [row for row in open_rows(self._database, group) if self._is_free(row)]
         return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
 
     return due
