@@ -16,7 +16,7 @@ from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.broker import ReceivedRecord, Record
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
@@ -67,6 +67,10 @@ def relay(world: World, source: str, n: int) -> Process[Relay]:
             database, by=process.name, source=source, batch_bytes=config.batch_bytes
         )
 
+        def encode(envelope: Envelope) -> Record:
+            process.may_fail_at_a_call("encode")
+            return _ENCODE[source](envelope)
+
         def retry_of(_: str) -> RetryPolicy:
             process.may_fail_inside()
             return retry
@@ -75,7 +79,7 @@ def relay(world: World, source: str, n: int) -> Process[Relay]:
             store=Interrupted(process, store),  # type: ignore[arg-type]
             leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
             publisher=MemoryPublisher(world.broker, process),
-            encode=_ENCODE[source],
+            encode=encode,
             settings=RelaySettings(
                 name=process.name,
                 batch_size=config.relay_batch,

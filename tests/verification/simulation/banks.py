@@ -109,6 +109,7 @@ class Bank:
         transfer = self._transfer(event.payload)
         self._try("take back", transfer, transfer.refund_failures)
         _enter(session, "take back", transfer)
+        self._world.visit_running("handler", answered=True)
 
     def refund(self, session: Transaction, event: Event) -> None:
         transfer = self._transfer(event.payload)
@@ -125,6 +126,7 @@ class Bank:
         transfer = self._transfer(json.loads(envelope.payload))
         self._try("undo", transfer, transfer.refund_failures)
         _enter(session, "undo", transfer)
+        self._world.visit_running("handler", answered=True)
 
     def _transfer(self, payload: Any) -> Transfer:
         return self._world.transfers[payload["number"]]

@@ -160,6 +160,8 @@ class Sender(Protocol):
 
     def may_fail_inside(self) -> None: ...
 
+    def may_fail_at_a_call(self, place: str) -> None: ...
+
 
 class MemoryPublisher:
     """Sends records (the port Publisher)."""
@@ -179,6 +181,7 @@ class MemoryPublisher:
         sender = self._sender
         deadline = sender.clock() + timeout
         sender.before("publish")
+        sender.may_fail_at_a_call("publish")
         if sender.clock() > deadline and sender.stopped_before_the_check():
             return [_UNSENT] * len(records)
         deliveries = self._publish(records, sender.trouble(len(records)))
@@ -186,6 +189,7 @@ class MemoryPublisher:
             if delivery.outcome in {DeliveryOutcome.REFUSED, DeliveryOutcome.REJECTED}:
                 self._broker.refusals[_event_id(record)] += 1
         sender.after("publish")
+        sender.may_fail_at_a_call("publish")
         return deliveries
 
     def pressure(self) -> Backpressure:
@@ -195,6 +199,7 @@ class MemoryPublisher:
 
     def close(self) -> None:
         """Let go of the broker."""
+        self._sender.may_fail_at_a_call("close")
 
     def _publish(self, records: Sequence[Record], trouble: Trouble | None) -> list[Delivery]:
         broker = self._broker

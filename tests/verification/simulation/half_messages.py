@@ -207,7 +207,10 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
     def checker(envelope: Envelope) -> LocalOutcome:
         if not world.is_calm and world.schedule.chance(UNREACHABLE):
             raise DatabaseError("the ledger cannot be reached")
-        return barrier.ask(envelope.id)
+        outcome = barrier.ask(envelope.id)
+        if not world.is_calm and world.schedule.chance(UNREACHABLE / 4):
+            raise DatabaseError("the ledger has answered, and the answer is lost")
+        return outcome
 
     def check_back(process: Process[CheckBack]) -> CheckBack:
         return CheckBack(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -159,7 +159,7 @@ class Process(Generic[S]):
         return DatabaseError("server closed the connection unexpectedly")
 
 
-_SUBSCRIBER = ("poll", "commit")
+_SUBSCRIBER = ("poll", "commit", "pause", "has_caught_up", "close")
 
 _NEVER_FAIL_AFTERWARDS = ("poll",)
 """What these have returned is known to the process: nothing happens between."""
@@ -261,8 +261,10 @@ class InterruptedLeases(Interrupted):
     def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         process = self._process
         process.before("renew")
+        process.may_fail_at_a_call("renew")
         holding: ShardLeases = self._port.renew(relay=relay, lease=lease)
         process.after("renew")
+        process.may_fail_at_a_call("renew")
         if process.threads > 1:
             # Nothing is given back before the pass ends, for which the thread would wait here.
             return ShardLeases(shards=holding.shards, relays=holding.relays, surplus=frozenset())
@@ -272,33 +274,24 @@ class InterruptedLeases(Interrupted):
 class InterruptedInbox(Interrupted):
     """The inbox, whose transaction of an effect may go wrong at its commit too."""
 
-    def __init__(self, process: Process[Any], port: Any) -> None:
-        super().__init__(process, port)
-        # Nothing of it leaves the process.
-        self.reset_session = port.reset_session
-        # They change nothing.
-        self.pending = port.pending
-        self.unhandled = port.unhandled
+    def effects(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Transaction]:
+        return self._interrupted("effects", partial(self._port.effects, attempts))
+
+    def effect(self, attempt: Attempt) -> AbstractContextManager[Transaction]:
+        return self._interrupted("effect", partial(self._port.effect, attempt))
 
     @contextmanager
-    def effects(self, attempts: Sequence[Attempt]) -> Iterator[Transaction]:
+    def _interrupted(self, name: str, opening: Callable[[], Any]) -> Iterator[Transaction]:
         process = self._process
-        process.before("effects")
-        with self._port.effects(attempts) as transaction:
-            process.after("effects")
+        process.before(name)
+        process.may_fail_at_a_call(name)
+        with opening() as transaction:
+            process.after(name)
             yield transaction
-            process.before("commit of the effects")
-        process.after("commit of the effects")
-
-    @contextmanager
-    def effect(self, attempt: Attempt) -> Iterator[Transaction]:
-        process = self._process
-        process.before("effect")
-        with self._port.effect(attempt) as transaction:
-            process.after("effect")
-            yield transaction
-            process.before("commit of the effect")
-        process.after("commit of the effect")
+            process.before(f"commit of the {name}")
+            process.may_fail_at_a_call(f"commit of the {name}")
+        process.after(f"commit of the {name}")
+        process.may_fail_at_a_call(f"commit of the {name}")
 
 
 class InterruptedSubscriber(Interrupted):
@@ -307,11 +300,8 @@ class InterruptedSubscriber(Interrupted):
     def __init__(self, process: Process[Any], port: MemorySubscriber) -> None:
         super().__init__(process, port)
         process.member = port.member
-        # Nothing of these leaves the process, or the process ends with it.
-        self.pause = port.pause
-        self.has_caught_up = port.has_caught_up
-        self.close = port.close
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
         self._process.may_fail_inside()
         self._port.rewind(records)
+        self._process.may_fail_at_a_call("rewind")

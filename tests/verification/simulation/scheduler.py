@@ -77,7 +77,7 @@ def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
         steps.append(partial(world.pass_time, seconds))
     if draw.random() < 0.5:
         steps += [partial(world.kill, process) for process in world.processes]
-        steps += [partial(world.stop, process) for process in world.relays]
+        steps += [partial(world.stop, process) for process in (*world.relays, *world.consumers)]
     if draw.random() < 0.5:
         steps += [world.evict, world.reset_offsets]
     if draw.random() < 0.3:
