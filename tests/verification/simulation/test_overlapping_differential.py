@@ -14,10 +14,19 @@ from tests.support.migrated_databases import MigratedDatabases
 from tests.verification.simulation.open_calls import monitored
 from tests.verification.simulation.overlap import Overlap
 from tests.verification.simulation.overlapping_calls import OverlappingCalls
+from tests.verification.simulation.overlapping_defects import (
+    IN_MEMORY,
+    IN_SQL,
+    SEEDS,
+    rewritten,
+    without_locks,
+)
 from tests.verification.simulation.sql_stores import SHARDS, SqlStores, open_postgres
 
 STEPS = 30
 SCHEDULES = 40
+MOST_SCHEDULES = 50
+"""After so many a defect counts as not found."""
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +43,24 @@ def test_memory_waits_where_postgresql_does(server: tuple[SqlStores, Connection]
     assert _play_all(server, SCHEDULES) >= SCHEDULES / 2
 
 
-def _play_all(server: tuple[SqlStores, Connection], schedules: int) -> int:
+@pytest.mark.selftest
+@pytest.mark.parametrize("of", IN_MEMORY)
+def test_locks_left_out_in_memory_are_found(server: tuple[SqlStores, Connection], of: str) -> None:
+    with without_locks(of), pytest.raises(AssertionError):
+        _play_all(server, MOST_SCHEDULES, first=SEEDS.get(of, 0))
+
+
+@pytest.mark.selftest
+@pytest.mark.parametrize("name", IN_SQL)
+def test_a_defect_of_a_statement_is_found(server: tuple[SqlStores, Connection], name: str) -> None:
+    with rewritten(server[0].engine, name), pytest.raises(AssertionError):
+        _play_all(server, MOST_SCHEDULES, first=SEEDS.get(name, 0))
+
+
+def _play_all(server: tuple[SqlStores, Connection], schedules: int, *, first: int = 0) -> int:
     """Make the calls of so many seeds; return how many have waited."""
     waited = 0
-    for seed in range(schedules):
+    for seed in range(first, first + schedules):
         overlap = Overlap(*server)
         OverlappingCalls(overlap, random.Random(seed)).make(STEPS)
         waited += overlap.waited
