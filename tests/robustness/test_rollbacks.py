@@ -62,6 +62,7 @@ def test_rollbacks_that_take_each_other_back_hold_up_no_honest_one(service: Serv
 
 
 def test_a_rollback_of_a_rollback_that_was_received_compensates_nothing(service: Service) -> None:
+    service.app.groups["orders"].handles("orders.placed")(effect("placed"))
     stranger = rollback(new_event_id(), new_event_id())
     consume(service, stranger)
     assert service.inbox() == {"PROCESSED": 1, "FENCED": 1}
