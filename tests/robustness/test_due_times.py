@@ -26,8 +26,13 @@ DAY = timedelta(days=1)
 LEASE = timedelta(minutes=5)
 
 _OFFSETS = st.timedeltas(-DAY + timedelta(minutes=1), DAY - timedelta(minutes=1)).map(timezone)
-TIMES = st.datetimes(timezones=_OFFSETS | st.none() | st.timezones())
-"""Every year from 1 to 9999, with the ends more often than others."""
+_ZONES = _OFFSETS | st.none() | st.timezones()
+TIMES = st.one_of(
+    st.datetimes(timezones=_ZONES),
+    st.datetimes(max_value=datetime(1, 1, 3), timezones=_ZONES),  # noqa: DTZ001  in any zone
+    st.datetimes(min_value=datetime(9999, 12, 30), timezones=_ZONES),  # noqa: DTZ001
+)
+"""Every year from 1 to 9999, the days at both ends as often as all others."""
 DUE = st.one_of(
     st.fixed_dictionaries({"at": TIMES}),
     st.fixed_dictionaries({"at": st.sampled_from([schedule.EARLIEST, schedule.LATEST])}),
