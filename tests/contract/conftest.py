@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -73,8 +74,22 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     else:
         url = migrated_sqlite(tmp_path / "store.db", SHARDS)
     engine = _with_begin(url) if request.param == BEGUN_BY_HAND else create_engine(url)
+    yield _stores_over(engine)
+    engine.dispose()
+
+
+@contextmanager
+def with_settings(stores: Stores, **settings: str) -> Iterator[Stores]:
+    """Open the same database with settings of PostgreSQL for each of its connections."""
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    engine = create_engine(stores.engine.url, connect_args={"options": options})
+    yield _stores_over(engine)
+    engine.dispose()
+
+
+def _stores_over(engine: Engine) -> Stores:
     described = tables()
-    yield Stores(
+    return Stores(
         engine=engine,
         tables=described,
         writer=SqlOutboxWriter(described, shards=SHARDS),
@@ -86,4 +101,24 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         admin=SqlHalfMessageAdmin(engine, described),
         barrier=SqlBarrier(engine, described, patience=timedelta(seconds=0.2)),
     )
-    engine.dispose()
+
+
+UNINDEXED = {f"enable_{scan}": "off" for scan in ("indexscan", "indexonlyscan", "bitmapscan")}
+"""Settings under which rows come in the order in which they lie, where no other is asked for."""
+
+
+@contextmanager
+def before_first_update(engine: Engine, act: Callable[[], object]) -> Iterator[None]:
+    """Let another connection act before the first UPDATE of a block, when its SELECTs are done."""
+    acted = False
+
+    def act_once(_: object, __: object, statement: str, *___: object) -> None:
+        nonlocal acted
+        if not acted and statement.startswith("UPDATE"):
+            acted = True
+            act()
+
+    event.listen(engine, "before_cursor_execute", act_once)
+    yield
+    event.remove(engine, "before_cursor_execute", act_once)
+    assert acted

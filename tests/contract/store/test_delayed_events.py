@@ -17,7 +17,13 @@ from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from shieldtx.store.delayed_events import SqlDelayedEventStore
-from tests.contract.conftest import ROUNDING, Stores
+from tests.contract.conftest import (
+    ROUNDING,
+    UNINDEXED,
+    Stores,
+    before_first_update,
+    with_settings,
+)
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -162,6 +168,34 @@ def test_an_event_can_be_rescheduled_to_now(stores: Stores) -> None:
     assert ids(claim(stores)) == [event_id]
 
 
+def lock_of(stores: Stores, event_id: UUID) -> Any:
+    o = stores.tables.outbox
+    return select(o.c.event_id).where(o.c.event_id == event_id).with_for_update(skip_locked=True)
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_no_relay_claims_an_event_between_its_check_and_its_change(stores: Stores) -> None:
+    event_id = write(stores, delay=HOUR)
+
+    def claim_it() -> None:
+        """Look for the row as a claim does, which passes over locked ones."""
+        with stores.engine.begin() as relay:
+            assert relay.execute(lock_of(stores, event_id)).all() == []
+
+    with before_first_update(stores.engine, claim_it):
+        assert cancel(stores, event_id)
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_a_claim_waits_for_no_due_event_that_is_being_changed(stores: Stores) -> None:
+    busy, free = write(stores, "a", at=ago(minutes=2)), write(stores, "b", at=ago(minutes=1))
+    with stores.engine.begin() as operator:
+        assert operator.scalars(lock_of(stores, busy)).all() == [busy]
+        with with_settings(stores, lock_timeout="1s") as impatient:
+            assert ids(claim(impatient)) == [free]
+    assert ids(claim(stores)) == [busy]
+
+
 def published(stores: Stores) -> UUID:
     event_id = write(stores, at=ago(minutes=1))
     stores.outbox.settle(claim(stores).token, Settlement(processed=[event_id]))
@@ -292,6 +326,17 @@ def test_the_next_due_of_a_shard_is_found_whenever_it_was_written(stores: Stores
     for hours in (3, 1, 2):
         write(stores, "a", delay=hours * HOUR)
     left = until_due(stores)
+    assert left is not None
+    assert HOUR - MINUTE < left <= HOUR + ROUNDING
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_the_next_due_of_a_shard_is_found_wherever_its_row_lies(stores: Stores) -> None:
+    claim(stores)
+    for hours in (3, 1, 2):
+        write(stores, "a", delay=hours * HOUR)
+    with with_settings(stores, **UNINDEXED) as unindexed:
+        left = until_due(unindexed)
     assert left is not None
     assert HOUR - MINUTE < left <= HOUR + ROUNDING
 

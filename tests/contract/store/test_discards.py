@@ -18,7 +18,7 @@ from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
 from shieldtx.store.discards import DISCARD, Discard, SqlDiscards
 from shieldtx.store.statements.envelope_columns import values_of
-from tests.contract.conftest import SHARDS, Stores
+from tests.contract.conftest import SHARDS, UNINDEXED, Stores, with_settings
 
 GROUP, RELAY = "orders", "r"
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -170,6 +170,56 @@ def test_a_rollback_that_moved_meanwhile_is_left_and_named(stores: Stores) -> No
 
     assert (left.done, left.status) == (False, status)
     assert audits(stores) == []
+
+
+def test_each_event_that_moved_is_named_with_its_own_status(stores: Stores) -> None:
+    statuses = (OutboxStatus.INIT, OutboxStatus.PROCESSED)
+    seen = [letter(stores, failed(stores)) for _ in statuses]
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        for one, status in zip(seen, statuses, strict=True):
+            moved = update(o).where(o.c.event_id == one.envelope.id)
+            connection.execute(moved.values(status=status.value))
+
+    left = {str(each.row): each.status for each in discard(stores, *seen)}
+
+    assert left == dict(zip(map(str, seen), statuses, strict=True))
+
+
+def test_each_group_whose_rollback_moved_is_named_with_its_status(stores: Stores) -> None:
+    rollback = dead(stores)
+    put(stores, rollback, InboxStatus.DEAD, consumer_group="ledger")
+    seen = letters(stores).find(rollback.id)
+    statuses = {"ledger": InboxStatus.PROCESSING, GROUP: InboxStatus.PROCESSED}
+    i = stores.tables.inbox
+    with stores.engine.begin() as connection:
+        for group, status in statuses.items():
+            moved = update(i).where(i.c.consumer_group == group)
+            connection.execute(moved.values(status=status.value))
+
+    left = {str(each.row): each.status for each in discard(stores, *seen)}
+
+    assert left == {str(row): statuses[row.group or ""] for row in seen}
+
+
+def test_a_discarded_record_is_named_so_between_parked_ones(stores: Stores) -> None:
+    records = [RECORD._replace(offset=offset) for offset in (6, 7, 8)]
+    stores.inbox.receive(GROUP, [], [Parked(record=r, reason="no CloudEvent") for r in records])
+    at = {"topic": RECORD.topic, "partition": RECORD.partition}
+    [discarded] = letters(stores).find_parked(group=GROUP, offset=7, **at)
+    discard(stores, discarded)
+
+    [again] = discard(stores, discarded)
+
+    assert (again.done, again.status) == (False, "DISCARDED")
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_the_rows_of_an_event_are_found_by_group_wherever_they_lie(stores: Stores) -> None:
+    rollback = dead(stores)
+    put(stores, rollback, InboxStatus.DEAD, consumer_group="ledger")
+    with with_settings(stores, **UNINDEXED) as unindexed:
+        assert [row.group for row in letters(unindexed).find(rollback.id)] == ["ledger", GROUP]
 
 
 def test_a_row_that_is_gone_is_named_and_the_others_are_discarded(stores: Stores) -> None:
@@ -350,6 +400,21 @@ def test_discarded_records_are_purged_beside_a_retention_of_waiting_ones(stores:
     limits = {"older_than": HOUR, "limit": 10}
     assert stores.purge.purge_parked(waiting=3 * DAY, **limits).removed == 1
     assert [each.record.value for each in letters(stores).parked(limit=10)] == [b"another one"]
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_the_purge_waits_for_no_record_that_is_being_discarded(stores: Stores) -> None:
+    busy, free = parked(stores), parked(stores, b"another one")
+    age(stores, parked_at=datetime.now(UTC) - 2 * DAY)
+    p = stores.tables.parked
+    limits = {"older_than": HOUR, "waiting": DAY, "limit": 10}
+    with stores.engine.begin() as connection:
+        lock = select(p.c.digest).where(p.c.digest == busy.digest).with_for_update()
+        connection.execute(lock)
+        with with_settings(stores, lock_timeout="1s") as impatient:
+            assert impatient.purge.purge_parked(**limits).removed == 1
+    assert [each.digest for each in letters(stores).parked(limit=10)] == [busy.digest]
+    assert free.digest != busy.digest
 
 
 def test_the_audit_is_purged_from_its_oldest_entry_on(stores: Stores) -> None:

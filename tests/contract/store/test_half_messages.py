@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -18,7 +20,14 @@ from shieldtx.errors import IllegalTransition, LateTransaction, TransactionRefus
 from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, NewHalfMessage
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.half_messages import SqlHalfMessageStore
-from tests.contract.conftest import ROUNDING, SHARDS, Stores
+from tests.contract.conftest import (
+    ROUNDING,
+    SHARDS,
+    UNINDEXED,
+    Stores,
+    before_first_update,
+    with_settings,
+)
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 HOUR = timedelta(hours=1)
@@ -375,6 +384,75 @@ def test_answered_or_released_checks_are_batched_again(stores: Stores) -> None:
     assert sorted(named(claim_checks(stores, *written))) == sorted(written)
 
 
+@contextmanager
+def locked(stores: Stores, event_id: UUID) -> Iterator[None]:
+    """Hold the lock of a row, as a commit call that has not ended yet."""
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        connection.execute(select(o.c.event_id).where(o.c.event_id == event_id).with_for_update())
+        yield
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_a_claim_of_checks_waits_for_no_locked_message(stores: Stores) -> None:
+    busy, free = prepare(stores, envelope(), envelope())
+    let_time_pass(stores, busy, free)
+    with locked(stores, busy), with_settings(stores, lock_timeout="1s") as impatient:
+        assert named(claim_checks(impatient)) == [free]
+    assert named(claim_checks(stores)) == [busy]
+
+
+@pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
+def test_a_message_that_ends_during_the_claim_is_not_checked(stores: Stores) -> None:
+    """Without row locks it ends between being found and being taken."""
+    [event_id] = prepare(stores)
+    let_time_pass(stores, event_id)
+    with before_first_update(stores.engine, lambda: stores.half.resolve([event_id], COMMIT)):
+        assert named(claim_checks(stores)) == []
+    after = row(stores, event_id)
+    assert (after["status"], after["check_at"], after["lease_token"]) == ("INIT", None, None)
+
+
+@pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
+def test_an_unknown_outcome_leaves_a_message_that_ended_meanwhile(stores: Stores) -> None:
+    """Its row may be leased to a relay by then."""
+    [event_id] = prepare(stores)
+    checks = claim_checks(stores, event_id)
+
+    def commit_and_relay() -> None:
+        stores.half.resolve([event_id], COMMIT)
+        assert claimed(stores) == [event_id]
+
+    with before_first_update(stores.engine, commit_and_relay):
+        answer(stores, checks, UNKNOWN)
+    after = row(stores, event_id)
+    assert (after["status"], after["last_error"]) == ("PROCESSING", None)
+    assert after["lease_token"] is not None
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_a_batch_is_in_line_as_prepared_wherever_its_rows_lie(stores: Stores) -> None:
+    written = prepare(stores, *(envelope("k") for _ in range(5)))
+    with with_settings(stores, **UNINDEXED) as unindexed:
+        checks = claim_checks(unindexed, *reversed(written))
+        for event_id in reversed(written):
+            change(stores, event_id, last_error="moved")
+        answer(unindexed, checks, *[COMMIT] * 5)
+    assert claimed(stores) == written
+
+
+def test_the_event_types_are_those_of_messages_that_are_half(stores: Stores) -> None:
+    half, sent, undone, other = prepare(
+        stores, envelope(), envelope(), envelope(), envelope(type="others.happened")
+    )
+    [ordinary] = add(stores, envelope())
+    stores.half.resolve([sent], COMMIT)
+    stores.half.resolve([undone], ROLLBACK)
+    found = stores.half.half_types([half, sent, undone, ordinary, new_event_id()])
+    assert found == {half: TYPE}
+    assert stores.half.half_types([other]) == {other: "others.happened"}
+
+
 # --- a person -------------------------------------------------------------------------------------
 
 
@@ -422,6 +500,16 @@ def test_parking_goes_in_batches(stores: Stores) -> None:
     for event_id in prepare(stores, *(envelope() for _ in range(3))):
         use_up(stores, event_id)
     assert [len(stores.half.park(limit=2)) for _ in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_a_message_that_is_being_committed_is_not_parked(stores: Stores) -> None:
+    busy, free = prepare(stores, envelope(), envelope())
+    use_up(stores, busy)
+    use_up(stores, free)
+    with locked(stores, busy), with_settings(stores, lock_timeout="1s") as impatient:
+        assert [e.id for e in impatient.half.park(limit=10)] == [free]
+    assert stores.half.resolve([busy], COMMIT) == {busy: OutboxStatus.HALF}
 
 
 @pytest.mark.parametrize(("outcome", "status"), [(COMMIT, "INIT"), (ROLLBACK, "DISCARDED")])

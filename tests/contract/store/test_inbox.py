@@ -280,6 +280,22 @@ def test_the_original_of_a_rollback_is_found_on_the_right_side(stores: Stores) -
         assert (original.envelope.id, original.status) == (received.id, InboxStatus.PROCESSED)
 
 
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_the_received_original_of_a_rollback_is_locked(stores: Stores) -> None:
+    received = envelope("b", source="elsewhere")
+    receive(stores, received)
+    finish(stores, begin(stores, received))
+    rollback = rollback_of(received)
+    receive(stores, rollback)
+    attempt = begin(stores, rollback)
+    i = stores.tables.inbox
+    free = select(i.c.event_id).where(i.c.event_id == received.id).with_for_update(skip_locked=True)
+    with stores.inbox.effect(attempt) as session:
+        assert stores.inbox.original(session, attempt, written_here=False) is not None
+        with stores.engine.begin() as another:
+            assert another.execute(free).all() == []
+
+
 @pytest.mark.begun_by_hand
 def test_a_compensation_is_noted_once(stores: Stores) -> None:
     event = envelope("a")
