@@ -149,6 +149,19 @@ def test_nothing_is_blocked_in_another_relays_shards(stores: Stores, clock: Cloc
     assert in_line(stores) == 3
 
 
+def test_a_held_key_holds_its_rows_where_the_relay_owns_its_shard_alone(
+    stores: Stores, clock: Clock
+) -> None:
+    head, rest = with_a_held_key(stores, clock, behind=2)
+    unblocked = write(stores, envelope("k"))
+    s = stores.tables.shard
+    with stores.engine.begin() as connection:
+        others = update(s).where(s.c.shard != column(stores, "shard", head))
+        connection.execute(others.values(owner="another"))
+    assert ids(stores.outbox.claim(relay="me", limit=10)) == []
+    assert not any(column(stores, "attempts", e) for e in [*rest, *unblocked])
+
+
 def test_a_hot_key_returns_in_windows_and_as_far_as_a_row_that_waits(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
