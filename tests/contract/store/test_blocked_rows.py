@@ -19,7 +19,7 @@ from shieldtx.ports.relay import Claim, ClaimedEvent, Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.relay_store import SqlRelayStore
-from tests.contract.conftest import Stores
+from tests.contract.conftest import UNINDEXED, Stores, with_settings
 from tests.contract.store.test_outbox import (
     LEASE,
     claim,
@@ -160,6 +160,21 @@ def test_a_held_key_holds_its_rows_where_the_relay_owns_its_shard_alone(
         connection.execute(others.values(owner="another"))
     assert ids(stores.outbox.claim(relay="me", limit=10)) == []
     assert not any(column(stores, "attempts", e) for e in [*rest, *unblocked])
+
+
+@pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
+def test_the_first_holder_of_a_key_counts_wherever_its_row_lies(
+    stores: Stores, clock: Clock
+) -> None:
+    head, [unblocked, _] = with_a_held_key(stores, clock, behind=2)
+    o = stores.tables.outbox
+    with stores.engine.begin() as connection:
+        freed = update(o).where(o.c.event_id == unblocked)
+        connection.execute(freed.values(holds_key=False))
+        # A new version of the row, behind the others.
+        connection.execute(update(o).where(o.c.event_id == head).values(last_error="moved"))
+    with with_settings(stores, **UNINDEXED) as unindexed:
+        assert ids(claim(unindexed)) == []
 
 
 def test_a_hot_key_returns_in_windows_and_as_far_as_a_row_that_waits(
