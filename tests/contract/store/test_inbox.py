@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import create_engine, select
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
-from tests.contract.conftest import Stores
+from shieldtx.store.inbox_store import SqlInboxStore
+from tests.contract.conftest import POSTGRESQL, Stores
 from tests.contract.store.test_outbox import envelope, write
 
 GROUP = "group"
@@ -40,6 +42,10 @@ def may_begin(stores: Stores, event: Envelope) -> bool:
     return stores.inbox.start_attempt(GROUP, event, lease=LEASE, max_attempts=10) is not None
 
 
+def due(stores: Stores, limit: int = 10) -> list[UUID]:
+    return [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=limit)]
+
+
 def finish(stores: Stores, attempt: Attempt) -> None:
     with stores.inbox.effect(attempt):
         pass
@@ -50,6 +56,14 @@ def row(stores: Stores, event: Envelope) -> Any:
     with stores.engine.connect() as connection:
         return connection.execute(
             select(i.c.status, i.c.attempts, i.c.last_error).where(i.c.event_id == event.id)
+        ).one()
+
+
+def row_of(stores: Stores, event: Envelope, *, group: str) -> Any:
+    i = stores.tables.inbox.c
+    with stores.engine.connect() as connection:
+        return connection.execute(
+            select(i.status, i.attempts).where(i.event_id == event.id, i.consumer_group == group)
         ).one()
 
 
@@ -72,6 +86,7 @@ def test_what_is_new_comes_back_in_the_order_of_arrival(stores: Stores) -> None:
     assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=100)] == [
         e.id for e in events
     ]
+    assert due(stores, limit=3) == [e.id for e in events[:3]]
 
 
 @pytest.mark.parametrize("kind", TxKind)
@@ -94,6 +109,15 @@ def test_rows_without_a_handler_are_not_due_and_are_counted_apart(
     assert sum(inbox.unhandled(GROUP, handled=handled, limit=3).values()) == 3
     assert inbox.due(GROUP, handled=set(), limit=5) == []
     assert sum(inbox.unhandled(GROUP, handled=set(), limit=100).values()) == 7
+
+
+def test_settled_rows_and_other_groups_are_not_counted_as_unfinished(stores: Stores) -> None:
+    settled, odd = envelope("a"), envelope("b", type="things.were")
+    receive(stores, settled)
+    finish(stores, begin(stores, settled))
+    receive(stores, envelope("a"), odd, group="another")
+    assert stores.inbox.pending(GROUP, handled=HANDLED) == {}
+    assert stores.inbox.unhandled(GROUP, handled=HANDLED, limit=100) == {}
 
 
 def test_an_event_is_received_once_per_group(stores: Stores) -> None:
@@ -134,6 +158,31 @@ def test_an_attempt_is_counted_and_leased(stores: Stores) -> None:
     assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []
 
 
+def test_a_leased_row_is_not_started_though_another_group_may_start_its_own(
+    stores: Stores,
+) -> None:
+    event = envelope()
+    receive(stores, event)
+    receive(stores, event, group="another")
+    begin(stores, event)
+    assert not may_begin(stores, event)
+    assert row_of(stores, event, group="another") == ("INIT", 0)
+
+
+@pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
+def test_a_row_whose_handler_outlives_its_lease_is_not_waited_for(stores: Stores) -> None:
+    event = envelope()
+    receive(stores, event)
+    attempt = begin(stores, event, lease=timedelta(0))
+    impatient = create_engine(stores.engine.url, connect_args={"options": "-c lock_timeout=500"})
+    second = SqlInboxStore(impatient, stores.tables)
+    with stores.inbox.effect(attempt):
+        started = second.start_attempt(GROUP, event, lease=LEASE, max_attempts=10)
+    impatient.dispose()
+    assert started is None
+    assert row(stores, event)[:2] == ("PROCESSED", 1)
+
+
 def test_a_later_event_of_a_key_waits_for_the_earlier_one(stores: Stores) -> None:
     first, second, other = envelope("a"), envelope("a"), envelope("b")
     receive(stores, first, second, other)
@@ -144,6 +193,14 @@ def test_a_later_event_of_a_key_waits_for_the_earlier_one(stores: Stores) -> Non
     assert not may_begin(stores, second)
     finish(stores, begin(stores, first))
     assert may_begin(stores, second)
+
+
+def test_an_open_row_of_a_key_blocks_no_other_group(stores: Stores) -> None:
+    event = envelope("a")
+    receive(stores, envelope("a"), group="another")
+    receive(stores, event)
+    assert due(stores) == [event.id]
+    assert may_begin(stores, event)
 
 
 def test_events_without_a_key_wait_for_no_other(stores: Stores) -> None:
@@ -243,6 +300,25 @@ def test_a_rollback_waits_for_the_event_that_it_takes_back(
     assert not may_begin(stores, rollback)
     finish(stores, attempt)
     assert may_begin(stores, rollback)
+
+
+def test_a_rollback_does_not_wait_for_its_event_in_another_group(stores: Stores) -> None:
+    event = envelope(None)
+    rollback = rollback_of(event)
+    receive(stores, event, group="another")
+    receive(stores, rollback)
+    assert due(stores) == [rollback.id]
+    assert may_begin(stores, rollback)
+
+
+def test_two_rollbacks_that_name_each_other_do_not_wait(stores: Stores) -> None:
+    named = envelope(None)
+    one = rollback_of(named)
+    other = rollback_of(one, id=named.id, source=named.source)
+    receive(stores, one, other)
+    assert due(stores) == [one.id, other.id]
+    begin(stores, one)
+    assert may_begin(stores, other)
 
 
 @pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])

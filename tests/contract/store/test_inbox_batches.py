@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,9 @@ from sqlalchemy.orm import Session
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import HandlerError, LeaseLost
 from shieldtx.ports.inbox import IncomingEvent, Parked, Receipt
-from tests.contract.conftest import Stores
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.inbox_receiver import InboxReceiver
+from tests.contract.conftest import POSTGRESQL, Stores
 from tests.contract.store.test_inbox import (
     GROUP,
     HANDLED,
@@ -34,11 +37,20 @@ OVER = timedelta(microseconds=1)
 """A lease that has run out when anybody looks."""
 
 
-def start(stores: Stores, *envelopes: Envelope, lease: timedelta | None = LEASE) -> Receipt:
-    arrivals = [
+SOMEBODY_WAITS = """
+    SELECT count(*) > 0 FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+def arrivals_of(*envelopes: Envelope, lease: timedelta | None = LEASE) -> list[IncomingEvent]:
+    return [
         IncomingEvent(envelope=e, record=record(n), lease=lease) for n, e in enumerate(envelopes)
     ]
-    return stores.inbox.receive(GROUP, arrivals, [])
+
+
+def start(stores: Stores, *envelopes: Envelope, lease: timedelta | None = LEASE) -> Receipt:
+    return stores.inbox.receive(GROUP, arrivals_of(*envelopes, lease=lease), [])
 
 
 def ids(attempts: Any) -> list[Any]:
@@ -189,6 +201,29 @@ def test_settled_rows_and_other_groups_and_topics_block_no_row(
     receive(stores, envelope("a"), group="another")
     event = envelope("a")
     assert ids(start(stores, event).started) == [event.id]
+
+
+@pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
+def test_a_batch_that_waited_for_another_overtakes_no_event_of_it(
+    stores: Stores, eventually: Callable[..., None]
+) -> None:
+    both, first, second = envelope(None), envelope("a"), envelope("a")
+    receiver = InboxReceiver(stores.tables, dialect_of(stores.engine.dialect))
+
+    def is_waiting() -> bool:
+        with stores.engine.connect() as another:
+            return bool(another.scalar(text(SOMEBODY_WAITS)))
+
+    with ThreadPoolExecutor(1) as beside, stores.engine.connect() as connection:
+        earlier = receiver.receive(connection, GROUP, arrivals_of(both, first), [])
+        receiving = beside.submit(start, stores, both, second)
+        eventually(is_waiting, "the second batch waits for the first")
+        connection.commit()
+        later = receiving.result()
+    assert ids(earlier.started) == [both.id, first.id]
+    assert [e.id for e in later.fresh] == [second.id]
+    assert later.started == []
+    assert rows(stores) == [IN_HAND, IN_HAND, RELEASED]
 
 
 def test_what_comes_again_is_started_once(stores: Stores) -> None:

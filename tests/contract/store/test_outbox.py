@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import create_engine, func, select, text, update
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import Envelope, new_event_id
@@ -16,7 +16,10 @@ from shieldtx.domain.states import Operation
 from shieldtx.errors import EventRefused, LocalRollbackFailed
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
-from tests.contract.conftest import SHARDS, Stores
+from shieldtx.store.dialects import dialect_of
+from shieldtx.store.shard_leases import SqlLeaseStore
+from shieldtx.store.statements import status
+from tests.contract.conftest import POSTGRESQL, SHARDS, Stores
 
 LEASE = timedelta(minutes=1)
 
@@ -144,6 +147,7 @@ def test_a_processed_row_is_settled_and_free_of_its_lease(stores: Stores) -> Non
     assert column(stores, "status", event_id) == "PROCESSED"
     assert column(stores, "settled_at", event_id) is not None
     assert column(stores, "lease_token", event_id) is None
+    assert column(stores, "lease_until", event_id) is None
     assert claim(stores).events == []
 
 
@@ -189,6 +193,26 @@ def test_a_retry_comes_back_when_it_is_due_with_its_attempts_counted(stores: Sto
     assert [(e.envelope.id, e.attempts) for e in again.events] == [(first, 2)]
     stores.outbox.settle(again.token, Settlement(processed=[first]))
     assert ids(claim(stores)) == [later]
+
+
+def test_a_second_retry_holds_back_its_key_as_the_first_did(stores: Stores) -> None:
+    first, later = write(stores, envelope("a"), envelope("a"))
+    claimed = claim(stores)
+    retry = Retry(event_id=first, delay=timedelta(0), reason="not now")
+    stores.outbox.settle(claimed.token, Settlement(unsent=[later], retries=[retry]))
+    again = Retry(event_id=first, delay=timedelta(hours=1), reason="still not")
+    stores.outbox.settle(claim(stores).token, Settlement(retries=[again]))
+    assert claim(stores).events == []
+    assert column(stores, "status", later) == "INIT"
+
+
+def test_an_event_that_was_published_after_a_retry_keeps_no_error(stores: Stores) -> None:
+    [event_id] = write(stores, envelope())
+    retry = Retry(event_id=event_id, delay=timedelta(0), reason="not now")
+    stores.outbox.settle(claim(stores).token, Settlement(retries=[retry]))
+    stores.outbox.settle(claim(stores).token, Settlement(processed=[event_id]))
+    assert column(stores, "status", event_id) == "PROCESSED"
+    assert column(stores, "last_error", event_id) is None
 
 
 def test_delayed_events_are_sent_when_due_and_block_no_other(stores: Stores) -> None:
@@ -238,6 +262,7 @@ def test_a_claim_that_is_withdrawn_leaves_its_rows_as_they_were(stores: Stores) 
     assert stores.outbox.withdraw(relay="me", renamed="me again") == 2
     assert stores.outbox.withdraw(relay="me", renamed="me again") == 0
     assert stores.outbox.settle(lost.token, Settlement(processed=written)) == 0
+    assert [column(stores, "lease_until", event_id) for event_id in written] == [None, None]
     again = stores.outbox.claim(relay="me again", limit=100)
     assert ids(again) == written
     assert {(event.attempts, event.unconfirmed) for event in again.events} == {(1, False)}
@@ -292,6 +317,54 @@ def test_an_expired_lease_can_be_taken_by_any_relay(
         lambda: len(stores.leases.renew(relay="heir", lease=LEASE).shards) == SHARDS,
         "the heir has every shard",
     )
+
+
+@pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
+def test_a_shard_that_a_claim_has_locked_is_not_waited_for(stores: Stores) -> None:
+    stores.leases.renew(relay="dead", lease=LEASE)
+    let_all_leases_run_out(stores)
+    impatient = create_engine(stores.engine.url, connect_args={"options": "-c lock_timeout=500"})
+    s = stores.tables.shard
+    with stores.engine.begin() as claiming:
+        claiming.execute(select(s).where(s.c.shard == 0).with_for_update(read=True))
+        taken = SqlLeaseStore(impatient, stores.tables).renew(relay="heir", lease=LEASE)
+    impatient.dispose()
+    assert taken.shards == set(range(1, SHARDS))
+    assert stores.leases.renew(relay="heir", lease=LEASE).shards == set(range(SHARDS))
+
+
+def test_shards_that_a_relay_left_are_not_counted_as_held(stores: Stores) -> None:
+    statement = status.shards(stores.tables, dialect_of(stores.engine.dialect))
+
+    def held() -> int:
+        with stores.engine.connect() as connection:
+            return int(connection.execute(statement).one().held)
+
+    stores.leases.renew(relay="one", lease=LEASE)
+    assert held() == SHARDS
+    stores.leases.give_back(relay="one", shards=frozenset({0}))
+    assert held() == SHARDS - 1
+    stores.leases.leave(relay="one")
+    assert held() == 0
+
+
+def test_each_change_of_its_owner_gives_a_shard_a_higher_epoch(stores: Stores) -> None:
+    s = stores.tables.shard
+    epochs: list[int] = []
+
+    def note() -> None:
+        with stores.engine.connect() as connection:
+            epochs.append(connection.scalars(select(func.min(s.c.epoch))).one())
+
+    note()
+    stores.leases.renew(relay="one", lease=LEASE)
+    note()
+    stores.leases.leave(relay="one")
+    stores.leases.renew(relay="two", lease=LEASE)
+    note()
+    stores.outbox.withdraw(relay="two", renamed="two again")
+    note()
+    assert epochs == sorted(set(epochs))
 
 
 def test_a_row_taken_from_a_relay_that_was_not_heard_of_may_have_been_sent(stores: Stores) -> None:
