@@ -91,6 +91,16 @@ def settle(**settlement: Any) -> Callable[[Row], object]:
     )
 
 
+def settle_at_address(row: Row) -> None:
+    """Settle a row as a relay does that has its address from the claim."""
+    o, dialect = row.shop.tables.outbox, row.shop.dialect
+    statement = outbox_sql.processed_at_addresses(row.shop.tables, dialect)
+    with row.shop.engine.begin() as connection:
+        its_row = select(dialect.address(o)).where(o.c.event_id == row.envelope.id)
+        addresses = connection.scalars(its_row).all()
+        connection.execute(statement, outbox_sql.address_parameters(row.token, addresses))
+
+
 def retry(row: Row) -> None:
     again = Retry(event_id=row.envelope.id, delay=HOUR, reason="refused")
     outbox(row).settle(row.token, Settlement(retries=[again]))
@@ -224,6 +234,9 @@ DELAYED = {"due_at": NOW + HOUR, "waiting": True, "holds_key": False}
 OUTBOX_MOVERS = {
     "claim": Mover(target=O.PROCESSING, sources={O.INIT, O.PROCESSING}, act=claim, columns=FREE),
     "processed": Mover(target=O.PROCESSED, sources={O.PROCESSING}, act=settle(processed=1)),
+    "processed at its address": Mover(
+        target=O.PROCESSED, sources={O.PROCESSING}, act=settle_at_address
+    ),
     "withdraw": Mover(target=O.INIT, sources={O.PROCESSING}, act=withdraw),
     "release": Mover(target=O.INIT, sources={O.PROCESSING}, act=settle(unsent=1)),
     "release unconfirmed": Mover(target=O.INIT, sources={O.PROCESSING}, act=settle(unconfirmed=1)),
@@ -388,7 +401,15 @@ def test_all_arrows_have_their_statement():
 
 
 WITH_TOKEN = [
-    ("outbox", name) for name in ("processed", "release", "release unconfirmed", "retry", "failed")
+    ("outbox", name)
+    for name in (
+        "processed",
+        "processed at its address",
+        "release",
+        "release unconfirmed",
+        "retry",
+        "failed",
+    )
 ] + [
     ("inbox", name)
     for name in (
