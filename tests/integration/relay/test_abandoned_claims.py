@@ -27,12 +27,12 @@ class NoThread(RuntimeError):
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[ShieldTx]:
+def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShieldTx]:
     settings = Settings(
         database_url=migrated_sqlite(tmp_path / "shop.db", shards=1),
         source="shop",
         shards=1,
-        relay_batch_size=BATCH,
+        relay_batch_size=getattr(request, "param", BATCH),
     )
     app = ShieldTx(settings, broker=MemoryBroker())
     app.declare("order.placed")
@@ -149,3 +149,21 @@ def test_a_batch_that_may_have_been_sent_is_unconfirmed(
             "SELECT status, unconfirmed, attempts FROM shield_outbox ORDER BY seq"
         ).all()
     assert {tuple(row) for row in rows[:BATCH]} == {("INIT", 1, 0)}
+
+
+@pytest.mark.parametrize("app", [10 * EVENTS], indirect=True)
+@pytest.mark.parametrize("break_", [no_pressure, no_memory_to_add])
+def test_an_only_batch_that_may_have_been_sent_is_unconfirmed(
+    app: ShieldTx, break_: Callable[[Relay, int], None]
+) -> None:
+    relay = app.build_relay()
+    break_(relay, 1)
+    with pytest.raises(NoThread):
+        relay.run_once()
+    assert order_of_first_copies(app) == list(range(EVENTS)), "one batch, without a backlog"
+    relay.close()
+    with app.engine.connect() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT DISTINCT status, unconfirmed, attempts FROM shield_outbox"
+        ).all()
+    assert [tuple(row) for row in rows] == [("INIT", 1, 0)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -219,6 +221,31 @@ def test_a_release_that_is_broken_off_forgets_no_batch(
         assert not in_flight.is_settled, "it is withdrawn before the next claim"
     else:
         assert in_flight.take_ahead() is batch
+
+
+def test_a_batch_whose_release_was_broken_off_is_withdrawn_when_it_is_left(
+    in_flight: InFlight, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_flight.keep_ahead(in_flight.claim(2))
+
+    def broken(**_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as cut, ended_by(in_flight, MemoryError):
+        cut.setattr("shieldtx.relay.in_flight.PendingSettlement", broken)
+        in_flight.release_ahead("the shards are for another relay")
+    with ended_by(in_flight, RuntimeError):
+        assert in_flight.take_ahead() is not None
+        raise RuntimeError("can't start new thread")
+    in_flight.settle()
+    assert outbox.calls[1:] == [("withdraw", "one", "one+1")]
+
+
+@contextmanager
+def ended_by(in_flight: InFlight, error: type[Exception]) -> Iterator[None]:
+    """Expect a pass that ends with an error."""
+    with pytest.raises(error), in_flight.ambiguous_if_abandoned():
+        yield
 
 
 def test_a_batch_that_an_error_leaves_is_withdrawn_with_the_batch_ahead(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx.domain.log_throttle import LOG_EVERY
+from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import Backpressure
-from shieldtx.relay.throttle import STEPS, AdaptiveBatchSize, next_size
+from shieldtx.ports.relay import Settlement
+from shieldtx.relay.outcome import BatchOutcome
+from shieldtx.relay.throttle import STEPS, AdaptiveBatchSize, CircuitBreaker, next_size
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)
@@ -108,3 +113,39 @@ def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
     for _ in range(STEPS + 1):
         batch_size.record(CALM, sent=batch_size.size)
     assert own_log.messages[2:] == ["the relay is at its full speed again, after 3 pauses"]
+
+
+def test_a_relay_that_is_slowed_again_logs_it_at_once(
+    batch_size: AdaptiveBatchSize, own_log: pytest.LogCaptureFixture
+) -> None:
+    own_log.set_level(logging.WARNING)
+    for _ in range(2):
+        batch_size.record(THROTTLED, sent=batch_size.size)
+        for _ in range(STEPS):
+            batch_size.record(CALM, sent=batch_size.size)
+    assert len(own_log.messages) == 2
+
+
+OUTAGE = BatchOutcome(
+    token=uuid4(),
+    settlement=Settlement(),
+    permanent_failures=[],
+    outage_reasons=["no broker"],
+    broker_responded=False,
+)
+LONGEST = timedelta(seconds=10)
+
+
+def test_an_outage_doubles_the_pause_up_to_the_longest(clock: Clock) -> None:
+    policy = RetryPolicy(first=timedelta(seconds=1), longest=LONGEST, jitter=0, max_attempts=6)
+    breaker = CircuitBreaker(policy, clock=clock)
+    assert [pause_after(breaker, clock) for _ in range(8)] == [1, 2, 4, 8, 10, 10, 10, 10]
+
+
+def pause_after(breaker: CircuitBreaker, clock: Clock) -> int:
+    """Return for how many seconds a breaker is open after one more outage."""
+    assert breaker.record(OUTAGE) == "no broker"
+    began = clock.now
+    while breaker.is_open:
+        clock.now += 1
+    return int(clock.now - began)

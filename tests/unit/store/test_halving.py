@@ -87,3 +87,49 @@ def test_what_is_not_the_fault_of_a_batch_is_raised_at_once(error: Any) -> None:
     with pytest.raises(OperationalError):
         receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
     assert inbox.calls == 1
+
+
+def parked(offset: int) -> Parked:
+    return Parked(record=ReceivedRecord("t.commit", 0, offset, b"k", b"?"), reason="no JSON")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_receipt_of_parts_counts_all_duplicates_and_parked_records(most: int) -> None:
+    def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
+        if len(arrivals) + len(records) > most:
+            raise MemoryError
+        return Receipt(fresh=[], started=[], duplicates=len(arrivals), parked=len(records))
+
+    receipt = receive_in_halves(
+        receive, [arrival(n) for n in range(5)], [parked(n) for n in range(5, 9)]
+    )
+    assert (receipt.duplicates, receipt.parked) == (5, 4)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_refused_event_beside_parked_records_costs_none_of_them(number: int) -> None:
+    stored: list[int] = []
+
+    def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
+        if arrivals:
+            raise of_the_server(psycopg.errors.UntranslatableCharacter("no such character"))
+        stored.extend(p.record.offset for p in records)
+        return Receipt(fresh=[], started=[], duplicates=0, parked=len(records))
+
+    receipt = receive_in_halves(
+        receive,
+        [arrival(n) for n in range(number)],
+        [parked(n) for n in range(number, 2 * number)],
+    )
+    assert stored == list(range(2 * number))
+    assert receipt.parked == 2 * number
+
+
+@pytest.mark.parametrize("error", [MemoryError(), of_the_server(OutOfMemory("out of memory"))])
+def test_a_record_for_which_memory_is_short_is_not_parked(error: Exception) -> None:
+    def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
+        assert not records, "a later attempt may store it"
+        raise error
+
+    with pytest.raises(ShieldTxError, match="cannot be stored"):
+        receive_in_halves(receive, [arrival(0)], [])
