@@ -753,6 +753,17 @@ def test_no_barrier_is_in_a_savepoint_that_its_session_knows_nothing_of(orders, 
         tx.rollback()
 
 
+def test_no_barrier_is_in_a_savepoint_of_a_session_on_a_connection(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+    with ledger.connect() as connection, orders.app.half(PLACED) as tx:
+        connection.begin()
+        local = Session(connection, join_transaction_mode="rollback_only")
+        local.begin_nested()
+        with pytest.raises(TransactionRefused, match="savepoint"):
+            tx.guard(local)
+        tx.rollback()
+
+
 def test_an_asynchronous_session_that_rolls_back_forgets_its_guard(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 

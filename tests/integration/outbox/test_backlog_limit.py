@@ -16,6 +16,7 @@ from shieldtx import Event
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BacklogExceeded, Refused
 from shieldtx.outbox.backlog_limit import SAMPLE_EVERY
+from shieldtx.outbox.causation import handling
 from shieldtx.outbox.publish_decorator import Publication, publish_decorator
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.statements import backlog as sql
@@ -83,6 +84,20 @@ def test_a_published_method_does_not_run_when_its_topic_is_at_its_limit(full: Sh
             publish(place)(session, 1)
         later(place)(session, 2)
     assert ran == [2]
+
+
+def test_a_handler_adds_and_publishes_at_the_limit(full: Shop) -> None:
+    publish = publish_decorator(full.outbox, Publication(event_type="limited"))
+
+    def place(session: object) -> int:
+        return 1
+
+    with full.session() as session:
+        handling(session, Event(type="basket.filled", source="till"))
+        full.outbox.add(session, *limited())
+        publish(place)(session)
+        session.commit()
+    assert len(full.rows()) == LIMIT + 2
 
 
 def test_when_the_backlog_has_gone_events_are_let_in_again(full: Shop) -> None:

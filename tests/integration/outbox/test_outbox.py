@@ -306,3 +306,10 @@ def test_a_shop_with_a_schema_of_its_own_keeps_its_events_there(database_url: st
         assert connection.scalar(text("SELECT count(*) FROM till.shield_outbox")) == 1
     other.close()
     shop.close()
+
+
+def test_an_event_whose_trace_is_refused_is_not_added(shop: Shop):
+    shop.traceparent = "x" * 10_000
+    with shop.session() as session, pytest.raises(EventRefused, match="traceparent"):
+        shop.outbox.add(session, placed())
+    assert shop.events() == []

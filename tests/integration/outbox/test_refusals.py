@@ -182,6 +182,21 @@ def test_a_database_that_is_only_read_does_no_harm(shop: Service, ledger: Engine
     assert counts(shop) == (1, 1)
 
 
+def test_another_database_in_autocommit_that_is_read_first_does_no_harm(
+    shop: Service, ledger: Engine
+) -> None:
+    async def work(engine: Any, other: Any) -> None:
+        other = other.execution_options(isolation_level="AUTOCOMMIT")
+        async with AsyncSession(engine, binds={Entry: other}) as session:
+            assert (await session.scalars(select(Entry))).all() == []
+            shop.app.outbox.add(session, placed())
+            session.add(Order(id=1))
+            await session.commit()
+
+    in_both(work, shop.engine, ledger)
+    assert counts(shop) == (1, 1)
+
+
 def test_a_session_without_events_may_write_into_two_databases(
     shop: Service, ledger: Engine
 ) -> None:
