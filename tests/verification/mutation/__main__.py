@@ -41,7 +41,10 @@ def main() -> int:
     asked = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(file=sys.stderr, width=160)
     if asked.keep is not None:
-        kept_sample.keep(report.read(asked.report), asked.keep)
+        existing = {mutant.id for mutant in mutants_of(modules())}
+        kept_sample.keep(
+            [each for each in report.read(asked.report) if each["id"] in existing], asked.keep
+        )
         return 0
     mutants = _chosen(asked)
     stores = [str(path) for path in statement_users.STORE.glob("*.py")]
