@@ -9,6 +9,7 @@ from tests.verification.faults.scenarios.members import await_rollbacks
 from tests.verification.faults.topics import messages
 
 DRAIN_WITHIN_S = 12.0
+REFUNDED = "all is refunded"
 MORE_THAN_A_BATCH = 120
 RETIRED = "bank.retired"
 _UNHANDLED = f"""
@@ -46,7 +47,10 @@ def renamed(banks: Banks) -> None:
     banks.open(but="upstream consume")
     banks.write(10, refused=1.0)
     await_rollbacks(banks)
-    banks.upstream.consume(SHIELDTX_SOURCE="renamed")
+    up = banks.upstream
+    up.consume(SHIELDTX_SOURCE="renamed")
+    refunds, transfers = "SELECT count(*) FROM refund", "SELECT count(*) FROM transfer"
+    banks.until(lambda: up.one(refunds) == up.one(transfers), REFUNDED, DRAIN_WITHIN_S)
 
 
 def committing_halfway(banks: Banks) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.verification.faults import size_mutant_runs, worker_mutant_runs
+from tests.verification.faults import consumer_mutant_runs, size_mutant_runs, worker_mutant_runs
 from tests.verification.faults.banks import PRIVATE
 from tests.verification.faults.scenarios import (
     connections,
@@ -38,7 +38,7 @@ CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "
 
 EXPECTED = {
     DRAIN: "the backlog empties",
-    REFUNDED: "all is refunded",
+    REFUNDED: consumer_mutant_runs.REFUNDED,
     OWN_SESSIONS: connections.OWN_SESSIONS,
     NO_CONFLICTS: connections.NO_CONFLICTS,
     NOT_PREPARED: connections.NOT_PREPARED,

@@ -258,7 +258,7 @@ MUTANT_RUNS: dict[str, MutantRun] = {
     "M38": MutantRun(invariant="neither", run=consumer_mutant_runs.failing_to_decode),
     "M39": MutantRun(invariant=DRAIN, run=consumer_mutant_runs.beside_unhandled_rows),
     "M40": MutantRun(invariant=REFUNDED, run=rollback.purged_beside_rollbacks),
-    "M41": MutantRun(invariant="neither", run=consumer_mutant_runs.renamed),
+    "M41": MutantRun(invariant=REFUNDED, run=consumer_mutant_runs.renamed),
     "M48": MutantRun(invariant="neither", run=consumer_mutant_runs.committing_halfway),
     "M52": MutantRun(invariant=NO_ROWS_IN_REASONS, run=consumer_mutant_runs.quoted_by_errors),
     "M42": MutantRun(invariant=OWN_SESSIONS, run=connections.sessions_of_forks),
