@@ -85,18 +85,22 @@ def _intercept(
             failures.append(failure)
             raise
 
-    run(interceptor, session, event, proceed)
-    if not calls:
-        raise HandlerError(
-            f"the interceptor {name} returned without calling proceed(), so the handler has not "
-            "run. Call it, or raise shieldtx.Refused for an event that is not to be handled"
-        )
-    if failures:
-        raise HandlerError(
-            f"the interceptor {name} returned although proceed() had failed, and what the handler "
-            "had written until then would be committed: raise the error again, or "
-            "shieldtx.Refused. Retries are the retry policy's"
-        ) from failures[0]
+    try:
+        run(interceptor, session, event, proceed)
+        if not calls:
+            raise HandlerError(
+                f"the interceptor {name} returned without calling proceed(), so the handler has "
+                "not run. Call it, or raise shieldtx.Refused for an event that is not to be handled"
+            )
+        if failures:
+            raise HandlerError(
+                f"the interceptor {name} returned although proceed() had failed, and what the "
+                "handler had written until then would be committed: raise the error again, or "
+                "shieldtx.Refused. Retries are the retry policy's"
+            ) from failures[0]
+    finally:
+        # An error refers to this frame: kept, both would wait for the garbage collector.
+        failures.clear()
 
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:

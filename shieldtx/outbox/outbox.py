@@ -95,11 +95,7 @@ class Outbox:
         caller = caller_of(transaction)
         handled = handled_in(caller)
         postings = [
-            Posting(
-                envelope=self.to_envelope(event, handled),
-                delay=when.delay,
-                at=when.at,
-            )
+            Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
             for event in events
         ]
         if not postings:

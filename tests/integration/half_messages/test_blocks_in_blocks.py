@@ -113,7 +113,7 @@ def test_of_services_that_call_each_other_each_sends_its_own_message(
     pay: Service, ledger: Engine, outer: Way, inner: Way, outer_end: End, inner_end: End
 ) -> None:
     def calls() -> None:
-        # A fee that cannot be charged keeps nobody from his transfer.
+        # The transfer is made even if its fee cannot be charged.
         with suppress(Failed, TransactionRefused):
             _service(pay, ledger, INNER, inner, inner_end, _nothing)()
 
@@ -123,7 +123,7 @@ def test_of_services_that_call_each_other_each_sends_its_own_message(
     sent = _sent(pay)
     assert sent == _committed(ledger)
     assert (OUTER in sent) is (outer_end is End.COMMITS)
-    # Whose transaction it is cannot be told of a block in a block.
+    # In a block inside of another one, `shield.guard` is refused.
     is_refused = inner is Way.BLOCK
     assert (INNER in sent) is (inner_end is End.COMMITS and not is_refused)
 

@@ -33,12 +33,11 @@ def failing_to_decode(banks: Banks) -> None:
 
 def beside_unhandled_rows(banks: Banks) -> None:
     """A former release left rows of a type that this one has no handler for; others are retried."""
-    up, down = banks.sides
+    down = banks.downstream
     down.tamper(_UNHANDLED, group=down.group, rows=MORE_THAN_A_BATCH)
     banks.open()
     banks.write(10, refused=1.0, ways=("slowly",))
-    refunds, transfers = "SELECT count(*) FROM refund", "SELECT count(*) FROM transfer"
-    banks.until(lambda: up.one(refunds) == up.one(transfers), "the backlog empties", DRAIN_WITHIN_S)
+    _await_refunds(banks, "the backlog empties")
     down.tamper("DELETE FROM shield_inbox WHERE event_type = :type", type=RETIRED)
 
 
@@ -47,10 +46,15 @@ def renamed(banks: Banks) -> None:
     banks.open(but="upstream consume")
     banks.write(10, refused=1.0)
     await_rollbacks(banks)
-    up = banks.upstream
-    up.consume(SHIELDTX_SOURCE="renamed")
-    refunds, transfers = "SELECT count(*) FROM refund", "SELECT count(*) FROM transfer"
-    banks.until(lambda: up.one(refunds) == up.one(transfers), REFUNDED, DRAIN_WITHIN_S)
+    banks.upstream.consume(SHIELDTX_SOURCE="renamed")
+    _await_refunds(banks, REFUNDED)
+
+
+def _await_refunds(banks: Banks, description: str) -> None:
+    """Wait until every transfer is refunded."""
+    up, refunds = banks.upstream, "SELECT count(*) FROM refund"
+    transfers = "SELECT count(*) FROM transfer"
+    banks.until(lambda: up.one(refunds) == up.one(transfers), description, DRAIN_WITHIN_S)
 
 
 def committing_halfway(banks: Banks) -> None:

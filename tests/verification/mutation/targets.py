@@ -69,7 +69,7 @@ LEFT_OUT: Final = ("tests/unit/store/test_sql.py",)
 """Tests that compare the text of each statement: they notice every change, and show no harm."""
 
 EVERY: Final = 3
-"""One in so many mutants of a module is tried if nobody asks for all: they take an hour."""
+"""One in so many mutants of a module is tried, unless `--every` says otherwise."""
 
 
 def modules(only: Sequence[str] = ()) -> list[str]:
