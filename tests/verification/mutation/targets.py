@@ -58,6 +58,8 @@ TESTS: Final = (
     "tests/integration/relay",
     "tests/integration/consumer",
     "tests/integration/half_messages",
+    "tests/integration/reconcile",
+    "tests/migrations",
     "tests/unit/relay",
     "tests/unit/consumer",
     "tests/unit/store",
