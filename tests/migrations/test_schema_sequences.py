@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import Engine, func, insert, text
 
+from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.errors import SchemaMismatch
 from shieldtx.store.schema import Schema
+from shieldtx.store.statements import sequences
 from shieldtx.store.statements.sequences import highest
 from shieldtx.store.tables import tables
+from tests.support.rows_in_any_state import inbox_row, outbox_row
 
 
 @pytest.mark.parametrize("schema", [None, "order"])
@@ -46,6 +49,38 @@ def test_sequences_of_new_tables_are_in_order(engine: Engine) -> None:
     Schema(engine).upgrade()
 
     Schema(engine).check_sequences()
+
+
+@pytest.mark.parametrize("settled_last", [False, True])
+@pytest.mark.parametrize("open_as", [{}, {"waiting": True}, {"holds_key": True}])
+def test_the_highest_number_is_that_of_an_old_open_event_or_of_one_of_the_latest(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, open_as: dict[str, Any], settled_last: bool
+) -> None:
+    monkeypatch.setattr(sequences, "_LATEST", 2)
+    old, latest = [UUID(int=1), UUID(int=2)], [UUID(int=3), UUID(int=4)]
+    open_rows = [outbox_row(OutboxStatus.INIT, event_id=each, **open_as) for each in old]
+    settled = [outbox_row(OutboxStatus.PROCESSED, event_id=each) for each in latest]
+    Schema(engine).upgrade()
+    with engine.begin() as connection:
+        for row in open_rows + settled if settled_last else settled + open_rows:
+            connection.execute(insert(tables().outbox).values(row))
+        assert connection.scalar(highest(tables().outbox)) == len(open_rows) + len(settled)
+
+
+def test_the_highest_number_of_the_inbox_is_that_of_an_old_open_event(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_LATEST", 1)
+    rows = [
+        inbox_row(InboxStatus.PROCESSED, event_id=UUID(int=9)),
+        inbox_row(InboxStatus.INIT, event_id=UUID(int=1)),
+        inbox_row(InboxStatus.INIT, event_id=UUID(int=2)),
+    ]
+    Schema(engine).upgrade()
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(tables().inbox).values(row))
+        assert connection.scalar(highest(tables().inbox)) == len(rows)
 
 
 def test_the_highest_number_is_found_by_indexes_without_the_one_on_settled_rows(

@@ -995,6 +995,25 @@ def test_a_second_guarded_try_commits(orders, ledger):
     assert (status(orders, tx.id), entries(ledger)) == ("INIT", ["done"])
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_next_transaction_of_the_connection_says_nothing_about_the_guarded_one(
+    orders, ledger, commits
+):
+    orders.app.barrier(PLACED, engine=ledger)
+    with ledger.connect() as local:
+        with orders.app.half(PLACED) as tx:
+            tx.guard(local)
+            enter(local)
+            if commits:
+                local.commit()
+            else:
+                local.rollback()
+                tx.rollback()
+            local.execute(text("SELECT 1"))
+            assert local.in_transaction()
+        assert status(orders, tx.id) == ("INIT" if commits else "DISCARDED")
+
+
 def test_an_error_that_means_rollback_does_not_discard_what_has_committed(orders, ledger, caplog):
     orders.app.barrier(PLACED, engine=ledger)
     with (  # noqa: PT012

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert
@@ -116,3 +117,15 @@ def test_an_ordinary_engine_is_served(shop: Shop, plain: Engine):
         session.flush()
         session.rollback()
     assert (shop.orders(), shop.events()) == ([], ["alone", "alone too"])
+
+
+def test_no_event_is_cancelled_on_a_connection_in_autocommit(shop: Shop, autocommitting: Engine):
+    with shop.session() as session, session.begin():
+        event_id = shop.outbox.add(session, Event(type="order.placed"), delay=timedelta(hours=1))
+    with (
+        pytest.raises(TransactionRefused, match="AUTOCOMMIT"),
+        autocommitting.connect() as connection,
+    ):
+        shop.outbox.cancel(connection, event_id)
+    [row] = shop.rows()
+    assert row["status"] == "INIT"

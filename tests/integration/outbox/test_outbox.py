@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event, insert, text
+from sqlalchemy import event, insert, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -313,3 +313,28 @@ def test_an_event_whose_trace_is_refused_is_not_added(shop: Shop):
     with shop.session() as session, pytest.raises(EventRefused, match="traceparent"):
         shop.outbox.add(session, placed())
     assert shop.events() == []
+
+
+def test_the_relay_is_woken_for_what_has_changed_in_the_transaction_that_commits(shop):
+    with shop.session() as session:
+        shop.outbox.wake_after(session)
+        session.rollback()
+        session.execute(select(1))
+        session.commit()
+        assert shop.hints == 0
+
+        shop.outbox.wake_after(session)
+        session.commit()
+        assert shop.hints == 1
+
+        session.execute(select(1))
+        session.commit()
+    assert shop.hints == 1
+
+
+def test_a_service_owns_what_it_wrote_and_what_it_declares(shop):
+    ours = shop.outbox.to_envelope(Event(type="order.placed"))
+    assert shop.outbox.owns(ours)
+    assert shop.outbox.owns(ours.evolve(source="the shop's name of last year"))
+    assert shop.outbox.owns(ours.evolve(type="no.longer.declared"))
+    assert not shop.outbox.owns(ours.evolve(source="another", type="no.longer.declared"))
