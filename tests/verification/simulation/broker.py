@@ -292,9 +292,11 @@ class MemorySubscriber:
             committed[place] = max(record.offset + 1, committed.get(place, 0))
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Have these records delivered again."""
+        """Have these records delivered again; a call moves a position forward too, as a seek."""
+        first: dict[Place, int] = {}
         for place, record in self._mine(records):
-            self.member.positions[place] = min(record.offset, self.member.positions[place])
+            first[place] = min(record.offset, first.get(place, record.offset))
+        self.member.positions.update(first)
 
     def pause(self, places: AbstractSet[Place]) -> None:
         """Hold nothing: the shapes are far below every limit."""

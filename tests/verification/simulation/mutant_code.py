@@ -338,6 +338,17 @@ def forgets_what_it_cannot_decode(sound: Callable[..., FetchedBatch]) -> Callabl
     return sort
 
 
+def rewinds_twice(_: Any) -> Callable[..., None]:
+    def rewind(self: PrefetchingFetcher, *, also_prefetched: bool = False) -> None:
+        if not self._to_rewind and not also_prefetched:
+            return
+        for records in (self._to_rewind, self._read_ahead().records):
+            self._thread.submit(self._fetcher.rewind, FetchedBatch(records)).result()
+        self._prefetched, self._to_rewind = None, ()
+
+    return rewind
+
+
 def knows_every_type(sound: Callable[..., RelayResult]) -> Callable[..., RelayResult]:
     def record(self: PermanentFailures, failure: PermanentFailure) -> RelayResult:
         with patch.object(self, "_knows", lambda _: True):

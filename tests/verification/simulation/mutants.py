@@ -273,6 +273,13 @@ MUTANTS = {
             mutant_code.forgets_what_it_cannot_decode,
         ),
         (
+            "read-ahead-is-rewound-last",
+            "I3",
+            PrefetchingFetcher,
+            "_rewind",
+            mutant_code.rewinds_twice,
+        ),
+        (
             "old-release-fails-new-events",
             "I5",
             PermanentFailures,
