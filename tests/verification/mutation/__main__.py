@@ -37,14 +37,17 @@ def main() -> int:
     parser.add_argument("--untried", action="store_true", help="those that no run before has tried")
     parser.add_argument("--kept", action="store_true", help="the sample of CI, by known killers")
     parser.add_argument("--keep", type=int, help="keep so many killed ones as the sample of CI")
+    parser.add_argument("--markdown", action="store_true", help="print what the runs have found")
     parser.add_argument("--report", type=Path, default=Path("build/mutation.json"))
     asked = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(file=sys.stderr, width=160)
-    if asked.keep is not None:
+    if asked.keep is not None or asked.markdown:
         existing = {mutant.id for mutant in mutants_of(modules())}
-        kept_sample.keep(
-            [each for each in report.read(asked.report) if each["id"] in existing], asked.keep
-        )
+        found = [each for each in report.read(asked.report) if each["id"] in existing]
+        if asked.keep is not None:
+            kept_sample.keep(found, asked.keep)
+        else:
+            print("\n".join(report.markdown(found)))
         return 0
     mutants = _chosen(asked)
     stores = [str(path) for path in statement_users.STORE.glob("*.py")]

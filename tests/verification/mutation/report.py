@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,28 @@ def table_of(records: Sequence[Record]) -> Table:
         left = len(of_it) - len(killed) - excused
         table.add_row(module, *map(str, (len(of_it), len(killed), general, excused, left)))
     return table
+
+
+def markdown(records: Sequence[Record]) -> Iterator[str]:
+    """Return the score by module, and the survivors by the reason why they may live."""
+    yield from ("| module | mutants | killed | equivalent |", "|---|---|---|---|")
+    for module, of_it in (*_by_module(records).items(), ("**all**", records)):
+        score = _score(of_it)
+        excused = len(survivors(of_it) & reasons().keys())
+        yield f"| {module} | {score['total']} | {score['killed']} | {excused} |"
+    yield ""
+    for (module, reason), mutants in _excused(records).items():
+        yield f"- {module}: {', '.join(f'`{each}`' for each in mutants)}. {reason}"
+
+
+def _excused(records: Sequence[Record]) -> Mapping[tuple[str, str], list[str]]:
+    """Return the mutants of a module that live for the same reason."""
+    known = reasons()
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in sorted(survivors(records) & known.keys()):
+        module, _, mutant = each.partition(":")
+        found.setdefault((module, known[each]), []).append(mutant)
+    return found
 
 
 def _record(tried: Tried) -> Record:
