@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine, Update, create_engine, text
+from sqlalchemy import Engine, Update, create_engine, select, text
 
 from shieldtx import new_event_id
 from shieldtx.domain.events import Envelope
@@ -79,6 +79,20 @@ def outbox(migrated_url: str) -> Iterator[Outbox]:
     engine = create_engine(migrated_url)
     yield Outbox(engine)
     engine.dispose()
+
+
+def test_an_address_alone_settles_no_row_of_another_claim(outbox: Outbox) -> None:
+    outbox.write(new_event_id())
+    claim = outbox.store_of("r").claim(relay="r", limit=1)
+    dialect = dialect_of(outbox.engine.dialect)
+    statement = sql.processed_at_addresses(outbox.tables, dialect)
+    with outbox.engine.begin() as connection:
+        address = connection.scalar(select(dialect.address(outbox.tables.outbox)))
+        settled = [
+            connection.execute(statement, sql.address_parameters(token, [address])).rowcount
+            for token in (uuid4(), claim.token, claim.token)
+        ]
+    assert settled == [0, 1, 0]
 
 
 @pytest.mark.parametrize("acknowledged", [[0], [1], [0, 1]])

@@ -19,7 +19,7 @@ from tests.support.service import QUICK, SHARDS, Service, drain, effect, make_to
 
 MANY, SETTLED = 3_000, 40_000
 """Rows of each status that no step of the test is about: of PROCESSED as many as `SETTLED`."""
-FEW = 300
+FEW = 100
 """No statement reads more rows than that: each is about less than ten events."""
 IN_A_YEAR = datetime(2199, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
