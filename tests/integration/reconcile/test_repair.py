@@ -7,15 +7,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, event
 
-from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent
 from shieldtx.reconcile.repair import Policy
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repair import owed_rollback_id
-from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, rows
+from shieldtx.store.repair import SqlRepairStore, owed_rollback_id
+from shieldtx.store.tables import tables
+from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, repair, rows
 from tests.support.service import Service
 
 MISSING = (Verdict.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN)
@@ -403,6 +405,58 @@ def test_a_row_locked_by_another_transaction_is_not_waited_for(pair: Pair):
         report = pair.repair(pair.missing("stock"))
 
     assert report.repaired == {MISSING: Repaired(done=1, changed=1)}
+
+
+def test_an_attempt_locked_by_its_worker_is_not_waited_for(pair: Pair):
+    pair.write(2)
+    pair.work()
+    strand(pair, "shield_inbox", "now() - interval '1 hour'")
+    found = [listed(Verdict.STUCK, received=received) for received in pair.received("stock")]
+    impatient = pair.stock.engine.url.update_query_dict({"options": "-c lock_timeout=2000"})
+    with pair.stock.engine.begin() as busy:
+        busy.exec_driver_sql(
+            "SELECT * FROM shield_inbox WHERE consumer_group = 'stock' LIMIT 1 FOR UPDATE"
+        )
+
+        tried = repair(pair.orders.engine.url, impatient, found, dry_run=True)
+        report = repair(pair.orders.engine.url, impatient, found)
+
+    assert tried.repaired == {IN_THE_INBOX: Repaired(done=2)}
+    assert report.repaired == {IN_THE_INBOX: Repaired(done=1, changed=1)}
+
+
+def test_a_repair_locks_only_the_rows_that_it_is_about(pair: Pair):
+    pair.write(20)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    missing = pair.missing("stock")[:2]
+    free: list[set[UUID]] = []
+
+    def look(connection, cursor, statement, *rest) -> None:
+        if statement.startswith("INSERT INTO shield_audit"):
+            query = "SELECT event_id FROM shield_outbox FOR SHARE SKIP LOCKED"
+            free.append({event_id for (event_id,) in pair.orders.rows(query)})
+
+    event.listen(Engine, "before_cursor_execute", look)
+    report = pair.repair(missing)
+    event.remove(Engine, "before_cursor_execute", look)
+
+    assert report.repaired == {MISSING: Repaired(done=2)}
+    written, repaired = ({row["event_id"] for row in pair.sent()}, {r.event_id for r in missing})
+    assert free == [written - repaired]
+
+
+def test_only_the_events_asked_about_are_said_to_be_received(pair: Pair):
+    pair.write(3)
+    pair.work()
+    store = SqlRepairStore(pair.stock.engine, tables(), source="stock")
+    asked = [
+        RepairedEvent(event_id=received["event_id"], group="stock", source="orders")
+        for received in pair.received("stock")
+    ]
+    assert store.received(asked[:2]) == set(asked[:2])
+    pair.lose_inbox_rows("stock")
+    assert store.received(asked) == set()
 
 
 def test_a_repair_is_on_the_record_of_the_service_whose_rows_it_moved(pair: Pair):
