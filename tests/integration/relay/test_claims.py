@@ -10,12 +10,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import Engine, Update, create_engine, select, text
+from sqlalchemy.exc import DBAPIError
 
 from shieldtx import new_event_id
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.outbox import Posting
-from shieldtx.ports.relay import Claim, Settlement
-from shieldtx.store.dialects import dialect_of
+from shieldtx.ports.relay import Claim, Retry, Settlement
+from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.shard_leases import SqlLeaseStore
@@ -79,6 +80,29 @@ def outbox(migrated_url: str) -> Iterator[Outbox]:
     engine = create_engine(migrated_url)
     yield Outbox(engine)
     engine.dispose()
+
+
+def test_a_settlement_is_written_whole_or_not_at_all(outbox: Outbox) -> None:
+    ids = [new_event_id() for _ in range(3)]
+    outbox.write(*ids)
+    outbox.store_of("r")
+    # As workers have it, in whose sessions a statement may be a transaction by itself.
+    engine = outbox.engine.execution_options(**{AUTOCOMMIT_ISOLATION: "AUTOCOMMIT"})
+    store = SqlRelayStore(engine, outbox.tables)
+    claim = store.claim(relay="r", limit=10)
+    outbox.run(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE EXCEPTION 'refused'; END$$",
+        "CREATE TRIGGER refuses BEFORE UPDATE ON shield_outbox FOR EACH ROW "
+        "WHEN (new.status = 'INIT' AND new.waiting) EXECUTE FUNCTION refuse()",
+    )
+    retry = Retry(event_id=ids[2], delay=HOUR, reason="not now")
+    settlement = Settlement(processed=ids[:1], unsent=ids[1:2], retries=[retry])
+    with pytest.raises(DBAPIError, match="refused"):
+        store.settle(claim.token, settlement)
+    assert set(outbox.status().values()) == {"PROCESSING"}
+    outbox.run("DROP TRIGGER refuses ON shield_outbox")
+    assert store.settle(claim.token, settlement) == len(ids)
 
 
 def test_an_address_alone_settles_no_row_of_another_claim(outbox: Outbox) -> None:

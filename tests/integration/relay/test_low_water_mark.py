@@ -191,6 +191,45 @@ def test_an_event_requeued_by_an_operator_is_found_soon(line: Line) -> None:
     assert line.take() == [failed]
 
 
+def test_an_event_requeued_by_an_operator_is_found_at_once_by_a_relay_that_has_nothing_to_do(
+    line: Line,
+) -> None:
+    line.let_the_mark_follow()
+    [failed] = line.write("k")
+    line.store.fail(line.claim().token, failed, reason="rejected", local_rollback=None)
+    line.let_the_mark_follow()
+    line.take()
+    line.write("other")
+    line.take()
+    assert line.mark > 0
+    assert line.take() == []
+    with line.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE shield_outbox SET status = 'INIT', settled_at = NULL WHERE event_id = :i"),
+            {"i": failed},
+        )
+    assert line.take() == [failed]
+
+
+def test_a_claim_that_the_bytes_of_its_rows_have_cut_leaves_no_row_below_the_mark(
+    line: Line,
+) -> None:
+    line.store = SqlRelayStore(
+        line.engine, line.tables, clock=lambda: line.now, batch_bytes=len("{}")
+    )
+    slow, late = line.begin("k", "l", "k", "l")
+    line.write("x")
+    line.take()
+    slow.commit()
+    slow.close()
+    line.now += SETTLING_S
+    assert line.take() == late[:1]
+    line.now += SETTLING_S
+    last = line.write("k", "l")
+    taken = [line.take() for _ in late + last]
+    assert [event_id for ids in taken for event_id in ids] == late[1:] + last
+
+
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     now = 100.0
     mark = LowWaterMark(lambda: now)
