@@ -15,7 +15,7 @@ from sqlalchemy import event as sqla_event
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.relay import Settlement
-from shieldtx.store import fence
+from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.fence import RESWEEP_S, SETTLING_S
 from shieldtx.store.relay_store import SqlRelayStore
@@ -119,6 +119,26 @@ def test_a_claim_walks_over_no_row_behind_a_held_key(
         [other] = write(stores, envelope("another"))
         assert ids(claim(stores)) == [other]
     assert rows_walked(stores, *run[0]) <= 1
+
+
+def test_scans_follow_each_other_until_there_is_a_fence_and_then_make_pauses(
+    stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "WINDOW", KEYS * BEHIND // 4)
+    monkeypatch.setattr(blocked, "BUDGET_S", 0.0)
+    pile_up(stores)
+    for _ in range(2):
+        clock.now += 2 * SETTLING_S + 1
+        assert ids(claim(stores)) == []
+    # No more time passes: the clock is the store's.
+    pauses = []
+    for _ in range(12):
+        assert ids(claim(stores)) == []
+        pauses.append(stores.outbox._blocked._next_scan > clock.now)
+    assert pauses.count(False) > 2
+    assert pauses == sorted(pauses)
+    assert pauses[-1]
+    assert stores.outbox._blocked.fence.seq == last_in_line(stores)
 
 
 def test_nothing_overtakes_a_passed_row_when_its_key_is_freed_elsewhere(
