@@ -19,7 +19,7 @@ from shieldtx.ports.relay import Claim, ClaimedEvent, Retry, Settlement
 from shieldtx.store import blocked, fence
 from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.relay_store import SqlRelayStore
-from tests.contract.conftest import UNINDEXED, Stores, with_settings
+from tests.contract.conftest import SHARDS, UNINDEXED, Stores, with_settings
 from tests.contract.store.test_outbox import (
     LEASE,
     claim,
@@ -192,6 +192,36 @@ def test_a_hot_key_returns_in_windows_and_as_far_as_a_row_that_waits(
         connection.execute(late.values(waiting=True, due_at=datetime.now(UTC) + LATER))
     assert ids(claim(stores)) == rest[:7]
     assert count(stores, waiting=False, holds_key=True) == 2
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_what_came_free_returns_in_steps_between_which_the_relay_claims(
+    stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    keys = [f"k{n}" for n in range(2 * SHARDS)]
+    heads = write(stores, *map(envelope, keys))
+    refuse(stores, claim(stores))
+    rest = write(stores, *map(envelope, keys))
+    clock.now += 100
+    assert ids(claim(stores)) == []
+    monkeypatch.setattr(blocked, "BUDGET_S", 0.0)
+    monkeypatch.setattr(blocked, "_KEYS_TOGETHER", 1)
+    make_due(stores)
+    again = claim(stores)
+    settling = stores if noticed else restarted(stores, clock)
+    assert settling.outbox.settle(again.token, Settlement(processed=heads)) == len(heads)
+    # No time passes for the store: each look is over as soon as it has made a step.
+    taken, steps = [], 0
+    while len(taken) < len(rest):
+        if not noticed:
+            clock.now += blocked.SCAN_INTERVAL_S
+        found = ids(claim(stores))
+        assert len(found) < len(rest)
+        taken += found
+        steps += bool(found)
+        assert len(stores.outbox._blocked._to_scan) <= SHARDS
+    assert sorted(taken) == sorted(rest)
+    assert steps > 1
 
 
 def test_a_row_of_another_source_keeps_none_blocked(
