@@ -19,6 +19,7 @@ from shieldtx.domain.sampler import SHARE
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
 from shieldtx.store import low_water_mark
+from shieldtx.store.blocked import BlockedRows
 from shieldtx.store.low_water_mark import FULL_SCAN_INTERVAL_S, SETTLING_S, LowWaterMark
 from shieldtx.store.outbox_writer import SqlOutboxWriter
 from shieldtx.store.relay_store import SqlRelayStore
@@ -144,7 +145,13 @@ def test_released_rows_precede_later_rows(line: Line, way: str) -> None:
     assert line.take() == [first, second]
 
 
-def test_what_waited_behind_a_retry_goes_before_what_came_later(line: Line) -> None:
+@pytest.mark.parametrize("pile", ["small", "large"])
+def test_what_waited_behind_a_retry_goes_before_what_came_later(
+    line: Line, monkeypatch: pytest.MonkeyPatch, pile: str
+) -> None:
+    if pile == "large":
+        # Rows behind held keys have not left the line yet, and do not come back into it either.
+        monkeypatch.setattr(BlockedRows, "run_if_due", lambda *_, **__: False)
     line.let_the_mark_follow()
     [first, second] = line.write("k", "k")
     claim = line.claim(limit=1)
@@ -154,12 +161,18 @@ def test_what_waited_behind_a_retry_goes_before_what_came_later(line: Line) -> N
     assert [c.envelope.id for c in again.events] == [first]
     # While it is under way again, its key is on hold, and others pass by.
     line.let_the_mark_follow()
+    # A look from the beginning, so that none is due by itself.
+    line.write("x")
+    line.take()
     line.store.settle(again.token, Settlement(processed=[first]))
     [third] = line.write("k")
     assert line.take() == [second, third]
 
 
-def test_a_shard_that_comes_from_another_relay_is_looked_at_from_the_beginning(line: Line) -> None:
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_shard_that_comes_from_another_relay_is_looked_at_from_the_beginning(
+    line: Line, limit: int
+) -> None:
     line.let_the_mark_follow()
     line.leases.leave(relay="r")
     line.leases.renew(relay="other", lease=HOUR)
@@ -170,8 +183,9 @@ def test_a_shard_that_comes_from_another_relay_is_looked_at_from_the_beginning(l
         line.write(f"n{number}")
     line.leases.renew(relay="r", lease=HOUR)
     assert line.mark > 0
-    line.store._low_water._seq = 10**6
-    assert line.take()[:3] == written
+    line.store._low_water._seq, line.store._low_water._candidate = 10**6, None
+    taken = [event_id for _ in written for event_id in line.take(limit)]
+    assert taken[:3] == written
 
 
 def test_an_event_requeued_by_an_operator_is_found_soon(line: Line) -> None:
@@ -228,6 +242,38 @@ def test_a_claim_that_the_bytes_of_its_rows_have_cut_leaves_no_row_below_the_mar
     last = line.write("k", "l")
     taken = [line.take() for _ in late + last]
     assert [event_id for ids in taken for event_id in ids] == late[1:] + last
+
+
+@pytest.mark.parametrize(
+    ("waited", "oldest_running", "last", "full", "follows"),
+    [
+        pytest.param(SETTLING_S, 7, 20, False, True, id="all was seen"),
+        pytest.param(SETTLING_S, 7, 21, True, True, id="all below was seen"),
+        pytest.param(SETTLING_S, 7, 20, True, False, id="rows may be left"),
+        pytest.param(SETTLING_S, 6, 20, False, False, id="a transaction runs"),
+        pytest.param(SETTLING_S / 2, 7, 20, False, False, id="a number may be drawn"),
+    ],
+)
+def test_the_mark_follows_when_no_row_can_come_below_it(
+    waited: float, oldest_running: int, last: int, *, full: bool, follows: bool
+) -> None:
+    now = 100.0
+    mark = LowWaterMark(lambda: now)
+
+    def claimed(oldest_running: int, last: int, *, full: bool) -> int:
+        seen = low_water_mark.ClaimSnapshot(
+            shards=1,
+            has_blocked_keys=False,
+            oldest_running=oldest_running,
+            next_to_run=7,
+            chosen=1,
+        )
+        mark.record(0, seen, last, full=full, took=0.0)
+        return mark.start()
+
+    assert claimed(5, 20, full=False) == 0
+    now += waited
+    assert claimed(oldest_running, last, full=full) == (20 if follows else 0)
 
 
 def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
