@@ -58,6 +58,7 @@ TESTS: Final = (
     "tests/integration/relay",
     "tests/integration/consumer",
     "tests/integration/half_messages",
+    "tests/integration/hooks",
     "tests/integration/reconcile",
     "tests/migrations",
     "tests/unit/relay",
