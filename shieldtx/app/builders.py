@@ -11,6 +11,7 @@ from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.brokers import signing
+from shieldtx.consumer.compensation import KeptFor
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
@@ -88,7 +89,11 @@ def build_consumer(
         fetcher=PrefetchingFetcher(fetcher),
         store=store,
         processor=EventProcessor(
-            group=declared, store=store, outbox=outbox, hooks=hooks, kept_for=s.retention_inbox
+            group=declared,
+            store=store,
+            outbox=outbox,
+            hooks=hooks,
+            kept_for=KeptFor(inbox=s.retention_inbox, outbox=s.retention_outbox),
         ),
         settings=ConsumerSettings(
             batch_size=s.consumer_batch_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -36,6 +37,14 @@ class CameTooLate(NothingToCompensate):
     """The event of a rollback may have been applied and purged, or it may never have come."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptFor:
+    """How long settled rows are not purged; None: never."""
+
+    inbox: timedelta | None = None
+    outbox: timedelta | None = None
+
+
 class Compensation:
     """Compensates what the rollbacks of one group name."""
 
@@ -46,13 +55,10 @@ class Compensation:
         store: InboxStore,
         outbox: Outbox,
         caller: HandlerCaller,
-        kept_for: timedelta | None = None,
+        kept_for: KeptFor,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Compensate with the handlers of `group`, called by `caller`.
-
-        Settled rows are purged from the inbox after `kept_for` at the earliest; None: never.
-        """
+        """Compensate with the handlers of `group`, called by `caller`."""
         self._group = group
         self._store = store
         self._outbox = outbox
@@ -74,7 +80,8 @@ class Compensation:
             self._refuse_without_event(attempt)
             original = self._store.original(session, attempt, written_here=False)
             if original is None:
-                self._refuse_without_handler(attempt)
+                if self._is_of_another_writer(session, attempt):
+                    return False
                 self._refuse_late(attempt)
                 self._fence(session, attempt)
                 return False
@@ -158,27 +165,42 @@ class Compensation:
                 "this service's outbox: purged, or never written"
             )
 
-    def _refuse_without_handler(self, attempt: Attempt) -> None:
-        """Raise NothingToCompensate where the group never receives the event."""
+    def _is_of_another_writer(self, session: Session, attempt: Attempt) -> bool:
+        """Whether the event is for another service to take back, which publishes the type too.
+
+        Raises NothingToCompensate where the group, which never receives the event, cannot know.
+        """
         rollback = attempt.envelope
-        if self._group.handler_of(rollback.type, TxKind.COMMIT) is None:
+        if self._group.handler_of(rollback.type, TxKind.COMMIT) is not None:
+            return False
+        event = f"event {rollback.causation_id} of {rollback.causation_source}"
+        is_published_here = self._outbox.declares(rollback.type)
+        if not is_published_here or self._store.cause(session, rollback) is not None:
             raise NothingToCompensate(
-                f"the rollback {rollback.id} names event {rollback.causation_id} of "
-                f"{rollback.causation_source}, and group {attempt.group!r} has no handler for "
-                f"{rollback.type}: what another group has applied is not in its inbox. Declare "
-                "`handles` and `compensates` of a type in one group"
+                f"the rollback {rollback.id} names {event}, and group {attempt.group!r} has no "
+                f"handler for {rollback.type}: what another group has applied is not in its inbox. "
+                "Declare `handles` and `compensates` of a type in one group"
             )
+        kept_for = self._kept_for.outbox
+        if rollback.causation_id and (why := self._may_be_purged(rollback.causation_id, kept_for)):
+            raise NothingToCompensate(
+                f"the rollback {rollback.id} comes too late: {event} {why}, and rows are purged "
+                f"here (SHIELDTX_RETENTION_OUTBOX is {kept_for}). If this service has written the "
+                "event, under another name than today's, undo it by hand"
+            )
+        log.info("rollback %s names %s, which is not this service's", rollback.id, event)
+        return True
 
     def _refuse_late(self, attempt: Attempt) -> None:
         """Raise CameTooLate for an event that may have been applied here and purged."""
         rollback = attempt.envelope
         if rollback.causation_id is not None and (
-            why := self._may_be_purged(rollback.causation_id)
+            why := self._may_be_purged(rollback.causation_id, self._kept_for.inbox)
         ):
             raise CameTooLate(
                 f"the rollback {rollback.id} comes too late: event {rollback.causation_id} of "
                 f"{rollback.causation_source} {why}, and rows are purged here "
-                f"(SHIELDTX_RETENTION_INBOX is {self._kept_for}). Find out whether "
+                f"(SHIELDTX_RETENTION_INBOX is {self._kept_for.inbox}). Find out whether "
                 f"group {attempt.group!r} had applied the event, and undo it by hand"
             )
 
@@ -193,22 +215,24 @@ class Compensation:
         if cause is not None:
             reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
             self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
-        elif undone.causation_id is not None and (why := self._may_be_purged(undone.causation_id)):
+        elif undone.causation_id is not None and (
+            why := self._may_be_purged(undone.causation_id, self._kept_for.inbox)
+        ):
             raise NothingToCompensate(
                 f"{undone.type} {undone.id} was written because of event {undone.causation_id} of "
-                f"{undone.causation_source}, which {why} and was perhaps purged "
-                f"here (SHIELDTX_RETENTION_INBOX is {self._kept_for}): it cannot be taken back "
+                f"{undone.causation_source}, which {why} and was perhaps purged here "
+                f"(SHIELDTX_RETENTION_INBOX is {self._kept_for.inbox}): it cannot be taken back "
                 "too. Undo both by hand"
             )
 
-    def _may_be_purged(self, event_id: UUID) -> str | None:
+    def _may_be_purged(self, event_id: UUID, kept_for: timedelta | None) -> str | None:
         """Say why an event's settled row may have been purged; None: it cannot have been."""
-        if self._kept_for is None:
+        if kept_for is None:
             return None
         age = age_of(event_id, self._wall_clock())
         if age is None:
             return "may be of any age (its id is no UUIDv7)"
-        return f"is {age.days} days old" if age > self._kept_for * SURE else None
+        return f"is {age.days} days old" if age > kept_for * SURE else None
 
 
 def _unfinished(attempt: Attempt) -> EventUnfinished:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
-from shieldtx.consumer.compensation import Compensation, EventUnfinished
+from shieldtx.consumer.compensation import Compensation, EventUnfinished, KeptFor
 from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope
@@ -30,12 +29,9 @@ class EventProcessor:
         store: InboxStore,
         outbox: Outbox,
         hooks: Hooks | None = None,
-        kept_for: timedelta | None = None,
+        kept_for: KeptFor = KeptFor(),  # noqa: B008  immutable
     ) -> None:
-        """Process events by way of the ports.
-
-        Settled rows are purged from the inbox after `kept_for` at the earliest; None: never.
-        """
+        """Process events by way of the ports."""
         self._group = group
         self._store = store
         self.caller = HandlerCaller(group=group, store=store)

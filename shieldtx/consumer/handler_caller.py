@@ -13,7 +13,7 @@ from shieldtx.domain.callables import run
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.errors import HandlerError
-from shieldtx.outbox.causation import handling
+from shieldtx.outbox.causation import handling, handling_is_over
 from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import InboxStore
 
@@ -51,12 +51,16 @@ class HandlerCaller:
         if self._group.interceptors:
             # Writes of an interceptor after `proceed()` belong to the event too.
             _flush(session)
-        self._store.reset_session(session)
+        self._end_call(session)
 
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
         """Call a handler that takes a list; an event that it adds names its cause, or has none."""
         handling(session, *(replace(event, payload=None) for event in events), is_list=True)
         _run(handler, session, events)
+        self._end_call(session)
+
+    def _end_call(self, session: Session) -> None:
+        handling_is_over(session)
         self._store.reset_session(session)
 
 

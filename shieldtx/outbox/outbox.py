@@ -22,9 +22,10 @@ from shieldtx.domain.events import (
 )
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import TransactionRefused
+from shieldtx.errors import EventRefused, TransactionRefused
 from shieldtx.outbox.backlog_limit import BacklogLimiter
 from shieldtx.outbox.causation import Handled, handled_in
+from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.session_buffer import SessionBuffer
 from shieldtx.outbox.session_events import buffers_of
 from shieldtx.outbox.transaction import CallersTransaction, caller_of, open_transaction
@@ -61,7 +62,11 @@ class Outbox:
         The service may have had another name then, and still declares the type. Another service
         with the same tables declares types of its own.
         """
-        return envelope.source == self.source or self._event_types.find(envelope.type) is not None
+        return envelope.source == self.source or self.declares(envelope.type)
+
+    def declares(self, event_type: str) -> bool:
+        """Whether this service publishes events of a type."""
+        return self._event_types.find(event_type) is not None
 
     def add(
         self,
@@ -93,7 +98,7 @@ class Outbox:
         """Add several events: all of them, or none and an error as of `add`."""
         when = due(delay, at, level)
         caller = caller_of(transaction)
-        handled = handled_in(caller)
+        handled = self._handled_in(caller)
         postings = [
             Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
             for event in events
@@ -173,7 +178,7 @@ class Outbox:
             self._admit_connection(caller)
         else:
             self._admit_session(caller, lazily=True)
-        if event_type is not None and handled_in(caller) is None:
+        if event_type is not None and self._handled_in(caller) is None:
             self._refuse_backlog(caller, [event_type])
         begun = open_transaction(caller)
         yield
@@ -192,6 +197,13 @@ class Outbox:
         payload = self._event_types.encode(event)
         if handled is not None and (cause := handled.cause_of(event)) is not None:
             event = replace(event, causation_id=cause.id, causation_source=cause.source)
+        if event.causation_id and not event.causation_source and event.kind is TxKind.COMMIT:
+            # A chain of rollbacks would end here.
+            raise EventRefused(
+                "causation_source",
+                f"event {event.causation_id} is not being handled in this transaction: name the "
+                "service that it comes from, its `source`, too",
+            )
         trace = event.traceparent or self._traceparent()
         if trace is None and handled is not None:
             trace = handled.traceparent_for(event)
@@ -213,6 +225,13 @@ class Outbox:
             causation_source=event.causation_source,
             traceparent=trace,
         )
+
+    def _handled_in(self, caller: Session | AsyncSession | Connection) -> Handled | None:
+        handled = handled_in(caller)
+        if handled is None and isinstance(caller, Session):
+            bind = SessionBinding(caller, self._writer).bind
+            return handled_in(bind) if isinstance(bind, Connection) else None
+        return handled
 
     def _refuse_backlog(
         self, caller: Session | AsyncSession | Connection, event_types: Collection[str]

@@ -222,14 +222,49 @@ def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
     assert undoing.service.effects() == []
 
 
-def test_a_rollback_of_an_event_that_the_group_never_receives_waits_for_a_person(
+def test_a_rollback_of_an_event_that_another_group_has_received_waits_for_a_person(
     undoing: Undoing,
 ) -> None:
-    """Another group of the service may have applied it."""
-    event = _envelope("orders", id=old_id(timedelta(days=10)))
+    event = _envelope("orders")
+    undoing.service.app.consumer("another").handles(TYPE)(effect("shipped"))
+    worker = undoing.service.app.build_consumer("another")
+    received = as_received(cloudevents.encode(event, ""))
+    worker._store.receive("another", [IncomingEvent(envelope=event, record=received)], [])
     assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
     assert f"group {GROUP!r} has no handler for {TYPE}" in undoing.reason()
-    assert undoing.rows("shield_inbox") == [("ROLLBACK", "DEAD")]
+    assert undoing.rows("shield_inbox") == [("COMMIT", "INIT"), ("ROLLBACK", "DEAD")]
+
+
+def test_a_rollback_of_another_services_event_of_a_type_of_its_own_is_not_a_services_business(
+    undoing: Undoing,
+) -> None:
+    """The other one takes it back; both read the rollbacks of the type."""
+    event = _envelope("orders", id=old_id(timedelta(days=5)))
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.MOOT
+    assert undoing.rows("shield_inbox") == [("ROLLBACK", "PROCESSED")]
+
+
+def test_a_rollback_of_an_event_that_the_service_may_have_written_and_purged_waits_for_a_person(
+    undoing: Undoing,
+) -> None:
+    event = _envelope("the-old-name", id=old_id(timedelta(days=10)))
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
+    assert "SHIELDTX_RETENTION_OUTBOX is 7 days" in undoing.reason()
+
+
+def test_a_rollback_in_a_group_that_neither_receives_nor_writes_the_event_waits_for_a_person(
+    make_service: Make,
+) -> None:
+    shipping = make_service("shipping")
+    shipping.app.consumer("returns").compensates(TYPE, retry=RetryPolicy(max_attempts=1))(
+        effect("undone")
+    )
+    make_topics(shipping)
+    rollback = rollback_of(_envelope("orders"))
+    worker = shipping.app.build_consumer("returns")
+    received = as_received(cloudevents.encode(rollback, ""))
+    worker._store.receive("returns", [IncomingEvent(envelope=rollback, record=received)], [])
+    assert worker._processor.process(rollback) is AttemptOutcome.DEAD
 
 
 def test_a_rollback_of_a_young_event_that_has_not_come_is_moot(undoing: Undoing) -> None:

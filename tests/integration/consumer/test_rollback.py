@@ -103,6 +103,24 @@ def test_a_rollback_that_comes_again_compensates_nothing_more(pair: Chain, wire:
     assert pair["orders"].effects("cancelled") == ["a"]
 
 
+def test_of_two_services_that_publish_one_type_each_takes_its_own_events_back(
+    make_service: Make,
+) -> None:
+    chain = Chain(make_service, ["eu", "us", "stock"])
+    for name in ("eu", "us"):
+        chain[name].app.declare("orders.placed")
+        chain[name].app.consumer(name).compensates("orders.placed", retry=QUICK)(
+            effect("cancelled")
+        )
+    chain["stock"].app.consumer("stock").handles("orders.placed", retry=QUICK)(refuse)
+    chain.start()
+    place(chain["eu"], "a")
+    place(chain["us"], "b")
+    chain.drain()
+    assert (chain["eu"].effects("cancelled"), chain["us"].effects("cancelled")) == (["a"], ["b"])
+    assert [chain[name].inbox() for name in ("eu", "us")] == [{"PROCESSED": 2}] * 2
+
+
 def test_two_groups_that_refuse_the_same_event_lead_to_one_compensation(
     make_service: Make,
 ) -> None:
