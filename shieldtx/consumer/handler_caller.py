@@ -8,11 +8,11 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.handlers import ConsumerGroup, Handler, Interceptor
+from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.consumer.interception import intercept
 from shieldtx.domain.callables import run
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import decode_payload
-from shieldtx.errors import HandlerError
 from shieldtx.outbox.causation import handling, handling_is_over
 from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import InboxStore
@@ -46,7 +46,7 @@ class HandlerCaller:
         handling(session, (cause or envelope).opened(None))
         call: Callable[[], None] = partial(_run, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
-            call = partial(_intercept, interceptor, session, event, call)
+            call = partial(intercept, interceptor, session, event, call)
         call()
         if self._group.interceptors:
             # Writes of an interceptor after `proceed()` belong to the event too.
@@ -67,44 +67,6 @@ class HandlerCaller:
 def opened(handler: Handler, envelope: Envelope) -> Event:
     """Return the event as its handler receives it; raises PayloadRefused."""
     return envelope.opened(decode_payload(handler.payload, envelope.payload))
-
-
-def _intercept(
-    interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
-) -> None:
-    """Run an interceptor; raises HandlerError unless the handler has run once and went well."""
-    name = getattr(interceptor, "__qualname__", repr(interceptor))
-    calls = 0
-    failures: list[BaseException] = []
-
-    def proceed() -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            failures.append(HandlerError(f"the interceptor {name} called proceed() {calls} times"))
-            raise failures[-1]
-        try:
-            call()
-        except BaseException as failure:
-            failures.append(failure)
-            raise
-
-    try:
-        run(interceptor, session, event, proceed)
-        if not calls:
-            raise HandlerError(
-                f"the interceptor {name} returned without calling proceed(), so the handler has "
-                "not run. Call it, or raise shieldtx.Refused for an event that is not to be handled"
-            )
-        if failures:
-            raise HandlerError(
-                f"the interceptor {name} returned although proceed() had failed, and what the "
-                "handler had written until then would be committed: raise the error again, or "
-                "shieldtx.Refused. Retries are the retry policy's"
-            ) from failures[0]
-    finally:
-        # An error refers to this frame: kept, both would wait for the garbage collector.
-        failures.clear()
 
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:

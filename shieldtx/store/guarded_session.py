@@ -118,6 +118,18 @@ def settle(
         raise guard.violation
 
 
+def release_savepoints(session: Session) -> None:
+    """Release the savepoints that the owner has left open, as the COMMIT would.
+
+    The next owner of the transaction could roll them back.
+    """
+    while (of_session := session.get_nested_transaction()) is not None:
+        of_session.commit()
+    guard: _Guard = session.info[_GUARD]
+    while (of_connection := guard.connection.get_nested_transaction()) is not None:
+        of_connection.commit()
+
+
 def check_intact(session: Session) -> None:
     """Raise HandlerError when the owner has ended or broken the guarded session's transaction.
 

@@ -23,6 +23,7 @@ from shieldtx.store.guarded_session import (
     commits_refused,
     guarded_session,
     lock_rows,
+    release_savepoints,
     settle,
 )
 from shieldtx.store.halving import receive_in_halves
@@ -157,6 +158,7 @@ class SqlInboxStore:
     def reset_session(self, session: Session) -> None:
         """Empty the session of an effect for the next handler; nothing in it is undone."""
         check_intact(session)
+        release_savepoints(session)
         if len(session.identity_map):
             session.expunge_all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -130,3 +131,62 @@ def test_an_interceptor_makes_neither_half_an_effect_nor_two(
         {"PROCESSED": applied} if applied else {}
     )
     assert stock.rows("SELECT counted FROM note WHERE name = 'all'") == [(applied,)]
+
+
+@pytest.mark.parametrize("rolls_back", ["the handler's", "an outer one", "one of its own", None])
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+def test_a_savepoint_around_the_handler_takes_no_effect_away(
+    stock: Service, rolls_back: str | None, alone: bool
+) -> None:
+    group = stock.app.consumer("stock")
+
+    @group.intercepts
+    def tolerant(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        with suppress(RuntimeError), session.begin_nested():
+            with session.begin_nested():
+                proceed()
+                if rolls_back == "the handler's" and event.key == "b":
+                    raise RuntimeError("the audit does not answer")
+            with suppress(RuntimeError), session.begin_nested():
+                session.add(Note(name=f"gone {event.key}"))
+                session.flush()
+                if rolls_back == "one of its own":
+                    raise RuntimeError("the audit does not answer")
+            if rolls_back == "an outer one" and event.key == "b":
+                raise RuntimeError("the audit does not answer")
+
+    @group.handles("orders.placed", alone=alone, retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        session.add(Note(name=f"reserved {event.key}"))
+
+    drain(stock.app.build_consumer("stock"))
+    is_lost = rolls_back in {"the handler's", "an outer one"}
+    kept = "ac" if is_lost else "abc"
+    assert [name for name in notes(stock) if "reserved" in name] == [f"reserved {k}" for k in kept]
+    refused = {"MAX_RECONSUMED": 1} if is_lost else {}
+    assert stock.inbox() == {"PROCESSED": len(kept)} | refused
+    if is_lost:
+        [(reason,)] = stock.rows("SELECT last_error FROM shield_inbox WHERE last_error <> ''")
+        assert "rolled back the savepoint in which the handler ran" in reason
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+@pytest.mark.parametrize("on", ["session", "connection"])
+def test_a_savepoint_that_a_handler_leaves_open_is_no_other_ones(
+    stock: Service, alone: bool, on: str
+) -> None:
+    group = stock.app.consumer("stock")
+
+    @group.handles("orders.placed", alone=alone, retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        holder = session if on == "session" else session.connection()
+        if event.key == "a":
+            holder.begin_nested()
+        session.add(Note(name=f"reserved {event.key}"))
+        session.flush()
+        if event.key == "b" and (left := holder.get_nested_transaction()) is not None:
+            left.rollback()
+
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"PROCESSED": 3}
+    assert notes(stock) == [f"reserved {key}" for key in "abc"]

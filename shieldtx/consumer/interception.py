@@ -1,0 +1,95 @@
+"""Interceptors: each runs around a handler, and can neither skip it nor keep half of its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from shieldtx.consumer.handlers import Interceptor
+from shieldtx.domain.callables import run
+from shieldtx.domain.events import Event
+from shieldtx.errors import HandlerError
+
+
+def intercept(
+    interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
+) -> None:
+    """Run an interceptor; raises HandlerError unless the handler has run once and went well."""
+    proceed = _Proceed(getattr(interceptor, "__qualname__", repr(interceptor)), session, call)
+    try:
+        run(interceptor, session, event, proceed)
+        proceed.check()
+    finally:
+        proceed.close()
+
+
+class _Proceed:
+    """What an interceptor calls to have the handler run, and how that went."""
+
+    def __init__(self, interceptor: str, session: Session, call: Callable[[], None]) -> None:
+        self._interceptor = interceptor
+        self._session = session
+        self._call = call
+        self._calls = 0
+        self._failures: list[BaseException] = []
+        self._ran_in: list[SessionTransaction] = []
+        """The savepoints of the session that were open around the handler."""
+        self._rolled_back: list[SessionTransaction] = []
+
+    def __call__(self) -> None:
+        self._calls += 1
+        if self._calls > 1:
+            error = HandlerError(
+                f"the interceptor {self._interceptor} called proceed() {self._calls} times"
+            )
+            self._failures.append(error)
+            raise error
+        try:
+            self._call()
+        except BaseException as failure:
+            self._failures.append(failure)
+            raise
+        self._watch_savepoints()
+
+    def _watch_savepoints(self) -> None:
+        transaction = self._session.get_nested_transaction()
+        while transaction is not None and transaction.nested:
+            self._ran_in.append(transaction)
+            transaction = transaction.parent
+        if self._ran_in:
+            sqlalchemy_event.listen(self._session, "after_soft_rollback", self._note_rollback)
+
+    def _note_rollback(self, _: Session, rolled_back: SessionTransaction) -> None:
+        self._rolled_back.append(rolled_back)
+
+    def check(self) -> None:
+        """Raise HandlerError where the effect of the handler is not there, or not whole."""
+        if not self._calls:
+            raise HandlerError(
+                f"the interceptor {self._interceptor} returned without calling proceed(), so the "
+                "handler has not run. Call it, or raise shieldtx.Refused for an event that is not "
+                "to be handled"
+            )
+        if self._failures:
+            raise HandlerError(
+                f"the interceptor {self._interceptor} returned although proceed() had failed, and "
+                "what the handler had written until then would be committed: raise the error "
+                "again, or shieldtx.Refused. Retries are the retry policy's"
+            ) from self._failures[0]
+        if any(transaction in self._rolled_back for transaction in self._ran_in):
+            raise HandlerError(
+                f"the interceptor {self._interceptor} rolled back the savepoint in which the "
+                "handler ran, and went on: raise the error again, or call proceed() outside of "
+                "session.begin_nested()"
+            )
+
+    def close(self) -> None:
+        """Let go of everything that refers to the frame of the call."""
+        if self._ran_in:
+            sqlalchemy_event.remove(self._session, "after_soft_rollback", self._note_rollback)
+        # An error refers to this frame: kept, both would wait for the garbage collector.
+        self._failures.clear()
+        self._ran_in.clear()
+        self._rolled_back.clear()
