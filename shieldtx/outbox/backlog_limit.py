@@ -65,8 +65,15 @@ class BacklogLimiter:
 
     def sample_for_others(self, connection: Connection) -> None:
         """Take the samples that sessions without a connection needed."""
-        while self._wanted:
-            self._sample(connection, self._wanted.pop())
+        while (topic_limit := self._next_wanted()) is not None:
+            self._sample(connection, topic_limit)
+
+    def _next_wanted(self) -> _TopicLimit | None:
+        try:
+            return self._wanted.pop()
+        except KeyError:
+            # Empty, or another thread has taken the last one.
+            return None
 
     def _sample(self, connection: Connection, topic_limit: _TopicLimit) -> _Sample:
         topic, limit = topic_limit

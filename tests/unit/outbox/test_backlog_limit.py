@@ -145,3 +145,17 @@ def test_a_limit_that_cannot_work_is_refused_where_it_is_declared(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         EventTypeRegistry().declare("a", **options)
+
+
+class Contended(set[tuple[str, int]]):
+    """Of which another thread takes the last element after every look."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_sample_that_another_thread_takes_is_no_error(outbox: Outbox) -> None:
+    outbox.gate._wanted = Contended()
+    outbox.admit(connection=None)
+    outbox.gate.sample_for_others(CONNECTION)
+    assert outbox.looks == ["orders"]
