@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--longest", type=float, default=60.0, help="seconds of tests for a mutant, cheapest first"
     )
-    parser.add_argument("--survivors", action="store_true", help="of the run before, tried again")
+    parser.add_argument("--survivors", action="store_true", help="without a reason, tried again")
     parser.add_argument("--untried", action="store_true", help="those that no run before has tried")
     parser.add_argument("--kept", action="store_true", help="the sample of CI, by known killers")
     parser.add_argument("--keep", type=int, help="keep so many killed ones as the sample of CI")
@@ -82,7 +82,7 @@ def _chosen(asked: argparse.Namespace) -> list[Mutant]:
     if asked.kept:
         return kept_sample.of(found)
     if asked.survivors:
-        survived = report.survivors(report.read(asked.report))
+        survived = report.unexplained(report.read(asked.report))
         return [each for each in found if each.id in survived and asked.match in each.id]
     if asked.match:
         return [each for each in found if asked.match in each.id]
