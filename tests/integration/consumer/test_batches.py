@@ -478,6 +478,21 @@ def test_each_event_finds_the_session_as_if_it_were_its_own(world: World) -> Non
     assert seen == [0, 1, 2]
 
 
+def test_an_event_without_a_key_holds_up_no_other(world: World) -> None:
+    seen: list[int] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW)
+    def reserve(session: Session, event: Event) -> None:
+        seen.append(event.payload["n"])
+        if event.payload["n"] == 0:
+            raise RuntimeError("the shelf does not answer")
+
+    world.write(None, None, None)
+    outcomes = world.consumer().run_once().outcomes
+    assert outcomes == {AttemptOutcome.RETRIED: 1, AttemptOutcome.APPLIED: 2}
+    assert set(seen) == {0, 1, 2}
+
+
 def test_an_event_written_in_a_batch_names_its_own_cause(world: World) -> None:
     app = world.downstream.app
     app.declare("stock.reserved")

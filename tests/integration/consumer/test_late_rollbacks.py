@@ -9,11 +9,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shieldtx import Event, RetryPolicy, TxKind
+from shieldtx import Event, Refused, RetryPolicy, TxKind
 from shieldtx.brokers import cloudevents
+from shieldtx.consumer.compensation import Compensation
+from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope, age_of, new_event_id
 from shieldtx.ports.broker import ReceivedRecord
-from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
+from shieldtx.ports.inbox import Attempt, AttemptOutcome, IncomingEvent
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -28,6 +30,10 @@ def old_id(ago: timedelta = MONTH) -> UUID:
 def _next_id(event: Envelope) -> UUID:
     """An id of the same millisecond."""
     return UUID(int=event.id.int ^ 1)
+
+
+def _refuse(session: Any, event: Event) -> None:
+    raise Refused("not today")
 
 
 class Undoing:
@@ -55,11 +61,20 @@ class Undoing:
         self._age("shield_outbox")
         return event
 
-    def work(self, envelope: Envelope) -> AttemptOutcome:
-        """Receive an event and give it its turn."""
+    def receive(self, envelope: Envelope) -> Consumer:
+        """Receive an event, and return the worker that did."""
         worker = self.service.app.build_consumer(GROUP)
         received = as_received(cloudevents.encode(envelope, ""))
         worker._store.receive(GROUP, [IncomingEvent(envelope=envelope, record=received)], [])
+        return worker
+
+    def let_all_be_due(self) -> None:
+        """Shorten all waits."""
+        self.service.execute("UPDATE shield_inbox SET due_at = now() WHERE settled_at IS NULL")
+
+    def work(self, envelope: Envelope) -> AttemptOutcome:
+        """Receive an event and give it its turn."""
+        worker = self.receive(envelope)
         outcome = worker._processor.process(envelope)
         self._age("shield_inbox")
         return outcome
@@ -265,6 +280,48 @@ def test_a_rollback_in_a_group_that_neither_receives_nor_writes_the_event_waits_
     received = as_received(cloudevents.encode(rollback, ""))
     worker._store.receive("returns", [IncomingEvent(envelope=rollback, record=received)], [])
     assert worker._processor.process(rollback) is AttemptOutcome.DEAD
+
+
+def test_a_rollback_of_a_rollback_waits_for_a_person(undoing: Undoing) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    rollback = rollback_of(_envelope("orders", id=new_event_id()), id=new_event_id())
+    assert undoing.work(rollback) is AttemptOutcome.MOOT
+    of_it = rollback_of(rollback, id=new_event_id())
+    assert undoing.work(of_it) is AttemptOutcome.DEAD
+    assert "which is a rollback itself: nothing takes one back" in undoing.reason()
+
+
+def test_an_event_that_comes_while_its_rollback_is_given_up_is_taken_back(
+    undoing: Undoing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    event = _envelope("orders")
+    rollback = rollback_of(event)
+    refuse = Compensation._refuse_late
+
+    def refuse_while_it_comes(self: Compensation, attempt: Attempt) -> None:
+        undoing.receive(event)
+        refuse(self, attempt)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Compensation, "_refuse_late", refuse_while_it_comes)
+        assert undoing.work(rollback) is AttemptOutcome.BLOCKED
+    undoing.let_all_be_due()
+    assert undoing.work(event) is AttemptOutcome.APPLIED
+    undoing.let_all_be_due()
+    assert undoing.work(rollback) is AttemptOutcome.COMPENSATED
+
+
+def test_an_event_that_another_service_wrote_into_the_same_tables_is_not_ones_own(
+    undoing: Undoing,
+) -> None:
+    """What its handler has refused is not taken back, although its row is in the outbox."""
+    undoing.group.handles("basket.filled", retry=RetryPolicy(max_attempts=1))(_refuse)
+    undoing.group.compensates("basket.filled")(effect("undone"))
+    event = undoing.write(source="till", type="basket.filled")
+    assert undoing.work(event) is AttemptOutcome.REFUSED
+    assert undoing.work(rollback_of(event)) is AttemptOutcome.MOOT
+    assert undoing.service.effects("undone") == []
 
 
 def test_a_rollback_of_a_young_event_that_has_not_come_is_moot(undoing: Undoing) -> None:
