@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, Update, create_engine, select, text
+from sqlalchemy import Engine, Update, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx import new_event_id
@@ -105,23 +105,10 @@ def test_a_settlement_is_written_whole_or_not_at_all(outbox: Outbox) -> None:
     assert store.settle(claim.token, settlement) == len(ids)
 
 
-def test_an_address_alone_settles_no_row_of_another_claim(outbox: Outbox) -> None:
-    outbox.write(new_event_id())
-    claim = outbox.store_of("r").claim(relay="r", limit=1)
-    dialect = dialect_of(outbox.engine.dialect)
-    statement = sql.processed_at_addresses(outbox.tables, dialect)
-    with outbox.engine.begin() as connection:
-        address = connection.scalar(select(dialect.address(outbox.tables.outbox)))
-        settled = [
-            connection.execute(statement, sql.address_parameters(token, [address])).rowcount
-            for token in (uuid4(), claim.token, claim.token)
-        ]
-    assert settled == [0, 1, 0]
-
-
 @pytest.mark.parametrize("acknowledged", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("claims", ["one claim", "two claims"])
 def test_a_table_that_was_rewritten_meanwhile_has_no_neighbour_settled(
-    outbox: Outbox, acknowledged: list[int]
+    outbox: Outbox, acknowledged: list[int], claims: str
 ) -> None:
     gone, low, high, *others = (new_event_id() for _ in range(6))
     outbox.write(gone, new_event_id(), delay=HOUR)
@@ -133,18 +120,24 @@ def test_a_table_that_was_rewritten_meanwhile_has_no_neighbour_settled(
         "VACUUM (INDEX_CLEANUP ON) shield_outbox",
     )
     store = outbox.store_of("r")
-    claim = store.claim(relay="r", limit=10)
-    written = [claimed.envelope.id for claimed in claim.events]
-    assert written == [high, low]
+    number = 1 if claims == "two claims" else 2
+    made = [store.claim(relay="r", limit=number) for _ in range(2 // number)]
+    assert [_sent([claim]) for claim in made] in ([[high, low]], [[high], [low]])
     # ... and then change places.
     outbox.run("CLUSTER shield_outbox USING shield_outbox_pkey")
-    processed = [written[place] for place in acknowledged]
-    unsent = [event_id for event_id in written if event_id not in processed]
-    settlement = Settlement(processed=processed, unsent=unsent)
-    assert store.settle(claim.token, settlement) == 2
-    status = outbox.status()
-    assert {event_id for event_id in status if status[event_id] == "PROCESSED"} == {*processed}
-    assert all(status[event_id] == "INIT" for event_id in unsent)
+    processed = {(high, low)[place] for place in acknowledged}
+    for claim in made:
+        ids = _sent([claim])
+        settlement = Settlement(
+            processed=[event_id for event_id in ids if event_id in processed],
+            unsent=[event_id for event_id in ids if event_id not in processed],
+        )
+        assert store.settle(claim.token, settlement) == len(ids)
+        status = outbox.status()
+        assert {i for i in status if status[i] == "PROCESSED"} == processed & {
+            event_id for earlier in made[: made.index(claim) + 1] for event_id in _sent([earlier])
+        }
+    assert all(status[event_id] == "INIT" for event_id in {high, low} - processed)
 
 
 LET_LEASES_RUN_OUT = [
