@@ -294,6 +294,9 @@ def test_a_rollback_of_a_rollback_waits_for_a_person(undoing: Undoing) -> None:
 def test_an_event_that_comes_while_its_rollback_is_given_up_is_taken_back(
     undoing: Undoing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    called: list[object] = []
+    undoing.service.app.hooks.before_consume(lambda _: called.append("before"))
+    undoing.service.app.hooks.on_consume_error(lambda context: called.append(context.outcome))
     undoing.group.handles(TYPE)(effect("shipped"))
     event = _envelope("orders")
     rollback = rollback_of(event)
@@ -306,6 +309,7 @@ def test_an_event_that_comes_while_its_rollback_is_given_up_is_taken_back(
     with monkeypatch.context() as patched:
         patched.setattr(Compensation, "_refuse_late", refuse_while_it_comes)
         assert undoing.work(rollback) is AttemptOutcome.BLOCKED
+    assert called == ["before", AttemptOutcome.BLOCKED]
     undoing.let_all_be_due()
     assert undoing.work(event) is AttemptOutcome.APPLIED
     undoing.let_all_be_due()
