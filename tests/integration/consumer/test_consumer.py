@@ -519,3 +519,21 @@ def test_the_sequence_of_arrival_is_the_order_of_the_batch(world: World) -> None
     drain(world.consumer())
     rows = world.downstream.rows("SELECT payload FROM shield_inbox ORDER BY seq")
     assert [row[0] for row in rows] == [f'{{"n":{n}}}' for n in range(30)]
+
+
+def test_an_event_that_is_given_up_is_logged_with_the_traceback_of_an_error_only(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(session: Session, event: Event) -> None:
+        raise Refused("sold out") if event.key == "refused" else LookupError("no such shelf")
+
+    once = RetryPolicy(max_attempts=1)
+    world.downstream.app.consumer("stock").handles("orders.placed", retry=once)(handle)
+    world.write("refused", "failed")
+    drain(world.consumer())
+    logged = {
+        "sold out" in record.message: record.exc_info and record.exc_info[0]
+        for record in caplog.records
+        if "gives up" in record.message
+    }
+    assert logged == {True: None, False: LookupError}

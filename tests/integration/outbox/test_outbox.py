@@ -338,3 +338,14 @@ def test_a_service_owns_what_it_wrote_and_what_it_declares(shop):
     assert shop.outbox.owns(ours.evolve(source="the shop's name of last year"))
     assert shop.outbox.owns(ours.evolve(type="no.longer.declared"))
     assert not shop.outbox.owns(ours.evolve(source="another", type="no.longer.declared"))
+
+
+def test_a_flush_adds_an_event_to_a_session_that_leaves_the_commit_to_its_connection(shop):
+    with (
+        shop.engine.begin() as connection,
+        Session(connection, join_transaction_mode="rollback_only") as session,
+    ):
+        event.listen(session, "after_flush", lambda of, _: shop.outbox.add(of, placed()))
+        session.add(Order(id=1))
+        session.flush()
+    assert (shop.orders(), shop.events()) == ([1], ["a"])
