@@ -60,6 +60,7 @@ class Event:
     causation_id: UUID | None = None
     """Of a rollback: the event that it takes back. Of others: the event whose handler wrote it."""
     causation_source: str | None = None
+    """The `source` of that event. Filled in where a handler of the event adds this one."""
     traceparent: str | None = None
     """W3C trace context of the code that wrote the event."""
 
