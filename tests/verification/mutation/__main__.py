@@ -33,11 +33,21 @@ def main() -> int:
     parser.add_argument(
         "--longest", type=float, default=60.0, help="seconds of tests for a mutant, cheapest first"
     )
-    parser.add_argument("--survivors", action="store_true", help="without a reason, tried again")
+    parser.add_argument(
+        "--survivors",
+        nargs="?",
+        choices=("unexplained", "all"),
+        const="unexplained",
+        help="of the runs before, tried again: those without a reason, or all",
+    )
     parser.add_argument("--untried", action="store_true", help="those that no run before has tried")
     parser.add_argument("--kept", action="store_true", help="the sample of CI, by known killers")
     parser.add_argument("--keep", type=int, help="keep so many killed ones as the sample of CI")
-    parser.add_argument("--markdown", action="store_true", help="print what the runs have found")
+    parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print the score of the runs, and the reasons of survivors",
+    )
     parser.add_argument("--report", type=Path, default=Path("build/mutation.json"))
     asked = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(file=sys.stderr, width=160)
@@ -47,7 +57,7 @@ def main() -> int:
         if asked.keep is not None:
             kept_sample.keep(found, asked.keep)
         else:
-            print("\n".join(report.markdown(found)))
+            print("\n".join((*report.markdown(found), "", *report.markdown_of_reasons())))
         return 0
     mutants = _chosen(asked)
     stores = [str(path) for path in statement_users.STORE.glob("*.py")]
@@ -82,7 +92,9 @@ def _chosen(asked: argparse.Namespace) -> list[Mutant]:
     if asked.kept:
         return kept_sample.of(found)
     if asked.survivors:
-        survived = report.unexplained(report.read(asked.report))
+        records = report.read(asked.report)
+        is_all = asked.survivors == "all"
+        survived = report.survivors(records) if is_all else report.unexplained(records)
         return [each for each in found if each.id in survived and asked.match in each.id]
     if asked.match:
         return [each for each in found if asked.match in each.id]

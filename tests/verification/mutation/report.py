@@ -79,25 +79,22 @@ def table_of(records: Sequence[Record]) -> Table:
 
 
 def markdown(records: Sequence[Record]) -> Iterator[str]:
-    """Return the score by module, and the survivors by the reason why they may live."""
+    """Return the score by module."""
     yield from ("| module | mutants | killed | equivalent |", "|---|---|---|---|")
     for module, of_it in (*_by_module(records).items(), ("**all**", records)):
         score = _score(of_it)
         excused = len(survivors(of_it) & reasons().keys())
         yield f"| {module} | {score['total']} | {score['killed']} | {excused} |"
-    yield ""
-    for (module, reason), mutants in _excused(records).items():
-        yield f"- {module}: {', '.join(f'`{each}`' for each in mutants)}. {reason}"
 
 
-def _excused(records: Sequence[Record]) -> Mapping[tuple[str, str], list[str]]:
-    """Return the mutants of a module that live for the same reason."""
-    known = reasons()
-    found: dict[tuple[str, str], list[str]] = {}
-    for each in sorted(survivors(records) & known.keys()):
+def markdown_of_reasons() -> Iterator[str]:
+    """Return the mutants that may live, those of a module with one reason together."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for each, reason in sorted(reasons().items()):
         module, _, mutant = each.partition(":")
-        found.setdefault((module, known[each]), []).append(mutant)
-    return found
+        together.setdefault((module, reason), []).append(mutant)
+    for (module, reason), mutants in together.items():
+        yield f"- **{module}**: {', '.join(f'`{each}`' for each in mutants)}. {reason}"
 
 
 def _record(tried: Tried) -> Record:

@@ -187,3 +187,9 @@ sys.exit(status)
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def test_the_reasons_of_survivors_stand_in_the_documentation() -> None:
+    documented = (ROOT / "docs/guarantees.md").read_text()
+    missing = [line for line in report.markdown_of_reasons() if line not in documented]
+    assert not missing, "python -m tests.verification.mutation --markdown"
