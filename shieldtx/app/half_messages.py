@@ -15,9 +15,10 @@ from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages.block import HalfMessageBlock, guard_open
+from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.half_messages.check_back import CheckBack, Checker, Parking
 from shieldtx.half_messages.messages import EventFields, HalfMessages
+from shieldtx.half_messages.open_blocks import guard_open
 from shieldtx.half_messages.transactional_decorator import (
     LocalTransactionSpec,
     transactional,

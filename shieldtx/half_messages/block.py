@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Mapping
+from enum import Enum, auto
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -29,24 +28,19 @@ from shieldtx.half_messages.messages import (
     enter,
     session_of,
 )
+from shieldtx.half_messages.open_blocks import DecoratedCall, add_open, remove_open
 from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import Barrier
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class DecoratedCall:
-    """One of the decorators around a method, of which a call opens a block each."""
+class _Use(Enum):
+    """A block is used once: each local transaction has messages of its own."""
 
-    function: Callable[..., Any]
-    """The method itself."""
-    layer: int
-    """1 for the innermost decorator."""
-
-    def is_around(self, inner: DecoratedCall | None) -> bool:
-        """Whether both are of one call: the method calling itself begins anew with its layers."""
-        return inner is not None and inner.function is self.function and inner.layer < self.layer
+    UNUSED = auto()
+    OPEN = auto()
+    ENDED = auto()
 
 
 class HalfMessageBlock:
@@ -56,6 +50,9 @@ class HalfMessageBlock:
     rollback is passed on, and prevail. An exception that leaves it says nothing about the local
     transaction, which may have committed before: its end is UNKNOWN, and is found out by check-back
     unless the exception is one of `rollback_on`, or `commit` or `rollback` was called before.
+
+    A block is opened once, and each try of a local transaction opens a block of its own. Outside of
+    `with`, before and after, its methods raise TransactionRefused: nothing would come of them.
     """
 
     def __init__(
@@ -71,8 +68,8 @@ class HalfMessageBlock:
         self._messages = messages
         self.call = call
         """None for a block that is no decorator's."""
-        self.has_ended = False
-        self._prepare_first = partial(self.prepare, event_type, payload, **fields)
+        self._use = _Use.UNUSED
+        self._prepare_first = partial(self._prepare, event_type, payload, **fields)
         self._rollback_on = rollback_on
         self._said: LocalOutcome | None = None
         self._barriers: dict[UUID, Barrier] = {}
@@ -85,8 +82,17 @@ class HalfMessageBlock:
         """Of the first message."""
         return self.ids[0]
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the outcome of the messages is passed on, or will be in a moment."""
+        return self._use is _Use.ENDED
+
     def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
         """Prepare one more message of the same local transaction; all end together."""
+        self._check_open("prepare")
+        return self._prepare(event_type, payload, **fields)
+
+    def _prepare(self, event_type: str, payload: Any, **fields: Unpack[EventFields]) -> UUID:
         event_id = self._messages.prepare(event_type, payload, **fields)
         self.ids.append(event_id)
         barrier = self._messages.barrier_of(event_type)
@@ -103,6 +109,7 @@ class HalfMessageBlock:
         transaction that cannot hold a barrier and for a second one beside one that is still open,
         ConfigurationError where no barrier is declared.
         """
+        self._check_open("guard")
         if not self._barriers:
             raise ConfigurationError(
                 f"{self} has no barrier: declare `shield.barrier(...)` for its event type"
@@ -117,23 +124,54 @@ class HalfMessageBlock:
 
     def commit(self) -> None:
         """Say that the local transaction committed; the block's end passes it on."""
-        self._said = LocalOutcome.COMMIT
+        self.say(LocalOutcome.COMMIT)
 
     def rollback(self) -> None:
         """Say that the local transaction rolled back; the block's end passes it on."""
-        self._said = LocalOutcome.ROLLBACK
+        self.say(LocalOutcome.ROLLBACK)
 
     def unknown(self) -> None:
         """Say that the end of the local transaction is to be found out."""
-        self._said = LocalOutcome.UNKNOWN
+        self.say(LocalOutcome.UNKNOWN)
 
     def say(self, outcome: LocalOutcome) -> None:
-        """Say how the local transaction ended."""
+        """Say how the local transaction ended; the block's end passes it on."""
+        self._check_open(str(outcome).lower())
         self._said = outcome
 
+    def _check_open(self, call: str) -> None:
+        """Refuse a call that would change nothing, or prepare a message that nothing ends."""
+        if self._use is _Use.UNUSED:
+            raise TransactionRefused(
+                f"{call}() of a block that is not open: call it inside of `with shield.half(...)`"
+            )
+        if self._use is _Use.ENDED:
+            raise TransactionRefused(
+                f"the block of {self} has ended, and {call}() comes too late: call it inside of "
+                "the block, or open a new block with shield.half(...)"
+            )
+
+    def _begin(self) -> None:
+        """Refuse a second use: what the first one prepared, entered and said would count for it."""
+        if self._use is not _Use.UNUSED:
+            raise TransactionRefused(
+                f"the block of {self} was opened before, and is for one local transaction: open "
+                "a new block with shield.half(...) for each try"
+            )
+        self._use = _Use.OPEN
+
+    def _close(self) -> None:
+        self._use = _Use.ENDED
+        remove_open(self)
+
     def __enter__(self) -> Self:
-        self._prepare_first()
-        _open(self)
+        self._begin()
+        try:
+            self._prepare_first()
+        except BaseException:
+            self._use = _Use.ENDED
+            raise
+        add_open(self)
         return self
 
     def __exit__(
@@ -142,12 +180,17 @@ class HalfMessageBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _close(self)
+        self._close()
         self._answer(error)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._prepare_first)
-        _open(self)
+        self._begin()
+        try:
+            await asyncio.to_thread(self._prepare_first)
+        except BaseException:
+            self._use = _Use.ENDED
+            raise
+        add_open(self)
         return self
 
     async def __aexit__(
@@ -156,7 +199,7 @@ class HalfMessageBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _close(self)
+        self._close()
         await asyncio.to_thread(self._answer, error)
 
     def _answer(self, error: BaseException | None) -> None:
@@ -241,49 +284,4 @@ class HalfMessageBlock:
 
     def __str__(self) -> str:
         """Name the messages."""
-        return f"half message {', '.join(map(str, self.ids))}"
-
-
-_OPEN: ContextVar[tuple[HalfMessageBlock, ...]] = ContextVar("shieldtx.open_blocks", default=())
-
-
-def _open(half: HalfMessageBlock) -> None:
-    _OPEN.set((*_OPEN.get(), half))
-
-
-def _close(half: HalfMessageBlock) -> None:
-    half.has_ended = True
-    _OPEN.set(tuple(other for other in _OPEN.get() if other is not half))
-
-
-def guard_open(transaction: CallersTransaction) -> None:
-    """Guard the transaction with the half messages of the block around this call.
-
-    Of a decorated method with those of all its decorators, and not with those of its callers, which
-    have local transactions of their own. Raises TransactionRefused where there is no block, and for
-    one inside of others, since nothing tells whose transaction it is.
-    """
-    # A task goes on with the blocks in which it was started, of which some may have ended.
-    blocks = [block for block in _OPEN.get() if not block.has_ended]
-    if not blocks:
-        raise TransactionRefused(
-            "there is no half message around this call: guard a local transaction inside of "
-            "`with shield.half(...)` or of a method with @shield.transactional, or name the ids of "
-            "those that were prepared by hand"
-        )
-    for block in _of_one_transaction(blocks):
-        block.guard(transaction)
-
-
-def _of_one_transaction(blocks: Sequence[HalfMessageBlock]) -> Sequence[HalfMessageBlock]:
-    *others, nearest = blocks
-    if nearest.call is None and others:
-        raise TransactionRefused(
-            f"{nearest} is inside of the block of {others[-1]}, and which of them this transaction "
-            "belongs to is unknown: call `guard` of the block itself, of each if it is both's, or "
-            "prepare several messages in one block with its `prepare`"
-        )
-    found = [nearest]
-    while others and others[-1].call is not None and others[-1].call.is_around(found[0].call):
-        found.insert(0, others.pop())
-    return found
+        return f"half message {', '.join(map(str, self.ids)) or '(not prepared)'}"

@@ -14,8 +14,9 @@ from shieldtx.domain.callables import check_callable, uncalled
 from shieldtx.domain.events import NO_HEADERS
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
-from shieldtx.half_messages.block import DecoratedCall, HalfMessageBlock
+from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.half_messages.messages import HalfMessages
+from shieldtx.half_messages.open_blocks import DecoratedCall
 from shieldtx.outbox.publish_decorator import PayloadField, transactions_among, value_of_field
 from shieldtx.outbox.transaction import caller_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum, auto
@@ -171,7 +172,7 @@ def test_a_task_guards_with_no_block_that_has_ended(pay: Service, ledger: Engine
     assert _sent(pay) == _committed(ledger) == {INNER}
 
 
-def test_outside_of_a_block_that_has_ended_there_is_nothing_to_guard_with(
+def test_a_task_that_has_outlived_its_block_has_nothing_to_guard_with(
     pay: Service, ledger: Engine
 ) -> None:
     async def in_background(ended: asyncio.Event) -> None:
@@ -188,5 +189,45 @@ def test_outside_of_a_block_that_has_ended_there_is_nothing_to_guard_with(
         ended.set()
         await task
 
-    with pytest.raises(TransactionRefused, match="no half message around"):
+    with pytest.raises(TransactionRefused, match="in which this task or thread was started"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", [Way.DECORATED, Way.BLOCK])
+def test_a_task_of_an_inner_block_that_has_ended_does_not_guard_with_the_outer_one(
+    pay: Service, ledger: Engine, way: Way
+) -> None:
+    context = contextvars.copy_context()
+
+    def keep_context() -> None:
+        nonlocal context
+        context = contextvars.copy_context()
+
+    def local() -> None:
+        with ledger.begin() as connection:
+            pay.app.guard(connection)
+            connection.execute(text("INSERT INTO entries VALUES ('late')"))
+
+    def calls() -> None:
+        with suppress(Failed):
+            # It ends without a local transaction: what was started in it comes late.
+            _service(pay, ledger, INNER, way, End.RAISES_BEFORE_GUARD, keep_context)()
+        with pytest.raises(TransactionRefused, match="in which this task or thread was started"):
+            context.run(local)
+        raise Failed
+
+    with suppress(Failed):
+        _service(pay, ledger, OUTER, way, End.COMMITS, calls)()
+
+    assert _sent(pay) == _committed(ledger) == set()
+
+
+def test_behind_an_inner_block_the_outer_one_guards_again(pay: Service, ledger: Engine) -> None:
+    with pay.app.half(OUTER, "transfer"):
+        with pay.app.half(INNER, "fee") as fee:
+            fee.rollback()
+        with ledger.begin() as connection:
+            pay.app.guard(connection)
+            connection.execute(text("INSERT INTO entries VALUES (:what)"), {"what": OUTER})
+
+    assert _sent(pay) == _committed(ledger) == {OUTER}

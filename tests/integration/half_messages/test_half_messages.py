@@ -1039,7 +1039,7 @@ def test_a_rollback_that_is_said_shuts_the_local_transaction_out(orders, ledger,
         tx.rollback()
     assert status(orders, tx.id) == "DISCARDED"
     with pytest.raises(LateTransaction), ledger.begin() as local:
-        tx.guard(local)
+        orders.app.half_messages.messages.barrier_of(PLACED).enter(local, [tx.id])
 
 
 def test_a_rollback_that_is_said_behind_a_commit_raises_and_sends(orders, ledger):

@@ -43,6 +43,7 @@ PROTOCOL: Final = (
     "half_messages.barrier_entry",
     "half_messages.barrier_check",
     "half_messages.block",
+    "half_messages.open_blocks",
     "outbox.outbox",
     "outbox.causation",
     "outbox.session_buffer",

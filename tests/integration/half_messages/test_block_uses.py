@@ -1,0 +1,350 @@
+"""However a block is used: a message is sent for each local transaction that committed, no more.
+
+Uses that cannot be told apart from others, or whose outcome nothing can find out, are refused
+before the local transaction has changed anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import product
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import ShieldTxError, TransactionRefused, UnknownEventType
+from shieldtx.half_messages.block import HalfMessageBlock
+from tests.support.migrated_databases import MigratedDatabases
+from tests.support.service import Service, make_topics
+
+OUTER, TRANSFER = "order.paid", "transfer.made"
+
+
+class Caller(Enum):
+    """By what a service makes its local transaction."""
+
+    CONNECTION = auto()
+    SESSION = auto()
+    ASYNC_SESSION = auto()
+
+
+class End(Enum):
+    COMMITS = auto()
+    ROLLS_BACK = auto()
+    FAILS_AFTER_COMMIT = auto()
+
+
+class Failed(Exception):
+    """What a service raises."""
+
+
+@dataclass
+class Local:
+    """A local transaction that is open."""
+
+    caller: Any
+    execute: Callable[[str], Awaitable[None]]
+    savepoint: Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@dataclass
+class Bank:
+    """A service, its ledger, and how it makes each of its transfers."""
+
+    pay: Service
+    ledger: Engine
+    elsewhere: Engine
+    """Another database, in which the declared barrier is not."""
+    caller: Caller
+    end: End
+    is_guarded_by_block: bool = False
+    """By the block's own `guard`, not by `shield.guard`."""
+    errors: list[ShieldTxError] = field(default_factory=list)
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """Fail as services do, and let the others go on."""
+        try:
+            yield
+        except Failed:
+            pass
+        except ShieldTxError as error:
+            self.errors.append(error)
+
+    async def transfer(self, half: HalfMessageBlock, engine: Engine | None = None) -> None:
+        """Make the local transaction of a block."""
+        async with self.local(engine or self.ledger) as local:
+            await self.book(half, local)
+        self.fail_after_commit()
+
+    async def book(self, half: HalfMessageBlock, local: Local) -> None:
+        """Do what the local transaction of a block has to do."""
+        guard = half.guard if self.is_guarded_by_block else self.pay.app.guard
+        guard(local.caller)
+        await local.execute(TRANSFER)
+        if self.end is End.ROLLS_BACK:
+            raise Failed
+
+    def fail_after_commit(self) -> None:
+        if self.end is End.FAILS_AFTER_COMMIT:
+            raise Failed
+
+    @asynccontextmanager
+    async def local(self, engine: Engine) -> AsyncIterator[Local]:
+        """Make a local transaction that commits, unless an error leaves it."""
+        if self.caller is Caller.ASYNC_SESSION:
+            async_engine = create_async_engine(
+                engine.url, execution_options=engine.get_execution_options()
+            )
+            try:
+                async with AsyncSession(async_engine) as session, session.begin():
+                    yield Local(session, _asynchronous(session), session.begin_nested)
+            finally:
+                await async_engine.dispose()
+            return
+        if self.caller is Caller.SESSION:
+            with Session(engine) as caller, caller.begin():
+                yield Local(caller, _synchronous(caller), lambda: _savepoint(caller))
+            return
+        with engine.begin() as connection:
+            yield Local(connection, _synchronous(connection), lambda: _savepoint(connection))
+
+    def sent(self) -> Counter[str]:
+        """Check all messages until their outcomes are known, and count those that are sent."""
+        self.pay.execute(
+            "UPDATE shield_outbox SET check_at = now() - interval '1 s' WHERE check_at IS NOT NULL"
+        )
+        for check_back in self.pay.app.half_messages.check_backs():
+            while check_back.run_once().more:
+                continue
+        rows = self.pay.rows("SELECT event_type, status FROM shield_outbox")
+        assert {status for _, status in rows} <= {"INIT", "DISCARDED"}
+        return Counter(name for name, status in rows if status == "INIT")
+
+    def committed(self) -> Counter[str]:
+        """Count the local transactions that committed, by the message they belong to."""
+        found: Counter[str] = Counter()
+        for engine in (self.ledger, self.elsewhere):
+            with engine.connect() as connection:
+                found.update(connection.scalars(text("SELECT what FROM entries")))
+        return found
+
+
+def _asynchronous(session: AsyncSession) -> Callable[[str], Awaitable[None]]:
+    async def execute(what: str) -> None:
+        await session.execute(text("INSERT INTO entries VALUES (:what)"), {"what": what})
+
+    return execute
+
+
+def _synchronous(caller: Any) -> Callable[[str], Awaitable[None]]:
+    async def execute(what: str) -> None:
+        caller.execute(text("INSERT INTO entries VALUES (:what)"), {"what": what})
+
+    return execute
+
+
+@asynccontextmanager
+async def _savepoint(caller: Any) -> AsyncIterator[None]:
+    with caller.begin_nested():
+        yield
+
+
+# --- uses -----------------------------------------------------------------------------------------
+
+
+async def fresh(bank: Bank) -> None:
+    for _ in range(2):
+        with bank.service():
+            async with bank.pay.app.half(TRANSFER) as half:
+                await bank.transfer(half)
+
+
+async def used_again(bank: Bank) -> None:
+    half = bank.pay.app.half(TRANSFER)
+    for _ in range(2):
+        with bank.service():
+            async with half:
+                await bank.transfer(half)
+
+
+async def used_again_after_a_rollback_call(bank: Bank) -> None:
+    half = bank.pay.app.half(TRANSFER)
+    with bank.service(), half:
+        half.rollback()
+    with bank.service():
+        async with half:
+            await bank.transfer(half)
+
+
+async def used_within_itself(bank: Bank) -> None:
+    half = bank.pay.app.half(TRANSFER)
+    with bank.service():
+        async with half:
+            with bank.service(), half:
+                await bank.transfer(half)
+            # The refusal of the second use is heard, and the first one goes on.
+            await bank.transfer(half)
+
+
+async def used_twice_at_once(bank: Bank) -> None:
+    half = bank.pay.app.half(TRANSFER)
+
+    async def use() -> None:
+        with bank.service():
+            async with half:
+                await bank.transfer(half)
+
+    await asyncio.gather(use(), use())
+
+
+async def after_its_end(bank: Bank) -> None:
+    with bank.service():
+        async with bank.pay.app.half(TRANSFER) as half:
+            half.rollback()
+    with bank.service():
+        await bank.transfer(half)
+
+
+async def in_a_task_of_an_ended_block(bank: Bank) -> None:
+    has_ended = asyncio.Event()
+
+    async def late(half: HalfMessageBlock) -> None:
+        await has_ended.wait()
+        with bank.service():
+            await bank.transfer(half)
+
+    with bank.service():
+        async with bank.pay.app.half(OUTER):
+            async with bank.pay.app.half(TRANSFER) as half:
+                task = asyncio.create_task(late(half))
+                half.rollback()
+            has_ended.set()
+            await task
+            raise Failed
+
+
+Use = Callable[[Bank], Awaitable[None]]
+REFUSED: tuple[Use, ...] = (
+    used_again,
+    used_again_after_a_rollback_call,
+    used_within_itself,
+    used_twice_at_once,
+    after_its_end,
+    in_a_task_of_an_ended_block,
+)
+
+
+@pytest.fixture
+def ledger(databases: MigratedDatabases) -> Iterator[Engine]:
+    with databases.database(shards=4) as url:
+        engine = create_engine(url)
+        _create_entries(engine)
+        yield engine
+        engine.dispose()
+
+
+@pytest.fixture
+def pay(make_service: Callable[..., Service], ledger: Engine) -> Service:
+    service = make_service("pay", half_check_timeout=5.0, barrier_patience=0.3)
+    for event_type in (OUTER, TRANSFER):
+        service.app.declare(event_type)
+    service.app.barrier(OUTER, TRANSFER, engine=ledger)
+    make_topics(service)
+    _create_entries(service.engine)
+    return service
+
+
+def _create_entries(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE entries (what text)"))
+
+
+def _named(value: Any) -> str | None:
+    return value.name if isinstance(value, Enum) else getattr(value, "__name__", None)
+
+
+@pytest.mark.parametrize(
+    ("use", "end", "caller"), [*product((fresh, *REFUSED), End, Caller)], ids=_named
+)
+def test_a_message_is_sent_for_each_local_transaction_that_committed(
+    pay: Service, ledger: Engine, use: Use, end: End, caller: Caller
+) -> None:
+    for is_guarded_by_block in (False, True):
+        bank = Bank(pay, ledger, pay.engine, caller, end, is_guarded_by_block)
+        asyncio.run(use(bank))  # type: ignore[arg-type]
+
+        assert bank.sent() == bank.committed()
+        assert all(isinstance(error, TransactionRefused) for error in bank.errors)
+        assert bool(bank.errors) is (use in REFUSED)
+    if use is fresh:
+        assert bank.committed()[TRANSFER] == (0 if end is End.ROLLS_BACK else 4)
+
+
+# --- a block has one use --------------------------------------------------------------------------
+
+
+def test_a_block_that_is_used_again_is_refused_without_a_barrier_too(pay: Service) -> None:
+    pay.app.declare("invoice.sent")
+    half = pay.app.half("invoice.sent", rollback_on=(Failed,))
+    with suppress(Failed), half:
+        raise Failed
+    with pytest.raises(TransactionRefused, match=r"new block with shield\.half.* for each try"):
+        half.__enter__()
+    assert pay.rows("SELECT status FROM shield_outbox") == [("DISCARDED",)]
+
+
+def test_a_block_whose_message_could_not_be_stored_is_not_opened_again(pay: Service) -> None:
+    half = pay.app.half("unknown.type")
+    with pytest.raises(UnknownEventType):
+        half.__enter__()
+    with pytest.raises(TransactionRefused, match="new block"):
+        half.__enter__()
+    with pytest.raises(TransactionRefused, match="has ended"):
+        half.commit()
+
+
+CALLS: dict[str, Callable[[HalfMessageBlock], object]] = {
+    "prepare": lambda half: half.prepare(TRANSFER),
+    "guard": lambda half: half.guard(Session()),
+    "commit": lambda half: half.commit(),
+    "rollback": lambda half: half.rollback(),
+    "unknown": lambda half: half.unknown(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_called_outside_of_its_block_is_refused(pay: Service, call: str) -> None:
+    half = pay.app.half(TRANSFER)
+    with pytest.raises(TransactionRefused, match=rf"{call}\(\).* not open"):
+        CALLS[call](half)
+    with half:
+        half.rollback()
+    with pytest.raises(TransactionRefused, match=rf"has ended.*{call}\(\)"):
+        CALLS[call](half)
+    assert pay.rows("SELECT status FROM shield_outbox") == [("DISCARDED",)]
+
+
+def test_a_decorated_method_opens_a_block_for_each_try(pay: Service, ledger: Engine) -> None:
+    @pay.app.transactional(TRANSFER, payload="tries_left")
+    def transfer(tries_left: int) -> None:
+        with ledger.begin() as connection:
+            pay.app.guard(connection)
+            connection.execute(text("INSERT INTO entries VALUES ('transfer.made')"))
+            if tries_left:
+                raise Failed
+
+    for tries_left in (2, 1, 0):
+        with suppress(Failed):
+            transfer(tries_left)
+
+    bank = Bank(pay, ledger, pay.engine, Caller.CONNECTION, End.COMMITS)
+    assert bank.sent() == bank.committed() == {TRANSFER: 1}
