@@ -73,14 +73,17 @@ def enter_now(
 def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> BarrierEntry:
     """Enter the transaction of a session that cannot reach its database here, with its commit.
 
-    Raises TransactionRefused when the transaction is ending, and for a session that shares the
-    transaction of its connection, which may commit without it.
+    Raises TransactionRefused inside of a savepoint, when the transaction is ending, in AUTOCOMMIT,
+    and for a session that shares the transaction of its connection, which may commit without it.
     """
     if _is_shared(session):
         raise TransactionRefused(
             "this AsyncSession shares the transaction of its connection, which may commit without "
             "the session: guard it at once, with `await session.run_sync(tx.guard)`"
         )
+    # The row would be written with the commit of the whole, whatever became of the savepoint.
+    if session.in_nested_transaction():
+        raise TransactionRefused(_IN_A_SAVEPOINT)
     root = session.get_transaction()
     if root is None:
         session.begin()
@@ -88,9 +91,14 @@ def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID
         raise TransactionRefused(
             "the session's transaction has ended or failed: guard it before its commit"
         )
+    connections = [c for c in root.connections if _is_entered_by(c, session)] if root else []
+    for connection in connections:
+        if connection.in_nested_transaction():
+            raise TransactionRefused(_IN_A_SAVEPOINT)
+        barrier.admit(connection)
     entry = BarrierEntry(session, event_ids)
     session.info.setdefault(_WAITING, []).append((barrier, entry))
-    for connection in root.connections if root is not None else ():
+    for connection in connections:
         _await_commit_of(connection, session)
     return entry
 
@@ -99,13 +107,17 @@ def _is_shared(caller: Session | Connection) -> bool:
     return isinstance(caller, Session) and isinstance(caller.get_bind(), Connection)
 
 
+def _is_entered_by(connection: Connection, session: Session) -> bool:
+    """Whether the session will enter the barrier over the connection, among those that it has."""
+    return session.get_bind().engine is connection.engine
+
+
 def _await_commit_of(connection: Connection, session: Session) -> None:
     """Enter with a connection's commit too.
 
     It may come without the session's `before_commit`, or inside a savepoint.
     """
-    if session.get_bind().engine is connection.engine:
-        connection.execution_options(**{_WAITED_FOR: session})
+    connection.execution_options(**{_WAITED_FOR: session})
 
 
 def _enter(connection: Connection, barrier: Barrier, entry: BarrierEntry) -> None:
@@ -127,8 +139,12 @@ def _on_before_commit(session: Session) -> None:
 
 @sqlalchemy_event.listens_for(Session, "after_begin")
 def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    if _WAITING in session.info:
-        _await_commit_of(connection, session)
+    if _WAITING not in session.info or not _is_entered_by(connection, session):
+        return
+    # Before the first statement: in AUTOCOMMIT, what it changes would stay without its message.
+    for barrier, _entry in session.info[_WAITING]:
+        barrier.admit(connection)
+    _await_commit_of(connection, session)
 
 
 @sqlalchemy_event.listens_for(Engine, "commit")

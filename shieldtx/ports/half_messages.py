@@ -132,6 +132,13 @@ class HalfMessageStore(Protocol):
 class Barrier(Protocol):
     """The table in which a local transaction and its check-back find out who was first."""
 
+    def admit(self, connection: Connection) -> None:
+        """Raise TransactionRefused when the connection commits each statement by itself.
+
+        No statement is run, so that this can be called where a session is asynchronous.
+        """
+        ...
+
     def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
         """Tie the transaction that is open on the connection to the end of half messages.
 

@@ -29,18 +29,25 @@ class SqlBarrier:
         self._tables = tables
         self._patience = patience
 
+    def admit(self, connection: Connection) -> None:
+        """Raise TransactionRefused when the connection commits each statement by itself.
+
+        Also where its `schema_translate_map` redirects the barrier. No statement is run.
+        """
+        admit(
+            connection,
+            self._tables.barrier,
+            or_else="the barrier would commit before the local transaction does",
+        )
+
     def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
         """Tie the transaction that is open on the connection to the end of half messages.
 
         Raises LateTransaction when one of them has been given up, TransactionRefused when the
         connection commits each statement by itself.
         """
+        self.admit(connection)
         dialect = dialect_of(connection.dialect)
-        admit(
-            connection,
-            self._tables.barrier,
-            or_else="the barrier would commit before the local transaction does",
-        )
         # In an order that all agree on: two that wait for each other would be a deadlock.
         rows = [{"event_id": event_id} for event_id in sorted(event_ids)]
         try:

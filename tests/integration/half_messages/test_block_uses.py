@@ -232,6 +232,22 @@ async def in_a_task_of_an_ended_block(bank: Bank) -> None:
             raise Failed
 
 
+async def in_a_savepoint(bank: Bank) -> None:
+    with suppress(Failed):
+        async with bank.local(bank.ledger) as local:
+            with bank.service():
+                async with local.savepoint(), bank.pay.app.half(TRANSFER) as half:
+                    await bank.book(half, local)
+            bank.fail_after_commit()
+
+
+async def without_transactions(bank: Bank) -> None:
+    autocommit = bank.ledger.execution_options(isolation_level="AUTOCOMMIT")
+    with bank.service():
+        async with bank.pay.app.half(TRANSFER) as half:
+            await bank.transfer(half, autocommit)
+
+
 Use = Callable[[Bank], Awaitable[None]]
 REFUSED: tuple[Use, ...] = (
     used_again,
@@ -240,6 +256,8 @@ REFUSED: tuple[Use, ...] = (
     used_twice_at_once,
     after_its_end,
     in_a_task_of_an_ended_block,
+    in_a_savepoint,
+    without_transactions,
 )
 
 

@@ -753,6 +753,58 @@ def test_no_barrier_is_in_a_savepoint_that_its_session_knows_nothing_of(orders, 
         tx.rollback()
 
 
+@pytest.mark.parametrize("is_of_connection", [False, True])
+@pytest.mark.parametrize("is_by_hand", [False, True])
+def test_an_asynchronous_session_is_not_guarded_in_a_savepoint(
+    orders, ledger, is_of_connection, is_by_hand
+):
+    orders.app.barrier(PLACED, engine=ledger)
+    by_hand = orders.app.half_prepare(PLACED)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with orders.app.half(PLACED) as tx, AsyncSession(engine) as session:
+                ids = [by_hand] if is_by_hand else []
+                if is_of_connection:
+                    await (await session.connection()).begin_nested()
+                else:
+                    await session.begin_nested()
+                with pytest.raises(TransactionRefused, match="savepoint"):
+                    orders.app.guard(session, *ids)
+                await session.rollback()
+                tx.rollback()
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    with pytest.raises(TransactionRefused, match="did not commit"):
+        orders.app.half_commit(by_hand)
+    assert orders.outbox() == {"DISCARDED": 2}
+
+
+def test_an_asynchronous_session_in_autocommit_changes_nothing(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url, isolation_level="AUTOCOMMIT")
+        try:
+            async with orders.app.half(PLACED) as tx, AsyncSession(engine) as session:
+                tx.guard(session)
+                with pytest.raises(TransactionRefused, match="AUTOCOMMIT"):
+                    await session.execute(text("INSERT INTO entries VALUES ('debit')"))
+                await session.rollback()
+                await session.execute(text("SELECT 1"))
+                with pytest.raises(TransactionRefused, match="AUTOCOMMIT"):
+                    tx.guard(session)
+                tx.rollback()
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    assert entries(ledger) == []
+
+
 def test_no_barrier_is_in_a_savepoint_of_a_session_on_a_connection(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with ledger.connect() as connection, orders.app.half(PLACED) as tx:
