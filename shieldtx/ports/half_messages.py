@@ -143,7 +143,7 @@ class Barrier(Protocol):
         """Tie the transaction that is open on the connection to the end of half messages.
 
         Raises LateTransaction when one of them has been given up, TransactionRefused when the
-        connection commits each statement by itself.
+        connection commits each statement by itself, or leads to another database than checks do.
         """
         ...
 

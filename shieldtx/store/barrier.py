@@ -15,6 +15,7 @@ from shieldtx.errors import LateTransaction
 from shieldtx.store.admission import admit
 from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.statements import barrier as sql
+from shieldtx.store.table_location import TableLocation
 from shieldtx.store.tables import Tables
 
 
@@ -26,6 +27,7 @@ class SqlBarrier:
         self._dialect = dialect_of(engine.dialect)
         self._engine = engine.execution_options(isolation_level=self._dialect.engine_isolation)
         self._autocommit = autocommit_engine(engine)
+        self._location = TableLocation(self._autocommit, tables.barrier)
         self._tables = tables
         self._patience = patience
 
@@ -44,9 +46,10 @@ class SqlBarrier:
         """Tie the transaction that is open on the connection to the end of half messages.
 
         Raises LateTransaction when one of them has been given up, TransactionRefused when the
-        connection commits each statement by itself.
+        connection commits each statement by itself, or leads to another database than checks do.
         """
         self.admit(connection)
+        self._location.check(connection)
         dialect = dialect_of(connection.dialect)
         # In an order that all agree on: two that wait for each other would be a deadlock.
         rows = [{"event_id": event_id} for event_id in sorted(event_ids)]

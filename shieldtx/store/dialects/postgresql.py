@@ -43,6 +43,7 @@ from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
 
 from shieldtx.store import libpq
 from shieldtx.store.columns import Timestamp
+from shieldtx.store.dialects.postgresql_identity import identity_of_table
 from shieldtx.store.dialects.postgresql_types import ArrayText, RowAddress
 from shieldtx.store.dialects.protocol import Dialect
 
@@ -276,6 +277,9 @@ class PostgresDialect(Dialect):
         milliseconds = libpq.limit_ms(idle)
         limits = [f"set_config('{name}', '{milliseconds}', true)" for name in libpq.SILENCE_LIMITS]
         connection.exec_driver_sql(f"SELECT {', '.join(limits)}")
+
+    def table_identity(self, connection: Connection, table: Table) -> tuple[object, ...]:
+        return identity_of_table(connection, table)
 
     def needs_another_connection(self, error: BaseException) -> bool:
         # The server takes no writes (a former primary), is shutting down, or refuses the role.

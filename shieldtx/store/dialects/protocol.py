@@ -239,6 +239,9 @@ class Dialect(Protocol):
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         """Have the server end this transaction when its client has been silent for `idle`."""
 
+    def table_identity(self, connection: Connection, table: Table) -> tuple[object, ...]:
+        """Return what tells the table apart from those of other databases; None where unknown."""
+
     def needs_another_connection(self, error: BaseException) -> bool:
         """Whether an error means that another connection may do better than this one."""
 

@@ -243,6 +243,12 @@ class SqliteDialect(Dialect):
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
         """Do nothing: there is no server."""
 
+    def table_identity(self, connection: Connection, table: Table) -> tuple[object, ...]:
+        databases = connection.exec_driver_sql("PRAGMA database_list").all()
+        name = table.schema or "main"
+        # A database in memory has no file.
+        return (next((row.file for row in databases if row.name == name), "") or None,)
+
     def needs_another_connection(self, error: BaseException) -> bool:
         return False
 

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import create_engine, select, update
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -28,6 +29,7 @@ from tests.contract.conftest import (
     before_first_update,
     with_settings,
 )
+from tests.support.migrated_databases import migrated_sqlite
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 HOUR = timedelta(hours=1)
@@ -644,6 +646,25 @@ def test_an_autocommit_cannot_hold_a_barrier(stores: Stores) -> None:
         connection.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(TransactionRefused, match="AUTOCOMMIT"):
             stores.barrier.enter(connection, [new_event_id()])
+
+
+def test_a_barrier_is_entered_over_any_engine_of_its_database(stores: Stores) -> None:
+    event_id = new_event_id()
+    same = create_engine(stores.engine.url)
+    with same.begin() as connection:
+        stores.barrier.enter(connection, [event_id])
+    same.dispose()
+    assert stores.barrier.ask(event_id) is COMMIT
+
+
+def test_a_barrier_is_not_entered_in_another_database(stores: Stores, tmp_path: Path) -> None:
+    other = create_engine(migrated_sqlite(tmp_path / "other.db", shards=SHARDS))
+    with (
+        pytest.raises(TransactionRefused, match=r"leads to sqlite.*other\.db"),
+        other.begin() as connection,
+    ):
+        stores.barrier.enter(connection, [new_event_id()])
+    other.dispose()
 
 
 def test_old_barrier_rows_are_purged_in_batches(stores: Stores) -> None:

@@ -23,6 +23,7 @@ PROTOCOL: Final = (
     "store.compensation",
     "store.retention",
     "store.barrier",
+    "store.table_location",
     "store.guarded_session",
     "store.half_messages",
     "relay.relay",
