@@ -22,6 +22,8 @@ class TableLocation:
         self._engine = engine
         self._table = table
         self._agreeing: WeakSet[Pool] = WeakSet()
+        # A view of an engine may lead to another schema than the engine itself.
+        self._is_redirected = "schema_translate_map" in engine.get_execution_options()
 
     def check(self, connection: Connection) -> None:
         """Raise TransactionRefused when a connection reaches another table of the same name.
@@ -29,7 +31,7 @@ class TableLocation:
         What is unknown is no reason: a role may not be allowed to ask for its server's number.
         """
         pool = connection.engine.pool
-        if pool is self._engine.pool or pool in self._agreeing:
+        if (pool is self._engine.pool and not self._is_redirected) or pool in self._agreeing:
             return
         if not self._agrees(connection):
             raise TransactionRefused(

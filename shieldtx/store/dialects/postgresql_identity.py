@@ -22,7 +22,15 @@ def identity_of_table(connection: Connection, table: Table) -> tuple[int | None,
     same name. A table that is not there has the number 0. The server's is None for a role from
     which the right to read it was taken: the statement would abort the transaction.
     """
-    name = connection.dialect.identifier_preparer.format_table(table)
+    name = _qualified(connection, table)
     table_id, database_id, may_read_server = connection.execute(_TABLE, {"name": name}).one()
     server_id = connection.scalar(_SERVER) if may_read_server else None
     return table_id, database_id, server_id
+
+
+def _qualified(connection: Connection, table: Table) -> str:
+    """Return the name by which statements of the connection find the table."""
+    quoted = connection.dialect.identifier_preparer
+    # With the connection's `schema_translate_map`, as its statements are.
+    schema = connection.schema_for_object(table)
+    return ".".join([*([quoted.quote_schema(schema)] if schema else []), quoted.quote(table.name)])

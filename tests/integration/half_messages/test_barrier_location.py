@@ -117,17 +117,36 @@ def test_a_connection_to_another_database_is_refused_and_no_secret_is_shown(
         assert f"{engine.url.username}:" not in str(refused.value)
 
 
-def test_a_table_of_the_same_name_in_another_schema_is_refused(
-    pay: Service, ledger: Engine
-) -> None:
+def _add_tenant(ledger: Engine) -> None:
     with ledger.begin() as connection:
         connection.execute(text("CREATE SCHEMA tenant"))
         connection.execute(text("CREATE TABLE tenant.shield_barrier (LIKE public.shield_barrier)"))
+
+
+def test_a_table_of_the_same_name_in_another_schema_is_refused(
+    pay: Service, ledger: Engine
+) -> None:
+    _add_tenant(ledger)
     with (
         _engine(ledger, connect_args={"options": "-c search_path=tenant,public"}) as other,
         pytest.raises(TransactionRefused, match="another table"),
     ):
         _pay_by(pay, other)
+
+
+def test_a_barrier_whose_engine_is_redirected_to_another_schema_is_refused(
+    pay: Service, ledger: Engine
+) -> None:
+    _add_tenant(ledger)
+    tenant = ledger.execution_options(schema_translate_map={None: "tenant"})
+    pay.app.declare("tenants.paid")
+    pay.app.barrier("tenants.paid", engine=tenant)
+    with (
+        pytest.raises(TransactionRefused, match="another table"),
+        pay.app.half("tenants.paid") as half,
+        ledger.begin() as connection,
+    ):
+        half.guard(connection)
 
 
 def test_a_server_of_another_number_is_refused(
