@@ -14,6 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from shieldtx.domain.events import storable
+from shieldtx.domain.misfits import message_of_misfit, names_in, place_of
 from shieldtx.errors import ConfigurationError, PayloadRefused, TooLarge
 
 DEEPEST = 200
@@ -54,7 +55,7 @@ def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
     except ValidationError as error:
-        raise _misfit(error) from None
+        raise _misfit(adapter, error) from None
     except (PydanticSerializationError, RecursionError, ValueError, TypeError) as error:
         raise _refusal_of(adapter, valid, error) from None
     if size > limit:
@@ -75,7 +76,7 @@ def decode_payload(adapter: TypeAdapter[Any], text: str) -> Any:
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
-        raise _misfit(error) from None
+        raise _misfit(adapter, error) from None
 
 
 def text_problem(text: Any) -> str | None:
@@ -85,12 +86,12 @@ def text_problem(text: Any) -> str | None:
     return _text_problem(text)
 
 
-def _misfit(error: ValidationError) -> PayloadRefused:
+def _misfit(adapter: TypeAdapter[Any], error: ValidationError) -> PayloadRefused:
     first = error.errors(include_input=False, include_url=False)[0]
     if "recursion limit" in first["msg"]:
         return PayloadRefused(*_TOO_DEEP)
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
-    return _refused(f"payload{place}", first["msg"])
+    place = place_of(("payload", *first["loc"]), names_in(adapter.core_schema) | {"payload"})
+    return _refused(place, message_of_misfit(first))
 
 
 def _refused(path: str, problem: str) -> PayloadRefused:
@@ -108,7 +109,7 @@ def _refusal_of(adapter: TypeAdapter[Any], value: Any, error: Exception) -> Payl
     except PayloadRefused as found:
         return found
     except ValidationError as misfit:
-        return _misfit(misfit)
+        return _misfit(adapter, misfit)
     return PayloadRefused("payload", f"cannot be written as JSON ({type(error).__name__})")
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import ValidationError
 from sqlalchemy.exc import PendingRollbackError, StatementError
+
+from shieldtx.domain.error_copies import copy_of
+from shieldtx.domain.misfits import names_of_model, place_of
 
 WITH_TRACEBACK: Final = {"with_traceback": True}
 """`extra` of a log entry whose traceback is shown even where its error explains itself."""
@@ -41,7 +46,7 @@ def message_of(error: BaseException) -> str:
     that it was raised from, or beside, that part is reduced likewise.
     """
     text = _summary(error)
-    return _without_details(_text_of(error), error) if text is None else text
+    return _reduced(_text_of(error), _replacements(_chain(error))) if text is None else text
 
 
 def _text_of(error: BaseException) -> str:
@@ -57,13 +62,32 @@ def loggable(error: BaseException) -> BaseException:
 
     The error itself, where it quotes neither rows nor payloads; else a copy, with its chain.
     """
-    if all(_summary(each) is None for each in _chain(error)):
+    chain = list(_chain(error))
+    if all(_summary(each) is None for each in chain):
         return error
-    return _copy(error, {})
+    # Once for the whole chain: any error of it may quote any other.
+    replacements = _replacements(chain)
+
+    def reduced(text: str) -> str:
+        return _reduced(text, replacements)
+
+    def message(each: BaseException) -> str:
+        summary = _summary(each)
+        return reduced(_text_of(each)) if summary is None else summary
+
+    return copy_of(chain, reduced, message, lambda each: _summary(each) is not None)
 
 
 def _summary(error: BaseException) -> str | None:
     """Return what may be said of an error that quotes rows or payloads; None for any other."""
+    try:
+        summary = _own_summary(error)
+        return None if summary is None else str(summary)
+    except Exception:  # noqa: BLE001  a driver's error, or one derived from it, may do anything
+        return f"{type(error).__qualname__}, its text cannot be read"
+
+
+def _own_summary(error: BaseException) -> str | None:
     if isinstance(error, ValidationError):
         return _misfits(error)
     if isinstance(error, PendingRollbackError):
@@ -71,7 +95,7 @@ def _summary(error: BaseException) -> str | None:
     if isinstance(error, StatementError):
         if error.orig is None:
             return str(error.args[0]) if error.args else ""
-        return _summary(error.orig) or f"{type(error.orig).__name__}: {error.orig}"
+        return _summary(error.orig) or f"{type(error.orig).__name__}: {_text_of(error.orig)}"
     if not _is_of_driver(error):
         return None
     fields = _fields(error)
@@ -84,7 +108,8 @@ def _summary(error: BaseException) -> str | None:
 def _misfits(error: ValidationError) -> str:
     """Name what does not fit a model, without the values, which pydantic quotes."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['type']}" for each in found]
+    names = names_of_model(error.title)
+    places = [f"{place_of(each['loc'], names) or 'value'}: {each['type']}" for each in found]
     more = [f"{len(found) - _MISFITS} more"] if len(found) > _MISFITS else []
     return f"{error.title} does not fit: {', '.join([*places[:_MISFITS], *more])}"
 
@@ -159,20 +184,51 @@ def _root_of(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _without_details(text: str, error: BaseException) -> str:
-    """Reduce the parts of a text that quote a database error of its chain."""
-    for other in _chain(error):
-        summary = _summary(other)
-        if summary is not None:
-            if quoted := _text_of(other):
-                text = text.replace(quoted, summary)
-            for detail in _details(other):
-                text = text.replace(detail, "...")
+def _replacements(chain: Iterable[BaseException]) -> dict[str, str]:
+    """Return what stands for each text that quotes rows, in every form that it is quoted in."""
+    found: dict[str, str] = {}
+    for error in chain:
+        summary = _summary(error)
+        if summary is None:
+            continue
+        for text in _texts(error):
+            found |= {form: summary for form in _forms(text) if form not in found}
+        for detail in _details(error):
+            found |= {form: "..." for form in _forms(detail) if form not in found}
+    return found
+
+
+def _reduced(text: str, replacements: dict[str, str]) -> str:
+    for quoted, summary in replacements.items():
+        text = text.replace(quoted, summary)
     return text
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Yield an error's text, and the longer texts that it was made of."""
+    with suppress(Exception):
+        yield from filter(None, (str(error),))
+    for each in error.args:
+        if isinstance(each, str) and len(each) > _LONGEST_LEFT_OUT:
+            yield each
+
+
+def _forms(text: str) -> list[str]:
+    """Return a text as it is, and as `repr` and JSON write it, whichever quotes are around it."""
+    written = repr(text)[1:-1]
+    plain = written.replace("\\'", "'")
+    as_json = (json.dumps(text, ensure_ascii=ascii_)[1:-1] for ascii_ in (True, False))
+    return list(dict.fromkeys((text, written, plain, plain.replace("'", "\\'"), *as_json)))
 
 
 def _details(error: BaseException) -> Iterator[str]:
     """Yield what PostgreSQL tells of rows in the further fields of an error, and its message."""
+    with suppress(Exception):
+        yield from _told(error)
+
+
+def _told(error: BaseException) -> Iterator[str]:
+    """Yield the same; raises what reading a field of a driver's error may raise."""
     first = error.args[0] if error.args else None
     fields = _fields(error) if _is_of_driver(error) else None
     diag: Any = getattr(error, "diag", None)
@@ -201,42 +257,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             agenda.append(each.orig)
         if isinstance(each, BaseExceptionGroup):
             agenda += each.exceptions
-
-
-def _copy(error: BaseException, made: dict[int, BaseException]) -> BaseException:
-    """Copy an error and its chain with reduced messages; classes and tracebacks stay."""
-    if id(error) in made:
-        return made[id(error)]
-    copy = made[id(error)] = _reduced(error, made)
-    copy.__traceback__ = error.__traceback__
-    copy.__cause__ = error.__cause__ and _copy(error.__cause__, made)
-    copy.__context__ = error.__context__ and _copy(error.__context__, made)
-    copy.__suppress_context__ = error.__suppress_context__
-    for note in getattr(error, "__notes__", ()):
-        copy.add_note(_without_details(str(note), error))
-    return copy
-
-
-def _reduced(error: BaseException, made: dict[int, BaseException]) -> BaseException:
-    """Return an error of the same class with a reduced message, and without its chain."""
-    if isinstance(error, BaseExceptionGroup):
-        copies = [_copy(each, made) for each in error.exceptions]
-        return BaseExceptionGroup(_without_details(error.message, error), copies)
-    kind, text = type(error), message_of(error)
-    try:
-        copy = kind.__new__(kind)
-        copy.args = (text,)
-        kept = {name: value for name, value in vars(error).items() if name != "__notes__"}
-        if isinstance(copy, StatementError):
-            vars(copy).update(kept | {"statement": None, "params": None, "detail": []})
-            copy.orig = None if copy.orig is None else _copy(copy.orig, made)
-        elif _summary(error) is None:
-            vars(copy).update(kept)
-        is_faithful = str(copy).startswith(text)
-    except Exception:  # noqa: BLE001  a class of the application's, which may do anything
-        is_faithful = False
-    if is_faithful:
-        return copy
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    stand_in: BaseException = type(kind.__name__, (Exception,), names)(text)
-    return stand_in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sqlite3
 import sys
 import traceback
@@ -263,6 +264,55 @@ def test_errors_that_are_each_others_context_end():
     one, other = wrapped(pg8000_error()), ValueError("other")
     one.__context__, other.__context__ = other, one
     assert loggable(other).__context__.__context__ is not None  # type: ignore[union-attr]
+
+
+class TextlessDriverError(psycopg.Error):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class FieldlessDriverError(psycopg.Error):
+    @property
+    def diag(self):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TextlessDriverError(CARD),
+        FieldlessDriverError(CARD),
+        StatementError("m", "SELECT 1", {}, Unprintable("x")),
+    ],
+    ids=["text", "fields", "orig"],
+)
+def test_an_error_of_a_driver_that_cannot_be_read_has_a_reason(error: Exception) -> None:
+    reason = reason_of(error)
+    assert reason.startswith(type(error).__name__)
+    assert CARD not in reason
+    assert CARD not in "".join(traceback.format_exception(loggable(error)))
+
+
+def test_a_long_chain_of_errors_is_shortened_and_ends_are_left() -> None:
+    error: Exception = asyncpg_error()
+    for n in range(2000):
+        following = ValueError(f"error {n}")
+        following.__context__ = error
+        error = following
+    logged = "".join(traceback.format_exception(loggable(error)))
+    assert "error 1999" in logged
+    assert "... 1,961 errors between" in logged
+    assert "AsyncpgError: duplicate key" in logged
+    assert CARD not in logged
+
+
+@pytest.mark.parametrize("written", [repr, json.dumps], ids=["repr", "json"])
+def test_a_database_error_that_is_quoted_with_escapes_is_reduced(written) -> None:
+    cause = AsyncpgError("duplicate key")
+    cause.detail = f'Key (O\'Brien "{CARD}" \\ café\n)'
+    error = RuntimeError(f"cannot book: {written(str(cause))} {written(cause.detail)}")
+    error.__cause__ = cause
+    assert CARD not in reason_of(error)
 
 
 WITHOUT_DATABASE = {"brokers", "embedded"}

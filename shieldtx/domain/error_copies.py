@@ -1,0 +1,83 @@
+"""Copies of errors for logs: reduced messages, the same classes, chains of a bounded length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.exc import StatementError
+
+LONGEST_CHAIN = 40
+"""So many errors of a chain are copied: half of them the nearest, half of them the farthest."""
+
+
+class ErrorsLeftOut(Exception):
+    """Stands for the errors of a long chain that are not shown."""
+
+
+def copy_of(
+    chain: Sequence[BaseException],
+    reduced: Callable[[str], str],
+    message_of: Callable[[BaseException], str],
+    is_reduced: Callable[[BaseException], bool],
+) -> BaseException:
+    """Return a copy of the first error of a chain, linked as the chain is."""
+    kept = list(chain)
+    between = ErrorsLeftOut(f"... {max(len(kept) - LONGEST_CHAIN, 0):,} errors between")
+    if len(kept) > LONGEST_CHAIN:
+        kept = kept[: LONGEST_CHAIN // 2] + kept[-LONGEST_CHAIN // 2 :]
+    made: dict[int, BaseException] = {}
+    groups = [each for each in kept if isinstance(each, BaseExceptionGroup)]
+    others = [each for each in kept if not isinstance(each, BaseExceptionGroup)]
+    # A group is made of its members' copies: they are copied first, and groups in groups before.
+    for error in (*others, *reversed(groups)):
+        if isinstance(error, BaseExceptionGroup):
+            members = [made.get(id(each), between) for each in error.exceptions]
+            made[id(error)] = BaseExceptionGroup(reduced(str(error.message)), members)
+        else:
+            made[id(error)] = _alone(error, message_of(error), keeps_fields=not is_reduced(error))
+    if len(chain) > LONGEST_CHAIN:
+        between.__cause__ = made[id(kept[LONGEST_CHAIN // 2])]
+    for error in kept:
+        _link(error, made, between)
+        _copy_notes(error, made[id(error)], reduced)
+    return made[id(chain[0])]
+
+
+def _link(error: BaseException, made: dict[int, BaseException], between: BaseException) -> None:
+    copy, cause, context = made[id(error)], error.__cause__, error.__context__
+    copy.__traceback__ = error.__traceback__
+    copy.__cause__ = None if cause is None else made.get(id(cause), between)
+    copy.__context__ = None if context is None else made.get(id(context), between)
+    copy.__suppress_context__ = error.__suppress_context__
+    if isinstance(copy, StatementError) and isinstance(error, StatementError):
+        copy.orig = None if error.orig is None else made.get(id(error.orig), between)
+
+
+def _copy_notes(error: BaseException, copy: BaseException, reduced: Callable[[str], str]) -> None:
+    try:
+        for note in getattr(error, "__notes__", ()):
+            copy.add_note(reduced(str(note)))
+    except Exception:  # noqa: BLE001  a note may be any object, which may do anything
+        copy.add_note("(a note cannot be read)")
+
+
+def _alone(error: BaseException, text: str, *, keeps_fields: bool) -> BaseException:
+    """Return an error of the same class with a reduced message, and without its chain."""
+    kind = type(error)
+    try:
+        copy = kind.__new__(kind)
+        copy.args = (text,)
+        kept = {name: value for name, value in vars(error).items() if name != "__notes__"}
+        if isinstance(copy, StatementError):
+            vars(copy).update(kept | {"statement": None, "params": None, "detail": []})
+            copy.orig = None
+        elif keeps_fields:
+            vars(copy).update(kept)
+        is_faithful = str(copy).startswith(text)
+    except Exception:  # noqa: BLE001  a class of the application's, which may do anything
+        is_faithful = False
+    if is_faithful:
+        return copy
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    stand_in: BaseException = type(kind.__name__, (Exception,), names)(text)
+    return stand_in

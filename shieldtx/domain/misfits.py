@@ -1,0 +1,73 @@
+"""What may be said of a payload that does not fit its type: what the type declares, no more.
+
+pydantic names a place by fields, and by the keys of mappings, which are data; and its messages may
+have the tag of a union in them, or whatever a validator of the application says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType
+
+_A_KEY: Final = "[key]"
+_LARGEST_INDEX: Final = 10_000
+"""A larger number is hardly the index of a list, but may be a key, such as an account's number."""
+_OWN_WORDS: Final = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
+"""Kinds of errors in whose messages is what a validator says, or a part of the value."""
+_KNOWN: Final = frozenset(get_args(ErrorType)) - _OWN_WORDS
+
+
+def message_of_misfit(error: ErrorDetails) -> str:
+    """Return pydantic's message where it is made of what the type declares, else its kind."""
+    kind = error["type"]
+    return error["msg"] if kind in _KNOWN else f"{kind}, whose text is left out"
+
+
+def place_of(location: Sequence[int | str], names: frozenset[str]) -> str:
+    """Return a place as a path; keys of mappings, which are none of the `names`, are left out."""
+    found = ""
+    for part in location:
+        if isinstance(part, int) and part < _LARGEST_INDEX:
+            found += f"[{part}]"
+        elif part in names:
+            found += f".{part}"
+        else:
+            found += _A_KEY
+    return found.removeprefix(".")
+
+
+def names_in(schema: Any) -> frozenset[str]:
+    """Return every text in a core schema: all names that a type declares are among them."""
+    return frozenset(_texts_in(schema))
+
+
+def names_of_model(title: str) -> frozenset[str]:
+    """Return the names that the models of a title declare; none where it is no model's."""
+    found: frozenset[str] = frozenset()
+    for model in _models(BaseModel):
+        if title == (model.model_config.get("title") or model.__name__):
+            found |= names_in(getattr(model, "__pydantic_core_schema__", None))
+    return found
+
+
+def _models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
+def _texts_in(schema: Any) -> Iterator[str]:
+    agenda, seen = [schema], set[int]()
+    while agenda:
+        part = agenda.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, type):
+            yield part.__name__
+        elif id(part) not in seen and isinstance(part, Mapping | list | tuple | set | frozenset):
+            seen.add(id(part))
+            agenda += [*part, *part.values()] if isinstance(part, Mapping) else part

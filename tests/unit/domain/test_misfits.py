@@ -1,0 +1,129 @@
+"""What is said of a payload that does not fit its type has nothing of the payload in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from shieldtx.domain.payloads import decode_payload
+from shieldtx.domain.reasons import reason_of
+from shieldtx.errors import PayloadRefused
+
+SECRET = "DE4111"
+
+
+def _is_iban(value: str) -> str:
+    raise ValueError(f"{value} is no IBAN")
+
+
+def _is_positive(value: int) -> int:
+    assert value > 0, f"{value} is not above 0"
+    return value
+
+
+class Card(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["card"]
+    number: int
+
+
+class Account(BaseModel):
+    kind: Literal["account"]
+    iban: Annotated[str, AfterValidator(_is_iban)]
+
+
+class Line(TypedDict):
+    price: int
+
+
+@dataclass
+class Order:
+    lines: list[Line]
+    paid_by: Annotated[Card | Account, Field(discriminator="kind")]
+    amounts: dict[str, dict[int, int]]
+    count: Annotated[int, AfterValidator(_is_positive)] = 1
+
+
+FITS: dict[str, Any] = {
+    "lines": [{"price": 1}],
+    "paid_by": {"kind": "card", "number": 1},
+    "amounts": {"a": {"1": 1}},
+}
+ORDER = TypeAdapter(Order)
+
+
+def _refusal(payload: Any) -> str:
+    with pytest.raises(PayloadRefused) as refused:
+        decode_payload(ORDER, json.dumps(payload))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"lines": [{"price": SECRET}]}, "payload.lines[0].price: Input should be a valid integer"),
+        ({"amounts": {SECRET: 1}}, "payload.amounts[key]: Input should be an object"),
+        ({"amounts": {SECRET: {"4111": "x"}}}, "payload.amounts[key][key]: Input should be"),
+        ({"paid_by": {"kind": SECRET}}, "payload.paid_by: union_tag_invalid, whose text is left"),
+        (
+            {"paid_by": {"kind": "account", "iban": SECRET}},
+            "payload.paid_by.account.iban: value_error, whose text is left out",
+        ),
+        (
+            {"paid_by": {"kind": "card", "number": 1, SECRET: 1}},
+            "payload.paid_by.card[key]: Extra inputs are not permitted",
+        ),
+        ({"count": -4111}, "payload.count: assertion_error, whose text is left out"),
+    ],
+)
+def test_a_refusal_names_the_place_and_the_kind_only(wrong: dict[str, Any], said: str) -> None:
+    text = _refusal(FITS | wrong)
+    assert said in text
+    assert "4111" not in text
+
+
+def test_an_error_of_a_handlers_own_models_is_reduced_to_their_fields() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Card.model_validate({"kind": "card", "number": SECRET, SECRET: SECRET})
+    assert reason_of(raised.value) == (
+        "ValidationError: Card does not fit: number: int_parsing, [key]: extra_forbidden"
+    )
+
+
+@pytest.mark.parametrize("key", [SECRET, 41111111])
+def test_an_error_of_another_type_names_no_keys(key: str | int) -> None:
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(dict[str | int, list[int]]).validate_python({key: [1, SECRET]})
+    reason = reason_of(raised.value)
+    assert "[key][1]: int_parsing" in reason
+    assert "4111" not in reason
+
+
+texts = st.sampled_from([SECRET, f"a {SECRET}", "kind", "card", "iban", "lines"])
+values = st.recursive(
+    st.one_of(st.none(), st.integers(0, 3), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {name: st.one_of(st.just(value), values) for name, value in FITS.items()},
+        optional={"count": st.one_of(values, st.just(-1))},
+    )
+)
+def test_no_payload_is_quoted_whatever_does_not_fit(payload: dict[str, Any]) -> None:
+    said = []
+    try:
+        decode_payload(ORDER, json.dumps(payload))
+    except PayloadRefused as refused:
+        said += [str(refused), reason_of(refused)]
+    assert not [text for text in said if "4111" in text]
