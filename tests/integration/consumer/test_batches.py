@@ -478,6 +478,44 @@ def test_each_event_finds_the_session_as_if_it_were_its_own(world: World) -> Non
     assert seen == [0, 1, 2]
 
 
+def test_what_a_handler_leaves_pending_is_not_lost_beside_rows_that_it_has_loaded(
+    world: World,
+) -> None:
+    Base.metadata.create_all(world.downstream.engine)
+    world.downstream.execute("INSERT INTO counted VALUES ('all', 0)")
+    kept: list[Any] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed")
+    def note(session: Session, event: Event) -> None:
+        kept.append(session.get(Counted, "all"))
+        session.add(Counted(key=event.key, times=1))
+
+    world.write(*"abc")
+    assert world.consumer().run_once().outcomes == {AttemptOutcome.APPLIED: 3}
+    rows = world.downstream.rows("SELECT key FROM counted WHERE times = 1 ORDER BY key")
+    assert rows == [("a",), ("b",), ("c",)]
+
+
+def test_each_call_of_list_handlers_finds_the_session_as_if_it_were_its_own(world: World) -> None:
+    Base.metadata.create_all(world.downstream.engine)
+    world.downstream.execute("INSERT INTO counted VALUES ('a', 0)")
+    kept: list[Any] = []
+
+    def count(session: Session, events: Sequence[Event]) -> None:
+        assert not any(row in session for row in kept)
+        kept.append(session.get(Counted, "a"))
+
+    group = world.downstream.app.consumer("stock")
+    for event_type in ("orders.placed", "orders.paid"):
+        group.handles_many(event_type, topic="orders.placed")(count)
+    events = [Event(type=each, key="k") for each in ("orders.placed", "orders.paid")]
+    with world.upstream.transaction() as session:
+        world.upstream.app.outbox.add_all(session, events)
+    drain(world.relay)
+    assert world.consumer().run_once().outcomes == {AttemptOutcome.APPLIED: 2}
+    assert len(kept) == 2
+
+
 def test_an_event_without_a_key_holds_up_no_other(world: World) -> None:
     seen: list[int] = []
 

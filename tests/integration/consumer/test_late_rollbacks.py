@@ -291,6 +291,14 @@ def test_a_rollback_of_a_rollback_waits_for_a_person(undoing: Undoing) -> None:
     assert "which is a rollback itself: nothing takes one back" in undoing.reason()
 
 
+def test_a_rollback_of_an_old_rollback_waits_for_a_person(undoing: Undoing) -> None:
+    undoing.group.handles(TYPE)(effect("shipped"))
+    rollback = rollback_of(_envelope("orders", id=new_event_id()), id=old_id())
+    assert undoing.work(rollback) is AttemptOutcome.MOOT
+    assert undoing.work(rollback_of(rollback, id=new_event_id())) is AttemptOutcome.DEAD
+    assert "comes too late" in undoing.reason()
+
+
 def test_an_event_that_comes_while_its_rollback_is_given_up_is_taken_back(
     undoing: Undoing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -329,10 +329,13 @@ def test_a_block_that_is_used_again_is_refused_without_a_barrier_too(pay: Servic
     assert pay.rows("SELECT status FROM shield_outbox") == [("DISCARDED",)]
 
 
-def test_a_block_whose_message_could_not_be_stored_is_not_opened_again(pay: Service) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_block_whose_message_could_not_be_stored_is_not_opened_again(
+    pay: Service, asynchronous: bool
+) -> None:
     half = pay.app.half("unknown.type")
     with pytest.raises(UnknownEventType):
-        half.__enter__()
+        asyncio.run(half.__aenter__()) if asynchronous else half.__enter__()
     with pytest.raises(TransactionRefused, match="new block"):
         half.__enter__()
     with pytest.raises(TransactionRefused, match="has ended"):
