@@ -496,18 +496,18 @@ def test_what_a_handler_leaves_pending_is_not_lost_beside_rows_that_it_has_loade
     assert rows == [("a",), ("b",), ("c",)]
 
 
-def test_each_call_of_list_handlers_finds_the_session_as_if_it_were_its_own(world: World) -> None:
+def test_behind_a_list_handler_the_session_is_as_if_it_were_the_events_own(world: World) -> None:
     Base.metadata.create_all(world.downstream.engine)
     world.downstream.execute("INSERT INTO counted VALUES ('a', 0)")
     kept: list[Any] = []
 
-    def count(session: Session, events: Sequence[Event]) -> None:
+    def count(session: Session, _: Event | Sequence[Event]) -> None:
         assert not any(row in session for row in kept)
         kept.append(session.get(Counted, "a"))
 
     group = world.downstream.app.consumer("stock")
-    for event_type in ("orders.placed", "orders.paid"):
-        group.handles_many(event_type, topic="orders.placed")(count)
+    group.handles_many("orders.placed")(count)
+    group.handles("orders.paid", topic="orders.placed")(count)
     events = [Event(type=each, key="k") for each in ("orders.placed", "orders.paid")]
     with world.upstream.transaction() as session:
         world.upstream.app.outbox.add_all(session, events)
