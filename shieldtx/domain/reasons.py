@@ -46,7 +46,9 @@ def message_of(error: BaseException) -> str:
     that it was raised from, or beside, that part is reduced likewise.
     """
     text = _summary(error)
-    return _reduced(_text_of(error), _replacements(_chain(error))) if text is None else text
+    if text is not None:
+        return text
+    return _reduced(_text_of(error), _replacements((e, _summary(e)) for e in _chain(error)))
 
 
 def _text_of(error: BaseException) -> str:
@@ -63,19 +65,20 @@ def loggable(error: BaseException) -> BaseException:
     The error itself, where it quotes neither rows nor payloads; else a copy, with its chain.
     """
     chain = list(_chain(error))
-    if all(_summary(each) is None for each in chain):
+    summaries = {id(each): _summary(each) for each in chain}
+    if all(summary is None for summary in summaries.values()):
         return error
     # Once for the whole chain: any error of it may quote any other.
-    replacements = _replacements(chain)
+    replacements = _replacements((each, summaries[id(each)]) for each in chain)
 
     def reduced(text: str) -> str:
         return _reduced(text, replacements)
 
     def message(each: BaseException) -> str:
-        summary = _summary(each)
+        summary = summaries[id(each)]
         return reduced(_text_of(each)) if summary is None else summary
 
-    return copy_of(chain, reduced, message, lambda each: _summary(each) is not None)
+    return copy_of(chain, reduced, message, lambda each: summaries[id(each)] is not None)
 
 
 def _summary(error: BaseException) -> str | None:
@@ -184,11 +187,13 @@ def _root_of(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _replacements(chain: Iterable[BaseException]) -> dict[str, str]:
-    """Return what stands for each text that quotes rows, in every form that it is quoted in."""
+def _replacements(chain: Iterable[tuple[BaseException, str | None]]) -> dict[str, str]:
+    """Return what stands for each text that quotes rows, in every form that it is quoted in.
+
+    Of errors with their summaries.
+    """
     found: dict[str, str] = {}
-    for error in chain:
-        summary = _summary(error)
+    for error, summary in chain:
         if summary is None:
             continue
         for text in _texts(error):

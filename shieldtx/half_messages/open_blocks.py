@@ -21,7 +21,7 @@ class DecoratedCall:
     """1 for the innermost decorator."""
 
     def is_around(self, inner: DecoratedCall | None) -> bool:
-        """Whether both are of one call: the method calling itself begins anew with its layers."""
+        """Whether both are of one call: a method that calls itself starts with new ones."""
         return inner is not None and inner.function is self.function and inner.layer < self.layer
 
 

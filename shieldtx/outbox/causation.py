@@ -74,7 +74,7 @@ def handling(session: Session, *events: Event, is_list: bool = False) -> None:
 
 
 def handling_is_over(session: Session) -> None:
-    """Let what is added on `session` from now on be known as nobody's in particular."""
+    """Note that the handler has returned: it adds nothing on `session` from now on."""
     handled: Handled = session.info[_HANDLING]
     handled.is_over = True
 

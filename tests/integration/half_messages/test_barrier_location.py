@@ -13,20 +13,11 @@ from sqlalchemy.pool import NullPool
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.store.dialects import dialect_of
-from tests.support.migrated_databases import MigratedDatabases, migrated_sqlite
+from tests.support.migrated_databases import migrated_sqlite
 from tests.support.service import Service, make_topics
 
 PAID = "orders.paid"
 ENTRIES = Table("entries", MetaData(), Column("what", Text))
-
-
-@pytest.fixture
-def ledger(databases: MigratedDatabases) -> Iterator[Engine]:
-    with databases.database(shards=4) as url:
-        engine = create_engine(url)
-        ENTRIES.create(engine)
-        yield engine
-        engine.dispose()
 
 
 @pytest.fixture

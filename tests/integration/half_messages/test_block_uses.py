@@ -1,6 +1,6 @@
 """However a block is used: a message is sent for each local transaction that committed, no more.
 
-Uses that cannot be told apart from others, or whose outcome nothing can find out, are refused
+Where a use could be taken for another one, or no check could find out how it ended, it is refused
 before the local transaction has changed anything.
 """
 
@@ -16,13 +16,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from shieldtx.errors import ShieldTxError, TransactionRefused, UnknownEventType
 from shieldtx.half_messages.block import HalfMessageBlock
-from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import Service, make_topics
 
 OUTER, TRANSFER = "order.paid", "transfer.made"
@@ -266,15 +265,6 @@ REFUSED: tuple[Use, ...] = (
     in_another_database,
     without_transactions,
 )
-
-
-@pytest.fixture
-def ledger(databases: MigratedDatabases) -> Iterator[Engine]:
-    with databases.database(shards=4) as url:
-        engine = create_engine(url)
-        _create_entries(engine)
-        yield engine
-        engine.dispose()
 
 
 @pytest.fixture

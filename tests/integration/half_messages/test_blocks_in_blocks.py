@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 
 from shieldtx.errors import TransactionRefused
-from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import Service, make_topics
 
 OUTER, INNER = "transfer.made", "fee.charged"
@@ -38,16 +37,6 @@ class End(Enum):
 
 class Failed(Exception):
     """What a service raises."""
-
-
-@pytest.fixture
-def ledger(databases: MigratedDatabases) -> Iterator[Engine]:
-    with databases.database(shards=4) as url:
-        engine = create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE entries (what text)"))
-        yield engine
-        engine.dispose()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -37,7 +37,6 @@ from shieldtx.half_messages import messages
 from shieldtx.half_messages.check_back import CheckBack, CheckBackResult
 from shieldtx.store import half_message_admin
 from tests.support import child_process
-from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import Service, Wire, drain, make_topics
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
@@ -53,17 +52,6 @@ def orders(make_service: Callable[..., Service]) -> Service:
     service.app.declare("orders.paid")
     make_topics(service)
     return service
-
-
-@pytest.fixture
-def ledger(databases: MigratedDatabases) -> Iterator[Engine]:
-    """The database of the local transactions, another one than that of the outbox."""
-    with databases.database(shards=4) as url:
-        engine = create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE entries (what text)"))
-        yield engine
-        engine.dispose()
 
 
 def entries(ledger: Engine) -> list[str]:

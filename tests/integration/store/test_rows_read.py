@@ -102,7 +102,7 @@ def orders(make_service: Callable[..., Service]) -> Service:
 def _publish_handle_and_take_back(service: Service, work: Callable[[], None]) -> None:
     with service.transaction() as session:
         for key in ("a", "a", "refused", "dead", "b"):
-            service.app.outbox.add(session, Event(type=PLACED, key=key, payload={}, biz_key=None))
+            service.app.outbox.add(session, Event(type=PLACED, key=key, payload={}))
     work()
     assert sorted(service.effects()) == ["a", "a", "b", "refused"]
 
