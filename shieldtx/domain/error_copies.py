@@ -21,10 +21,8 @@ def copy_of(
     is_reduced: Callable[[BaseException], bool],
 ) -> BaseException:
     """Return a copy of the first error of a chain, linked as the chain is."""
-    kept = list(chain)
-    between = ErrorsLeftOut(f"... {max(len(kept) - LONGEST_CHAIN, 0):,} errors between")
-    if len(kept) > LONGEST_CHAIN:
-        kept = kept[: LONGEST_CHAIN // 2] + kept[-LONGEST_CHAIN // 2 :]
+    kept = ends_of(chain)
+    between = ErrorsLeftOut(f"... {len(chain) - len(kept):,} errors between")
     made: dict[int, BaseException] = {}
     groups = [each for each in kept if isinstance(each, BaseExceptionGroup)]
     others = [each for each in kept if not isinstance(each, BaseExceptionGroup)]
@@ -32,7 +30,7 @@ def copy_of(
     for error in (*others, *reversed(groups)):
         if isinstance(error, BaseExceptionGroup):
             members = [made.get(id(each), between) for each in error.exceptions]
-            made[id(error)] = BaseExceptionGroup(reduced(str(error.message)), members)
+            made[id(error)] = _group(error, reduced(str(error.message)), members)
         else:
             made[id(error)] = _alone(error, message_of(error), keeps_fields=not is_reduced(error))
     if len(chain) > LONGEST_CHAIN:
@@ -41,6 +39,12 @@ def copy_of(
         _link(error, made, between)
         _copy_notes(error, made[id(error)], reduced)
     return made[id(chain[0])]
+
+
+def ends_of(chain: Sequence[BaseException]) -> list[BaseException]:
+    """Return the errors of a chain that are copied."""
+    half = LONGEST_CHAIN // 2
+    return [*chain] if len(chain) <= LONGEST_CHAIN else [*chain[:half], *chain[-half:]]
 
 
 def _link(error: BaseException, made: dict[int, BaseException], between: BaseException) -> None:
@@ -61,23 +65,41 @@ def _copy_notes(error: BaseException, copy: BaseException, reduced: Callable[[st
         copy.add_note("(a note cannot be read)")
 
 
+def _group(
+    error: BaseExceptionGroup[BaseException], text: str, members: Sequence[BaseException]
+) -> BaseException:
+    """Return a group under the name of the class: its constructor may want anything."""
+    kind = type(error)
+    if kind in {ExceptionGroup, BaseExceptionGroup}:
+        return BaseExceptionGroup(text, members)
+    made: BaseException = type(kind.__name__, (BaseExceptionGroup,), _names(kind))(text, members)
+    return made
+
+
 def _alone(error: BaseException, text: str, *, keeps_fields: bool) -> BaseException:
     """Return an error of the same class with a reduced message, and without its chain."""
     kind = type(error)
     try:
         copy = kind.__new__(kind)
         copy.args = (text,)
+        # As it will be linked, in which a class may have a say too.
+        copy.__traceback__ = copy.__cause__ = copy.__context__ = None
         kept = {name: value for name, value in vars(error).items() if name != "__notes__"}
         if isinstance(copy, StatementError):
             vars(copy).update(kept | {"statement": None, "params": None, "detail": []})
             copy.orig = None
         elif keeps_fields:
             vars(copy).update(kept)
-        is_faithful = str(copy).startswith(text)
+        shown = str(copy)
+        # SQLAlchemy's classes add where they are documented, others perhaps what a row contains.
+        is_faithful = text == (shown[: len(text)] if isinstance(copy, StatementError) else shown)
     except Exception:  # noqa: BLE001  a class of the application's, which may do anything
         is_faithful = False
     if is_faithful:
         return copy
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    stand_in: BaseException = type(kind.__name__, (Exception,), names)(text)
+    stand_in: BaseException = type(kind.__name__, (Exception,), _names(kind))(text)
     return stand_in
+
+
+def _names(kind: type) -> dict[str, str]:
+    return {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

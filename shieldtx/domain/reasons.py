@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import ValidationError
 from sqlalchemy.exc import PendingRollbackError, StatementError
 
-from shieldtx.domain.error_copies import copy_of
+from shieldtx.domain.error_copies import copy_of, ends_of
 from shieldtx.domain.misfits import names_of_model, place_of
 
 WITH_TRACEBACK: Final = {"with_traceback": True}
@@ -48,7 +48,8 @@ def message_of(error: BaseException) -> str:
     text = _summary(error)
     if text is not None:
         return text
-    return _reduced(_text_of(error), _replacements((e, _summary(e)) for e in _chain(error)))
+    chain = list(_chain(error))
+    return _reduced(_text_of(error), _replacements(chain, {id(e): _summary(e) for e in chain}))
 
 
 def _text_of(error: BaseException) -> str:
@@ -69,7 +70,7 @@ def loggable(error: BaseException) -> BaseException:
     if all(summary is None for summary in summaries.values()):
         return error
     # Once for the whole chain: any error of it may quote any other.
-    replacements = _replacements((each, summaries[id(each)]) for each in chain)
+    replacements = _replacements(chain, summaries)
 
     def reduced(text: str) -> str:
         return _reduced(text, replacements)
@@ -122,6 +123,10 @@ def _is_of_driver(error: BaseException) -> bool:
     return any(map(_is_a_drivers, type(error).__mro__))
 
 
+def _is_adapted(error: BaseException) -> bool:
+    return any(kind.__module__.startswith(_ADAPTED) for kind in type(error).__mro__)
+
+
 def _is_a_drivers(kind: type) -> bool:
     """Whether a class is from a package with PEP 249's module globals, or from asyncpg."""
     if kind.__module__.startswith(_ADAPTED) or _root_of(kind) in _POSTGRESQL:
@@ -162,7 +167,7 @@ def _fields(error: BaseException) -> _Fields:
         # pg8000
         message = str(first.get("M", ""))
         return _Fields(message, condition, first.get("C"), first.get("n"), first.get("R"))
-    if error.__cause__ is not None and _is_of_driver(error.__cause__):
+    if error.__cause__ is not None and _is_adapted(error) and _is_of_driver(error.__cause__):
         # asyncpg, adapted by SQLAlchemy
         return _fields(error.__cause__)
     if hasattr(error, "constraint_name"):
@@ -187,20 +192,35 @@ def _root_of(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _replacements(chain: Iterable[tuple[BaseException, str | None]]) -> dict[str, str]:
+def _replacements(
+    chain: Sequence[BaseException], summaries: Mapping[int, str | None]
+) -> dict[str, str]:
     """Return what stands for each text that quotes rows, in every form that it is quoted in.
 
-    Of errors with their summaries.
+    The longest come first: they have the others in them. `summaries` are by the errors' ids.
     """
     found: dict[str, str] = {}
-    for error, summary in chain:
-        if summary is None:
-            continue
-        for text in _texts(error):
-            found |= {form: summary for form in _forms(text) if form not in found}
-        for detail in _details(error):
-            found |= {form: "..." for form in _forms(detail) if form not in found}
+    for error in chain:
+        summary = summaries[id(error)]
+        if summary is not None:
+            for text in _texts(error):
+                found = dict.fromkeys(_forms(text), summary) | found
+            for detail in _details(error):
+                found = dict.fromkeys(_forms(detail), "...") | found
+    found = _longest_first(found)
+    # One that quotes another may be quoted itself, and then both have been written as texts. Those
+    # that others were raised from come first.
+    for error in reversed(ends_of(chain)):
+        text = _text_of(error) if summaries[id(error)] is None else ""
+        shown = _reduced(text, found)
+        if shown != text:
+            quoted = zip(_forms(text), _forms(shown), strict=True)
+            found = _longest_first(dict(quoted) | found)
     return found
+
+
+def _longest_first(found: dict[str, str]) -> dict[str, str]:
+    return dict(sorted(found.items(), key=lambda pair: len(pair[0]), reverse=True))
 
 
 def _reduced(text: str, replacements: dict[str, str]) -> str:
@@ -223,7 +243,7 @@ def _forms(text: str) -> list[str]:
     written = repr(text)[1:-1]
     plain = written.replace("\\'", "'")
     as_json = (json.dumps(text, ensure_ascii=ascii_)[1:-1] for ascii_ in (True, False))
-    return list(dict.fromkeys((text, written, plain, plain.replace("'", "\\'"), *as_json)))
+    return [text, written, plain, plain.replace("'", "\\'"), *as_json]
 
 
 def _details(error: BaseException) -> Iterator[str]:

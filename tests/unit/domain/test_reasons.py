@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Literal, Self
 
 import psycopg
 import pytest
@@ -313,6 +313,59 @@ def test_a_database_error_that_is_quoted_with_escapes_is_reduced(written) -> Non
     error = RuntimeError(f"cannot book: {written(str(cause))} {written(cause.detail)}")
     error.__cause__ = cause
     assert CARD not in reason_of(error)
+
+
+def test_a_database_error_that_is_quoted_in_a_quoted_error_is_reduced() -> None:
+    cause = wrapped(asyncpg_error())
+    nearer = RuntimeError(f"cannot book: {str(cause)!r}")
+    nearer.__cause__ = cause
+    error = RuntimeError(f"cannot ship: {nearer!r} {json.dumps(str(nearer))}")
+    error.__cause__ = nearer
+    assert CARD in str(error)
+    assert CARD not in reason_of(error)
+    assert CARD not in "".join(traceback.format_exception(loggable(error)))
+
+
+class SaysItsCause(Exception):
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.__dict__['error']}"
+
+
+def test_an_error_whose_class_adds_the_text_of_another_is_reduced() -> None:
+    error = SaysItsCause("cannot book")
+    error.error = error.__cause__ = asyncpg_error()  # type: ignore[attr-defined]
+    logged = "".join(traceback.format_exception(loggable(error)))
+    assert CARD not in logged
+    assert f"SaysItsCause: cannot book: {SHOWN}" in logged
+
+
+def test_errors_of_drivers_that_are_each_others_causes_are_reduced() -> None:
+    one, other = asyncpg_error(), pg8000_error()
+    one.__cause__, other.__cause__ = other, one
+    assert reason_of(one) == f"AsyncpgError: {SHOWN}"
+    assert CARD not in "".join(traceback.format_exception(loggable(one)))
+
+
+class OrdersFailed(ExceptionGroup[Exception]):
+    def __new__(cls, errors: list[Exception], shop: int) -> Self:
+        return super().__new__(cls, f"orders of shop {shop} failed", errors)
+
+
+def test_a_group_keeps_the_name_of_its_class() -> None:
+    error = OrdersFailed([wrapped(asyncpg_error()), KeyError("k")], 7)
+    logged = "".join(traceback.format_exception(loggable(error)))
+    assert "OrdersFailed: orders of shop 7 failed (2 sub-exceptions)" in logged
+    assert CARD not in logged
+
+
+class WithoutLinks(Exception):
+    __cause__ = property(lambda _: None)  # type: ignore[assignment]
+
+
+def test_an_error_that_cannot_be_linked_is_logged() -> None:
+    error = wrapped(asyncpg_error())
+    error.__context__ = WithoutLinks("x")
+    assert "WithoutLinks: x" in "".join(traceback.format_exception(loggable(error)))
 
 
 WITHOUT_DATABASE = {"brokers", "embedded"}
