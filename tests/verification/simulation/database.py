@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope, shard_of
-from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.errors import EventRefused
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -21,6 +22,9 @@ START = 1_000.0
 
 COMPENSATES = "compensates"
 """The first part of a lock on (group, event): the event is compensated, and may be settled."""
+
+WRITTEN_KEY = "business key of a written event"
+"""The first part of a lock on (event type, business key) of the outbox."""
 
 
 class DatabaseError(Exception):
@@ -280,7 +284,8 @@ class Database:
     ) -> None:
         """Write an event; its sequence number is given out now, at the insert.
 
-        Its shard goes by the number `shards`, or by that of the tables.
+        Its shard goes by the number `shards`, or by that of the tables. Raises EventRefused for
+        a business key that an event of its type has.
         """
         row = OutboxRow(
             envelope=envelope.evolve(time=self.clock.datetime()),
@@ -290,7 +295,21 @@ class Database:
             waiting=bool(delay),
             is_delayed=bool(delay),
         )
+        self._keep_unique(transaction, envelope)
         transaction.write(partial(self._commit_outbox, row))
+
+    def _keep_unique(self, transaction: Transaction, envelope: Envelope) -> None:
+        if envelope.biz_key is None or envelope.kind is not TxKind.COMMIT:
+            return
+        key = (WRITTEN_KEY, envelope.type, envelope.biz_key)
+        self.free_for_insert(key, transaction)
+        if transaction.holds(key) or any(
+            key[1:] == (row.envelope.type, row.envelope.biz_key)
+            for row in self.outbox.values()
+            if row.envelope.kind is TxKind.COMMIT
+        ):
+            raise EventRefused("biz_key", f"{envelope.biz_key} was written before")
+        transaction.lock(key, writes=True)
 
     def shard_of(self, envelope: Envelope, shards: int | None = None) -> int:
         """Return the shard of an event, by this number or that of the tables."""

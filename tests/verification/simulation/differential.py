@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
-from shieldtx.errors import LateTransaction, LeaseLost, LocalRollbackFailed
+from shieldtx.errors import EventRefused, LateTransaction, LeaseLost, LocalRollbackFailed
 from tests.verification.simulation.database import Clock, Database, Shard, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore, UniqueViolation
@@ -124,5 +124,7 @@ def outcome_of(act: Callable[[Any], Any], side: Any) -> Any:
         return act(side)
     except (UniqueViolation, IntegrityError):
         return "unique violation"
+    except EventRefused as error:
+        return f"EventRefused: {error.field}"
     except (LateTransaction, LeaseLost, LocalRollbackFailed, ArithmeticError) as error:
         return type(error).__name__

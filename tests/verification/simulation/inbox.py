@@ -19,7 +19,12 @@ from tests.verification.simulation.database import (
     InboxRow,
     Transaction,
 )
-from tests.verification.simulation.inbox_receiver import MemoryReceiver, key_of, open_rows
+from tests.verification.simulation.inbox_receiver import (
+    MemoryReceiver,
+    business_key_of,
+    key_of,
+    open_rows,
+)
 
 _MAY_START = INBOX.sources_of(
     InboxStatus.PROCESSING, among=(InboxStatus.INIT, InboxStatus.PROCESSING)
@@ -186,6 +191,8 @@ class MemoryInboxStore:
             return False
         with self._database.transaction() as transaction:
             transaction.lock(key_of(attempt.group, attempt.envelope), writes=True)
+            if business_key := business_key_of(attempt.group, attempt.envelope):
+                transaction.lock(business_key, writes=True)
             settled_at = self._database.now
 
             def settle() -> None:

@@ -11,6 +11,9 @@ from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from tests.verification.simulation.database import Change, Database, InboxRow, Transaction
 
+BUSINESS_KEY = "business key"
+"""The first part of a lock on what else is unique of an event."""
+
 
 class MemoryReceiver:
     """Stores what is new of a batch, and starts that whose turn it is; `by` is the process."""
@@ -104,13 +107,13 @@ class MemoryReceiver:
         known, strangers = 0, []
         for arrival in arrivals:
             envelope = arrival.envelope
-            key, business_key = key_of(group, envelope), _business_key(group, envelope)
+            key, business_key = key_of(group, envelope), business_key_of(group, envelope)
             for unique in (key, business_key):
                 db.free_for_insert(unique, transaction)
             if key in db.inbox or key in new:
                 known += 1
             elif business_key is not None and any(
-                _business_key(row.group, row.envelope) == business_key
+                business_key_of(row.group, row.envelope) == business_key
                 for row in (*db.inbox.values(), *new.values())
             ):
                 strangers.append(Parked(record=arrival.record, reason="business key"))
@@ -157,8 +160,8 @@ def open_rows(database: Database, group: str) -> list[InboxRow]:
     return rows
 
 
-def _business_key(group: str, envelope: Envelope) -> Hashable:
+def business_key_of(group: str, envelope: Envelope) -> Hashable:
     """Return what else is unique of an event; None where it has none."""
     if envelope.biz_key is None or envelope.kind is not TxKind.COMMIT:
         return None
-    return ("business key", group, envelope.source, envelope.type, envelope.biz_key)
+    return (BUSINESS_KEY, group, envelope.source, envelope.type, envelope.biz_key)

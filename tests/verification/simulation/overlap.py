@@ -140,6 +140,7 @@ class Drawn:
             payload="1",
             time=EPOCH,
             key=self.draw.choice(["k", "k", "l", None]),
+            biz_key=self.draw.choice([None, None, "m", "n"]),
         )
         self.events.append(event)
         return event

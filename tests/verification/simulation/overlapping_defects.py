@@ -11,15 +11,20 @@ from uuid import UUID
 
 from sqlalchemy import Engine, event
 
-from tests.verification.simulation.database import COMPENSATES, Transaction
+from tests.verification.simulation.database import COMPENSATES, WRITTEN_KEY, Transaction
 from tests.verification.simulation.inbox import COMPENSATION
+from tests.verification.simulation.inbox_receiver import BUSINESS_KEY
 
 _TOKEN = r"lease_token = %\(\w+\)s::UUID"
+
+_IDENTITY = "(consumer_group, source, event_id)"
 
 IN_MEMORY: dict[str, Callable[[Hashable, bool], bool]] = {
     "outbox rows": lambda key, _: isinstance(key, UUID),
     "inbox rows": lambda key, writes: _is_of_inbox(key) and not writes,
     "inbox rows that are written": lambda key, writes: _is_of_inbox(key) and writes,
+    "business keys": lambda key, _: _begins(key, BUSINESS_KEY),
+    "business keys of written events": lambda key, _: _begins(key, WRITTEN_KEY),
     "what is compensated": lambda key, _: _begins(key, COMPENSATION),
     "events that are taken back": lambda key, _: _begins(key, COMPENSATES),
 }
@@ -34,6 +39,12 @@ IN_SQL: dict[str, tuple[str, str, str]] = {
     "compensation locks no event of its own": ("SELECT", " FOR KEY SHARE", ""),
     "compensation locks out the relay": ("SELECT", " FOR KEY SHARE", " FOR UPDATE"),
     "compensations go on together": ("SELECT", "pg_advisory_xact_lock", "abs"),
+    "original is not locked": ("^SELECT.*FROM shield_inbox", " FOR UPDATE$", ""),
+    "start waits for a locked row": ("UPDATE shield_inbox.* AS waiting", " SKIP LOCKED", ""),
+    "start locks no row": ("UPDATE shield_inbox.* AS waiting", " FOR UPDATE SKIP LOCKED", ""),
+    "due looks at no held key": ("^SELECT.* AS waiting", r"earlier\.seq < waiting\.seq", "false"),
+    "claim misses what another got": ("AS aside", r"count\(\*\)", "0 * count(*)"),
+    "event ids alone are unique": ("INTO shield_inbox", "CONFLICT DO", f"CONFLICT {_IDENTITY} DO"),
     "settled at the commit": ("UPDATE", r"%\(locked_at\)s::[A-Z ]*ZONE", "statement_timestamp()"),
 }
 """Of statements that hold the first pattern, what is found by the second, and put in its place."""
