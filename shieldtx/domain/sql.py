@@ -11,7 +11,19 @@ _ENDS_TRANSACTION: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+_SAVEPOINT: Final = re.compile(
+    r"\s*(savepoint|(rollback|abort)(\s+(work|transaction))?\s+to(\s+savepoint)?"
+    r"|release(\s+savepoint)?)\s+(?P<name>\S+)",
+    re.IGNORECASE,
+)
+
 
 def ends_transaction(statement: str) -> bool:
     """Whether a statement ends the transaction, behind comments too: tools put marks there."""
     return _ENDS_TRANSACTION.match(statement) is not None
+
+
+def savepoint_in(statement: str) -> str | None:
+    """Return the name of the savepoint that a statement sets, releases or rolls back to."""
+    found = _SAVEPOINT.match(statement)
+    return found["name"] if found is not None else None

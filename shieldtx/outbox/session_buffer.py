@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.session_binding import SessionBinding
+from shieldtx.outbox.several_commits import refuse_several_commits
+from shieldtx.outbox.transaction_watch import TransactionWatch
 from shieldtx.ports.outbox import OutboxWriter, Posting
 
 BUFFERS = "shieldtx.buffers"
@@ -52,6 +54,7 @@ class SessionBuffer:
         self._session = session
         self._writer = writer
         self.binding = SessionBinding(session, writer)
+        self._watch = TransactionWatch(writer.marks, lambda: tuple(_enclosing(session)))
         self._after_commit = after_commit
         self._before_insert = before_insert
         self._entries: list[_Entry] = []
@@ -61,6 +64,10 @@ class SessionBuffer:
         """Whether the connection of the events is examined when the session begins on it."""
         self._must_control = False
         """Whether the events are lost where the session leaves the commit to its connection."""
+        self._is_awaited = False
+        """Whether the latest events were added where the database cannot be reached."""
+        self._is_ending = False
+        """Whether the session is about to commit, the events with it."""
         self._committed = False
         self._released: SessionTransaction | None = None
 
@@ -86,6 +93,7 @@ class SessionBuffer:
                     "call session.begin() before adding events"
                 )
             session.begin()
+        self._is_awaited = asynchronous
         is_shared = self.binding.is_shared
         self._must_control = asynchronous and is_shared
         if self._must_control and not self.binding.controls(self.binding.bind):
@@ -94,14 +102,15 @@ class SessionBuffer:
         self._at_once = is_shared and not asynchronous
         if asynchronous or lazily:
             self._examines_next = True
-            root = session.get_transaction()
-            for connection in root.connections if root is not None else ():
+            for connection in self._all_connections:
                 self._examine(connection)
         else:
             self._examine(self.binding.connection())
 
     def add(self, postings: Iterable[Posting]) -> None:
         """Take postings in; an admitted transaction is open."""
+        if not self._at_once:
+            self._watch.on_wait(self._connection, may_ask=not self._is_awaited)
         inside = tuple(_enclosing(self._session))
         self._entries += [_Entry(posting=p, added_in=inside) for p in postings]
         self._hear_of_all()
@@ -124,15 +133,21 @@ class SessionBuffer:
 
     def flush(self, connection: Connection | None = None) -> None:
         """Insert what waits, over the session's connection."""
+        if not self._entries:
+            return
+        connection = connection or self.binding.connection()
+        self._watch.check(connection)
         waiting = self._waiting
         if not waiting:
             return
-        connection = connection or self.binding.connection()
+        self._writer.examine(connection)
         self._before_insert(connection)
         self._writer.insert(connection, [entry.posting for entry in waiting])
         inside = tuple(_enclosing(self._session))
         for entry in waiting:
             entry.written_in = inside
+        if not self._is_ending:
+            self._watch.on_inserted(connection)
 
     @property
     def _waiting(self) -> list[_Entry]:
@@ -168,9 +183,18 @@ class SessionBuffer:
 
     def _hear_of_all(self) -> None:
         """Hear of the commit of each database: the first one refuses to be one of several."""
-        root = self._session.get_transaction()
-        for connection in root.connections if root is not None else ():
+        for connection in self._all_connections:
             self._hear_of(connection)
+
+    @property
+    def _all_connections(self) -> Collection[Connection]:
+        root = self._session.get_transaction()
+        return root.connections if root is not None else ()
+
+    @property
+    def _connection(self) -> Connection | None:
+        """That to the database of the events, if the session has begun on it."""
+        return next(filter(self.binding.takes_events, self._all_connections), None)
 
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which a session begins, if that was left for later."""
@@ -192,6 +216,7 @@ class SessionBuffer:
             if self._entries and root is not None and not root.connections:
                 self.binding.connection()
             return
+        self._is_ending = True
         session.flush()
         self.flush()
         self._refuse_other_databases()
@@ -209,11 +234,18 @@ class SessionBuffer:
                 if self._entries:
                     self._session.flush()
                 self.flush(connection)
+                self._watch.forget()
         except BaseException:
             # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
             # back to the pool with the connection, for somebody else to commit.
             connection.connection.rollback()
             raise
+
+    def on_connection_rollback(self, connection: Connection) -> None:
+        """Forget what was inserted at once over a connection of the caller's, who has undone it."""
+        if self._at_once and self.binding.takes_events(connection):
+            self._entries.clear()
+            self._watch.forget()
 
     def on_statement(self, connection: Connection, statement: str) -> None:
         """Refuse a statement that ends the transaction while events wait for its commit.
@@ -221,38 +253,25 @@ class SessionBuffer:
         SQLAlchemy would not know of the end: a COMMIT would leave the events behind, and those of a
         transaction that was rolled back would go into the next one.
         """
-        waiting = self._entries and self._waiting
-        if waiting and ends_transaction(statement) and self.binding.takes_events(connection):
+        if not self._entries or not self.binding.takes_events(connection):
+            return
+        waiting = self._waiting
+        if waiting and ends_transaction(statement):
             raise TransactionRefused(
                 f"the statement {statement.strip()[:40]!r} would end the transaction without "
                 f"{len(waiting)} of its events: call session.commit() or session.rollback()"
             )
+        self._watch.on_statement(connection, statement, at_end=self._is_ending)
 
     def on_prepare(self, connection: Connection) -> None:
         """Insert what still waits, before the first phase of a commit in two phases."""
         if self.binding.takes_events(connection):
             self.flush(connection)
+            self._watch.end()
 
     def _refuse_other_databases(self) -> None:
-        """Raise TransactionRefused when the commit of one database may succeed alone.
-
-        One that was only read does no harm: its commit decides nothing.
-        """
-        root = self._session.get_transaction()
-        if not self._entries or root is None or self._session.twophase:
-            return
-        if len(root.connections) > 1 and sum(map(self._is_to_be_committed, root.connections)) > 1:
-            raise TransactionRefused(
-                "the session writes into several databases, whose commits may end differently, so "
-                "the event could be published without the data, or the data be kept without it: "
-                "use Session(twophase=True), a half message (docs/transactional-messages.md), or "
-                "a session for each database"
-            )
-
-    def _is_to_be_committed(self, connection: Connection) -> bool:
-        return connection.in_transaction() and (
-            self.binding.takes_events(connection) or self._writer.may_have_written(connection)
-        )
+        if self._entries and not self._session.twophase:
+            refuse_several_commits(self._all_connections, self.binding, self._writer)
 
     def on_after_commit(self) -> None:
         """Let the relay know."""
@@ -266,8 +285,9 @@ class SessionBuffer:
         if ended.parent is None:
             lost = len(self._waiting)
             committed, self._committed = self._committed, False
-            self._examines_next = self._must_control = False
+            self._examines_next = self._must_control = self._is_ending = False
             self._entries.clear()
+            self._watch.forget()
             self._wakes = False
             if committed and lost:
                 raise TransactionRefused(
@@ -277,6 +297,7 @@ class SessionBuffer:
         # A savepoint that was not released was rolled back, even if only its end says so: after a
         # flush that failed, or when the session is closed.
         elif ended.nested and ended is not self._released:
+            self._watch.on_rolled_back(ended)
             self._entries = [entry for entry in self._entries if ended not in entry.added_in]
             for entry in self._entries:
                 if ended in entry.written_in:

@@ -25,6 +25,12 @@ def _on_connection_commit(connection: Connection) -> None:
         buffer.on_connection_commit(connection)
 
 
+@sqlalchemy_event.listens_for(Engine, "rollback")
+def _on_connection_rollback(connection: Connection) -> None:
+    for buffer in _listening(connection):
+        buffer.on_connection_rollback(connection)
+
+
 @sqlalchemy_event.listens_for(Engine, "before_cursor_execute")
 def _on_statement(connection: Connection, _cursor: Any, statement: str, *_how: Any) -> None:
     for buffer in _listening(connection):

@@ -12,6 +12,7 @@ from sqlalchemy.sql.dml import UpdateBase
 
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.delayed_events import Change, EventRef
+from shieldtx.ports.transaction_marks import TransactionMarks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,11 @@ class OutboxWriter(BacklogCounter, Protocol):
         """A change of the outbox, for sessions that choose among databases by the statement."""
         ...
 
+    @property
+    def marks(self) -> TransactionMarks:
+        """By which a transaction that has gone is told from one that is open."""
+        ...
+
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows with one statement; raises EventRefused for those written before."""
         ...
@@ -46,7 +52,8 @@ class OutboxWriter(BacklogCounter, Protocol):
     def examine(self, connection: Connection) -> None:
         """Raise TransactionRefused for a connection whose transaction cannot take events.
 
-        It commits each statement by itself, or redirects the rows to another schema.
+        It commits each statement by itself, redirects the rows to another schema, or leads to
+        another database than the relay's.
         """
         ...
 

@@ -18,6 +18,7 @@ from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import backlog
 from shieldtx.store.statements import outbox as sql
 from shieldtx.store.tables import Tables
+from shieldtx.store.transaction_marks import SqlTransactionMarks
 
 
 class SqlOutboxWriter:
@@ -29,6 +30,7 @@ class SqlOutboxWriter:
         self._shards = ShardCount(tables, setting=shards)
         # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
         self.routed_by = update(tables.outbox)
+        self.marks = SqlTransactionMarks()
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows at once.

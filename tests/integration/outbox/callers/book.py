@@ -29,6 +29,8 @@ class Pair:
     """Whether the row is in another database in AUTOCOMMIT, where no transaction takes it back."""
     row_is_dropped: bool = False
     """Whether the row was an object that its session dropped, whose event was executed before."""
+    row_may_stay: bool = False
+    """Whether the row was committed at once: by asyncpg, after a rollback without SQLAlchemy."""
     fate: Fate = Fate.OPEN
 
     def judge(self, *, row: bool, event: bool) -> str | None:
@@ -41,7 +43,8 @@ class Pair:
         if not self.accepted:
             return found if event or (row and not self.row_is_free) else None
         if row is not event:
-            return None if self.row_is_dropped and event else found
+            is_legal = self.row_is_dropped if event else self.row_may_stay
+            return None if is_legal else found
         if self.fate is Fate.KEPT and not event:
             return found
         return found if self.fate is Fate.GONE and event else None
@@ -73,6 +76,10 @@ class Book:
 
     def undo(self) -> None:
         self._decide(self._scopes.pop(), Fate.GONE)
+
+    def lose(self) -> None:
+        """What is executed is rolled back without SQLAlchemy; objects may still be flushed."""
+        self._decide(chain(self._left, *self._scopes), Fate.EITHER)
 
     def leave(self) -> None:
         """The session committed; whether anything is kept is up to the owner of its connection."""

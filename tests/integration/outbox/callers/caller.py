@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from shieldtx import Event
-from tests.integration.outbox.callers.cases import Case, Given, Isolation, Joined, Mode
+from tests.integration.outbox.callers.cases import Case, Driver, Given, Isolation, Joined, Mode
 from tests.integration.outbox.callers.databases import TAKEN, Databases, Entry
 from tests.integration.outbox.callers.listeners import ListenedSession
 from tests.support.write_side_shop import Order
@@ -160,6 +160,42 @@ class Caller:
 
     def undo(self) -> None:
         self.wait(self.savepoints.pop().rollback())
+
+    def _driver_connection(self) -> Any:
+        connection = self.session
+        if self.case.mode is not Mode.BARE:
+            connection = self.wait(self.session.connection())
+        if self.case.driver.is_async:
+            return self.wait(connection.get_raw_connection()).driver_connection
+        return connection.connection.driver_connection
+
+    def roll_back_driver(self) -> None:
+        """Roll back without SQLAlchemy."""
+        driver = self._driver_connection()
+        self.wait(
+            driver.execute("ROLLBACK") if self.case.driver is Driver.ASYNCPG else driver.rollback()
+        )
+
+    def undo_by_hand(self, action: Callable[[], None]) -> None:
+        """Act in a savepoint that is a statement as any other, and roll back to it."""
+        self.execute("SAVEPOINT by_hand")
+        action()
+        self.execute("ROLLBACK TO SAVEPOINT by_hand")
+
+    def undo_in_block(self, action: Callable[[], None]) -> None:
+        """Act in a block of psycopg's that fails; other drivers have none that can be seen."""
+        if self.case.driver not in {Driver.PSYCOPG, Driver.PSYCOPG_ASYNC}:
+            self.undo_by_hand(action)
+            return
+        block = self._driver_connection().transaction(force_rollback=True)
+        enter, leave = (
+            ("__aenter__", "__aexit__") if self.case.driver.is_async else ("__enter__", "__exit__")
+        )
+        self.wait(getattr(block, enter)())
+        try:
+            action()
+        finally:
+            self.wait(getattr(block, leave)(None, None, None))
 
     def cut(self, *, other: bool) -> None:
         backend = self.execute("SELECT pg_backend_pid()", other=other).scalar()

@@ -110,6 +110,10 @@ class Step(StrEnum):
     FAIL_IN_SAVEPOINT = "statement, add, failed statement in a savepoint"
     SWALLOW = "failed statement, swallowed"
     SWALLOW_FLUSH = "failed flush, swallowed"
+    DRIVER_ROLLBACK = "rollback of the driver's connection"
+    UNDONE_BY_HAND = "statement, add in a savepoint of a statement, rolled back"
+    UNDONE_IN_BLOCK = "statement, add in a block of the driver's that fails"
+    WRITTEN_IN_BLOCK = "cancel another event in a block of the driver's that fails"
 
 
 class End(StrEnum):
@@ -146,6 +150,12 @@ PLACES: dict[str, tuple[Step, ...]] = {
     "after a rollback in the middle": (Step.EVENT_ROW, Step.ROLLBACK, Step.OBJECT_EVENT),
     "after prepare": (Step.ROW_EVENT, Step.PREPARE),
     "before a savepoint that writes it": (Step.EVENT_ROW, Step.BEGIN, Step.CANCEL, Step.UNDO),
+    "before a rollback of the driver": (Step.ROW_EVENT, Step.DRIVER_ROLLBACK),
+    "first, before a rollback of the driver": (Step.EVENT_ROW, Step.DRIVER_ROLLBACK, Step.READ),
+    "in a savepoint by hand": (Step.READ, Step.UNDONE_BY_HAND),
+    "after another, in a savepoint by hand": (Step.OBJECT_EVENT, Step.UNDONE_BY_HAND),
+    "in a block of the driver": (Step.ROW_EVENT, Step.UNDONE_IN_BLOCK),
+    "before a block that writes it": (Step.EVENT_ROW, Step.WRITTEN_IN_BLOCK),
     "after a failed flush": (Step.EVENT_ROW, Step.SWALLOW_FLUSH, Step.EVENT_OBJECT),
 }
 """Where `add` is called."""

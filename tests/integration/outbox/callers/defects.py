@@ -11,7 +11,9 @@ from sqlalchemy.orm import SessionTransaction
 from shieldtx.outbox import outbox, session_buffer
 from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.session_buffer import SessionBuffer
+from shieldtx.outbox.transaction_watch import TransactionWatch
 from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.transaction_marks import SqlTransactionMarks
 from tests.integration.outbox.callers.cases import Mode
 
 Patch = pytest.MonkeyPatch
@@ -58,8 +60,26 @@ def _takes_events_in_autocommit(patch: Patch) -> None:
     patch.setattr(SqlOutboxWriter, "examine", _nothing)
 
 
+def _does_not_watch_the_drivers_transaction(patch: Patch) -> None:
+    for method in ("on_wait", "on_statement", "check"):
+        patch.setattr(TransactionWatch, method, _nothing)
+
+
+def _does_not_mark_the_transaction(patch: Patch) -> None:
+    patch.setattr(TransactionWatch, "_mark", _nothing)
+
+
+def _believes_that_marks_are_there(patch: Patch) -> None:
+    patch.setattr(TransactionWatch, "_compare", _nothing)
+
+
+def _marks_nothing_in_blocks_of_the_driver(patch: Patch) -> None:
+    patch.setattr(SqlTransactionMarks, "is_in_block", lambda *_: False)
+
+
 def _takes_events_when_the_transaction_has_ended(patch: Patch) -> None:
     sound = SessionBuffer.admit
+    _does_not_watch_the_drivers_transaction(patch)
 
     def admit(self: SessionBuffer, **how: bool) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
@@ -100,6 +120,10 @@ DEFECTS: Mapping[Callable[[Patch], None], Mode] = {
     _forgets_late_events_silently: Mode.PLAIN,
     _keeps_the_events_of_a_savepoint_rolled_back: Mode.PLAIN,
     _takes_events_in_autocommit: Mode.PLAIN,
+    _does_not_watch_the_drivers_transaction: Mode.PLAIN,
+    _does_not_mark_the_transaction: Mode.PLAIN,
+    _believes_that_marks_are_there: Mode.PLAIN,
+    _marks_nothing_in_blocks_of_the_driver: Mode.PLAIN,
     _takes_events_when_the_transaction_has_ended: Mode.TWO_PHASE,
     _lets_the_events_of_asynchronous_listeners_wait: Mode.CREATE_SAVEPOINT,
     _writes_events_before_the_data_that_close_drops: Mode.ROLLBACK_ONLY,

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.integration.outbox.callers.book import Book, Fate, Pair
 from tests.integration.outbox.callers.caller import Caller
-from tests.integration.outbox.callers.cases import Isolation, Mode, Step
+from tests.integration.outbox.callers.cases import Driver, Isolation, Mode, Step
 from tests.integration.outbox.callers.databases import TAKEN
 from tests.integration.outbox.callers.listeners import FIRST, HEARD_BY
 from tests.support.write_side_shop import Order
@@ -51,6 +51,8 @@ class Steps:
         """Those that were, and whose event is added when the flush is over."""
         self._in_listener: dict[str, list[Callable[[], None]]] = {}
         """What a listener does when it hears an event."""
+        self._is_rolled_back = False
+        """Whether the driver's transaction was, without SQLAlchemy."""
         self.objects_after_events: list[Pair] = []
         """Pairs whose event was added before there was an object."""
 
@@ -89,19 +91,24 @@ class Steps:
             Step.FAIL_IN_SAVEPOINT: self._fail_in_savepoint,
             Step.SWALLOW: self._fail_by_statement,
             Step.SWALLOW_FLUSH: self._fail_by_flush,
+            Step.DRIVER_ROLLBACK: self._roll_back_driver,
+            Step.UNDONE_BY_HAND: lambda: caller.undo_by_hand(self._lost_row_event),
+            Step.UNDONE_IN_BLOCK: lambda: caller.undo_in_block(self._lost_row_event),
+            Step.WRITTEN_IN_BLOCK: lambda: caller.undo_in_block(caller.cancel),
         }
 
     def _pair(self) -> Pair:
         number = next(self._numbers)
         is_apart = self._is_committed_at_once and self._caller.is_in_other(number)
-        pair = Pair(number=number, row_is_apart=is_apart)
+        stays = self._is_rolled_back and self._case.driver is Driver.ASYNCPG
+        pair = Pair(number=number, row_is_apart=is_apart, row_is_free=stays, row_may_stay=stays)
         self._book.enter(pair)
         return pair
 
     def _row_event(self) -> None:
         pair = self._pair()
         self._caller.write(pair.number)
-        pair.row_is_free = self._is_committed_at_once
+        pair.row_is_free |= self._is_committed_at_once
         self._add(pair)
 
     def _event_row(self) -> None:
@@ -175,6 +182,16 @@ class Steps:
         with suppress(IntegrityError):
             self._caller.call("flush")
         self._book.failed = True
+
+    def _roll_back_driver(self) -> None:
+        self._book.lose()
+        self._is_rolled_back = True
+        self._caller.roll_back_driver()
+
+    def _lost_row_event(self) -> None:
+        """Write a pair in what is undone without SQLAlchemy."""
+        self._row_event()
+        self._book.pairs[-1].fate = Fate.EITHER
 
     def _leave_to_flush(self, step: Step) -> None:
         """Have a listener add an event when the row is flushed."""

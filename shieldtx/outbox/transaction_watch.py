@@ -1,0 +1,170 @@
+"""Notices that the transaction of events which wait was rolled back without SQLAlchemy.
+
+Drivers have a rollback and blocks of their own, and SAVEPOINT is a statement as any other. Events
+that wait for the commit would survive what undoes their data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import SessionTransaction
+
+from shieldtx.domain.sql import savepoint_in
+from shieldtx.errors import TransactionRefused
+from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
+
+_OWNERS = count(1)
+_SQLALCHEMYS = "sa_savepoint_"
+"""How the names of its savepoints begin."""
+_GONE = (
+    "the transaction that the events were added in, or that part of it, has been rolled back "
+    "without the session: by a rollback of the driver's connection, by one of its blocks, or to a "
+    "savepoint of a statement of its own. Nothing is committed: roll the session back, and use "
+    "session.rollback() and session.begin_nested(), which take the events along"
+)
+_UNHEARD = (
+    "the events would be added in a block of the driver's connection, whose end an AsyncSession "
+    "does not hear of: begin it with session.begin_nested()"
+)
+
+Enclosing = Callable[[], tuple[SessionTransaction, ...]]
+"""Returns the innermost open transaction of a session and those around it."""
+
+
+class _Mark(NamedTuple):
+    number: int
+    set_in: tuple[SessionTransaction, ...]
+    """The innermost transaction and those around it: when one is rolled back, the mark is gone."""
+
+
+class TransactionWatch:
+    """Watches the transaction of one session from its first event on.
+
+    Mostly by what the driver knows, for nothing. The server is asked where that does not tell: when
+    nothing had begun at the first event, and when something that can be undone is in sight.
+    """
+
+    def __init__(self, marks: TransactionMarks, enclosing: Enclosing) -> None:
+        self._marks = marks
+        self._enclosing = enclosing
+        self._owner = next(_OWNERS)
+        self._set: list[_Mark] = []
+        self._last = 0
+        self._is_on = False
+        """Whether there are events."""
+        self._has_waited = False
+        """Whether some of them were left to wait for the commit."""
+        self._has_begun = False
+        self._is_unmarked = False
+        """Whether something was added, or written, since the last mark."""
+        self._can_be_undone = False
+        """Whether a savepoint, or a block of the driver's, is known to be open, or was."""
+        self._is_asking = False
+
+    def on_wait(self, connection: Connection | None, *, may_ask: bool) -> None:
+        """Know that events wait from now on; without `may_ask`, where no answer can come.
+
+        Raises TransactionRefused there for a block of the driver's: nobody would hear of its end.
+        """
+        self._is_on = self._has_waited = self._is_unmarked = True
+        if connection is None:
+            return
+        self._observe(connection)
+        if self._marks.is_in_block(connection):
+            if not may_ask:
+                raise TransactionRefused(_UNHEARD)
+            self._can_be_undone = True
+            self._mark(connection)
+
+    def on_inserted(self, connection: Connection) -> None:
+        """Know that events were inserted before the commit.
+
+        Those that have waited are gone with what is rolled back from now on, though it is not what
+        they were added in. Of those that were inserted when they were added, a rollback to a
+        savepoint takes both back; only one of everything may leave what follows.
+        """
+        if self._has_waited:
+            self.on_wait(connection, may_ask=True)
+        else:
+            self._is_on = True
+            self._observe(connection)
+
+    def on_statement(self, connection: Connection, statement: str, *, at_end: bool) -> None:
+        """Look before a statement is run; with `at_end`, the events follow at once."""
+        if self._is_asking or not self._is_on:
+            return
+        state = self._observe(connection)
+        savepoint = savepoint_in(statement)
+        if savepoint is not None and savepoint.startswith(_SQLALCHEMYS):
+            # The session hears of its end.
+            return
+        if savepoint is not None or self._marks.is_in_block(connection):
+            self._can_be_undone = True
+        knows_nothing = state in {TransactionState.NONE, TransactionState.UNKNOWN}
+        if self._is_unmarked and not at_end and (self._can_be_undone or knows_nothing):
+            self._mark(connection)
+
+    def check(self, connection: Connection) -> None:
+        """Raise TransactionRefused if what the events were added in is gone."""
+        if not self._is_on:
+            return
+        self._observe(connection)
+        if self._set:
+            self._is_asking = True
+            try:
+                found = self._marks.marked(connection, owner=self._owner)
+            finally:
+                self._is_asking = False
+            self._compare(found)
+
+    def on_rolled_back(self, savepoint: SessionTransaction) -> None:
+        """Know that the session has rolled a savepoint back, and the marks in it."""
+        kept = [mark for mark in self._set if savepoint not in mark.set_in]
+        self._is_unmarked = self._is_unmarked or len(kept) < len(self._set)
+        self._set = kept
+
+    def end(self) -> None:
+        """Look no more: the transaction is about to be prepared, and leaves the connection."""
+        self._is_on = False
+
+    def forget(self) -> None:
+        """Know that the transaction has ended, and another one may begin."""
+        self._set.clear()
+        self._is_on = self._has_waited = self._has_begun = False
+        self._is_unmarked = self._can_be_undone = False
+
+    def _observe(self, connection: Connection) -> TransactionState:
+        state = self._marks.state(connection)
+        if state is TransactionState.NONE and self._has_begun:
+            raise TransactionRefused(_GONE)
+        if state in {TransactionState.OPEN, TransactionState.FAILED}:
+            self._has_begun = True
+        return state
+
+    def _mark(self, connection: Connection) -> None:
+        if self._marks.state(connection) is TransactionState.FAILED:
+            return
+        self._is_asking = True
+        try:
+            before = self._marks.mark(connection, owner=self._owner, number=self._last + 1)
+        except DBAPIError:
+            # A transaction that has failed, of which not every driver knows: what follows says so.
+            return
+        finally:
+            self._is_asking = False
+        if before is None:
+            return
+        self._compare(before)
+        self._last += 1
+        self._set.append(_Mark(self._last, self._enclosing()))
+        self._is_unmarked = False
+        self._observe(connection)
+
+    def _compare(self, found: int) -> None:
+        if found != (self._set[-1].number if self._set else 0):
+            raise TransactionRefused(_GONE)

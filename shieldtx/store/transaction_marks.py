@@ -1,0 +1,87 @@
+"""Marks in a caller's transaction: a setting of PostgreSQL's that is undone with it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from sqlalchemy import Connection, TextClause, text
+
+from shieldtx.ports.transaction_marks import TransactionState
+from shieldtx.store.dialects import dialect_of, is_known
+
+_SETTING: Final = "shieldtx.marks"
+_MARKED = text(f"SELECT current_setting('{_SETTING}', true)")
+# Several sessions may share a connection: each replaces its own mark only.
+_MARK = text(
+    f"""
+    SELECT current_setting('{_SETTING}', true), set_config('{_SETTING}',
+        regexp_replace(coalesce(current_setting('{_SETTING}', true), ''), :of_owner, '') || :mark,
+        true)
+    """
+)
+_STATES: Final = {
+    # libpq's numbers, of psycopg and psycopg2, and the protocol's letters, of pg8000
+    0: TransactionState.NONE,
+    1: TransactionState.OPEN,
+    2: TransactionState.OPEN,
+    3: TransactionState.FAILED,
+    b"I": TransactionState.NONE,
+    b"T": TransactionState.OPEN,
+    b"E": TransactionState.FAILED,
+}
+
+
+class SqlTransactionMarks:
+    """Marks transactions on PostgreSQL (the port TransactionMarks).
+
+    Of SQLite nothing is known: its driver begins and ends transactions where it likes.
+    """
+
+    def state(self, connection: Connection) -> TransactionState:
+        """Return what the driver knows."""
+        if not _is_postgresql(connection):
+            return TransactionState.UNKNOWN
+        driver: Any = connection.connection.driver_connection
+        if hasattr(driver, "is_in_transaction"):
+            # asyncpg
+            return TransactionState.OPEN if driver.is_in_transaction() else TransactionState.NONE
+        info = getattr(driver, "info", None)
+        status = getattr(info, "transaction_status", getattr(driver, "_transaction_status", None))
+        return _STATES.get(status, TransactionState.UNKNOWN)
+
+    def is_in_block(self, connection: Connection) -> bool:
+        """Whether it is in `with connection.transaction()` of psycopg, which makes savepoints."""
+        driver: Any = connection.connection.driver_connection
+        return bool(getattr(driver, "_num_transactions", 0))
+
+    def mark(self, connection: Connection, *, owner: int, number: int) -> int | None:
+        """Set the owner's mark, and return that which was there before; None on SQLite."""
+        if not _is_postgresql(connection):
+            return None
+        given = {"of_owner": f" {owner}:[0-9]+;", "mark": f" {owner}:{number};"}
+        before, _ = _run(connection, _MARK, given)
+        return _mark_of(owner, before)
+
+    def marked(self, connection: Connection, *, owner: int) -> int:
+        """Return the owner's mark."""
+        if not _is_postgresql(connection):
+            return 0
+        (marks,) = _run(connection, _MARKED, {})
+        return _mark_of(owner, marks)
+
+
+def _is_postgresql(connection: Connection) -> bool:
+    dialect = connection.dialect
+    return is_known(dialect) and dialect_of(dialect).name == "postgresql"
+
+
+def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:
+    # Its caller's connection may fetch by a cursor on the server.
+    options = {"stream_results": False}
+    return tuple(connection.execute(statement, given, execution_options=options).one())
+
+
+def _mark_of(owner: int, marks: str | None) -> int:
+    found = re.search(rf" {owner}:([0-9]+);", marks or "")
+    return int(found[1]) if found else 0
