@@ -74,7 +74,9 @@ class ShieldTx:
         self.outbox = Outbox(
             source=settings.source,
             event_types=self.event_types,
-            writer=SqlOutboxWriter(self.tables, shards=settings.shards),
+            writer=SqlOutboxWriter(
+                self.tables, shards=settings.shards, relays_engine=lambda: connections.engine
+            ),
             traceparent=traceparent,
             after_commit=connections.hint,
         )

@@ -145,6 +145,11 @@ class Outbox:
 
         Raises TransactionRefused, of an AsyncSession with the arguments of run_sync as `way_out`.
         """
+        connection = self._connection_of(transaction, way_out)
+        self._writer.locate(connection)
+        return connection
+
+    def _connection_of(self, transaction: CallersTransaction, way_out: str) -> Connection:
         caller = caller_of(transaction)
         if isinstance(caller, AsyncSession):
             raise TransactionRefused(

@@ -52,8 +52,15 @@ class OutboxWriter(BacklogCounter, Protocol):
     def examine(self, connection: Connection) -> None:
         """Raise TransactionRefused for a connection whose transaction cannot take events.
 
-        It commits each statement by itself, redirects the rows to another schema, or leads to
-        another database than the relay's.
+        It commits each statement by itself, or redirects the rows to another schema. No statement
+        is run.
+        """
+        ...
+
+    def locate(self, connection: Connection) -> None:
+        """Raise TransactionRefused for a connection to another database than the relay's.
+
+        The server is asked, once for each pool of connections.
         """
         ...
 

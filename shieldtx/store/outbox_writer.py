@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from time import monotonic
+from typing import Final
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, Engine, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import EventRefused, TransactionRefused
 from shieldtx.ports.delayed_events import Change, EventRef
 from shieldtx.ports.outbox import Posting
@@ -17,16 +23,38 @@ from shieldtx.store.dialects import dialect_of, is_known
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import backlog
 from shieldtx.store.statements import outbox as sql
+from shieldtx.store.table_location import TableLocation
 from shieldtx.store.tables import Tables
 from shieldtx.store.transaction_marks import SqlTransactionMarks
+
+log = logging.getLogger(__name__)
+
+_ASKS_AGAIN_S: Final = 60.0
+"""Asked at each event, a database that does not answer would hold up every transaction."""
+_ELSEWHERE = (
+    "in which the relay of this service looks (SHIELDTX_DATABASE_URL): no relay would find the "
+    "event. Add it in a session of that database; where the data is in another one, use a half "
+    "message (docs/transactional-messages.md)"
+)
 
 
 class SqlOutboxWriter:
     """Writes rows over connections of the caller (the port OutboxWriter)."""
 
-    def __init__(self, tables: Tables, *, shards: int | None = None) -> None:
-        """Write into the shards of the tables; `shards` is the number that the settings expect."""
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        shards: int | None = None,
+        relays_engine: Callable[[], Engine] | None = None,
+    ) -> None:
+        """Write into the shards of the tables; `shards` is the number that the settings expect.
+
+        Into those tables only that `relays_engine` reaches, where it is known.
+        """
         self._tables = tables
+        self._relays_engine = relays_engine
+        self._asks_again_at = 0.0
         self._shards = ShardCount(tables, setting=shards)
         # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
         self.routed_by = update(tables.outbox)
@@ -36,8 +64,9 @@ class SqlOutboxWriter:
         """Insert all rows at once.
 
         Raises EventRefused for a business key used before, ConfigurationError where the settings
-        name another number of shards than the tables have.
+        name another number of shards than the tables have, TransactionRefused as `locate` does.
         """
+        self.locate(connection)
         dialect = dialect_of(connection.dialect)
         shards = self._shards.of(connection)
         rows = [sql.parameters_of(p, dialect, shards=shards) for p in postings]
@@ -56,6 +85,28 @@ class SqlOutboxWriter:
     def examine(self, connection: Connection) -> None:
         """Raise TransactionRefused for a connection in AUTOCOMMIT, or with other schemas."""
         admit(connection, self._tables.outbox, or_else="the event would outlive its data")
+
+    def locate(self, connection: Connection) -> None:
+        """Raise TransactionRefused for a connection to other tables than the relay's.
+
+        While the relay's database cannot be asked, nothing is refused: the events are safe.
+        """
+        if self._location is None or monotonic() < self._asks_again_at:
+            return
+        try:
+            self._location.check(connection)
+        except (DBAPIError, PoolTimeout) as error:
+            self._asks_again_at = monotonic() + _ASKS_AGAIN_S
+            log.warning(
+                "whether the relay would find the events of this process cannot be seen now: %s",
+                reason_of(error),
+            )
+
+    @cached_property
+    def _location(self) -> TableLocation | None:
+        if self._relays_engine is None:
+            return None
+        return TableLocation(self._relays_engine(), self._tables.outbox, advice=_ELSEWHERE)
 
     def may_have_written(self, connection: Connection) -> bool:
         """Whether the open transaction may have changed its database; of a foreign one, yes.

@@ -9,6 +9,12 @@ from sqlalchemy import URL, Connection, Engine, Pool, Table
 from shieldtx.errors import TransactionRefused
 from shieldtx.store.dialects import dialect_of
 
+_CHECKED_THERE = (
+    "in which a check would look: declare `shield.barrier(..., engine=...)` with the engine of the "
+    "local transaction. Of a session with several databases guard the connection to that one: "
+    "guard(session.connection(bind_arguments={'mapper': ...}))"
+)
+
 
 class TableLocation:
     """A table in the database of an engine, which callers reach by engines of their own.
@@ -18,9 +24,11 @@ class TableLocation:
     an engine and its views share, and of those that were found to agree, none is asked again.
     """
 
-    def __init__(self, engine: Engine, table: Table) -> None:
+    def __init__(self, engine: Engine, table: Table, *, advice: str = _CHECKED_THERE) -> None:
+        """Compare with what an engine reaches; `advice` ends what is said of another table."""
         self._engine = engine
         self._table = table
+        self._advice = advice
         self._agreeing: WeakSet[Pool] = WeakSet()
         # A view of an engine may lead to another schema than the engine itself.
         self._is_redirected = "schema_translate_map" in engine.get_execution_options()
@@ -37,10 +45,7 @@ class TableLocation:
             raise TransactionRefused(
                 f"this connection leads to {_address(connection.engine.url)}, where "
                 f"{self._table.fullname} is not there or is another table than the one in "
-                f"{_address(self._engine.url)}, in which a check would look: declare "
-                "`shield.barrier(..., engine=...)` with the engine of the local transaction. Of a "
-                "session with several databases guard the connection to that one: "
-                "guard(session.connection(bind_arguments={'mapper': ...}))"
+                f"{_address(self._engine.url)}, {self._advice}"
             )
         self._agreeing.add(pool)
 

@@ -50,7 +50,9 @@ PROTOCOL: Final = (
     "outbox.session_buffer",
     "outbox.session_binding",
     "outbox.session_events",
+    "outbox.several_commits",
     "outbox.transaction",
+    "outbox.transaction_watch",
 )
 """Claim, settle, receive, attempt, compensation, purge, barrier and sessions."""
 
