@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _WRITTEN_WITHIN_S = 1.0
 """An answer waits for others of its batch, so that they are written down together; not longer."""
 
+_ALLOWED = f"not a LocalOutcome: {', '.join(LocalOutcome)}"
+
 Checker: TypeAlias = Callable[[Envelope], LocalOutcome]
 """Tells how the local transaction of a half message ended; what it raises means UNKNOWN."""
 
@@ -153,7 +155,8 @@ class CheckBack:
             log.debug("the checker raised", exc_info=loggable(error))
             return CheckResult(check, LocalOutcome.UNKNOWN, reason_of(error))
         if not isinstance(outcome, LocalOutcome):
-            told = f"the checker returned {outcome!r}, which is no LocalOutcome"
+            # Only the type: the value may be a row, and this is logged and stored.
+            told = f"the checker returned a value of type {type(outcome).__name__}, {_ALLOWED}"
             return CheckResult(check, LocalOutcome.UNKNOWN, told)
         return CheckResult(check, outcome, f"the checker said {outcome}")
 

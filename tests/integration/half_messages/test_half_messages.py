@@ -326,7 +326,13 @@ def test_after_all_checks_an_alarm_leaves_it_to_an_operator(orders, wire, caplog
     ("answer", "reason"),
     [
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda: "COMMIT", "the checker returned 'COMMIT', which is no LocalOutcome"),
+        (
+            lambda: "COMMIT",
+            (
+                "the checker returned a value of type str, not a LocalOutcome: COMMIT, ROLLBACK, "
+                "UNKNOWN"
+            ),
+        ),
         (lambda: sys.exit(1), "SystemExit: 1"),
     ],
 )

@@ -88,6 +88,18 @@ def test_a_pass_counts_what_it_heard():
     assert hints == [1]
 
 
+@pytest.mark.parametrize(
+    "answer", [("1", "DE8937"), "DE8937", {"DE8937": 1}, None, ValueError("DE8937")]
+)
+def test_of_an_answer_that_is_no_outcome_only_the_type_is_told(answer, caplog):
+    store = store_of(1)
+    assert check_back(store, lambda _: answer).run_once().unknown == 1
+    reason = store.answers[0].reason
+    assert f"a value of type {type(answer).__name__}, not a LocalOutcome: COMMIT, " in reason
+    assert reason in caplog.text
+    assert "DE8937" not in reason + caplog.text
+
+
 def test_a_full_batch_is_followed_by_the_next():
     store = store_of(5)
     back = check_back(store, lambda _: ROLLBACK, batch_size=2)
