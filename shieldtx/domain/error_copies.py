@@ -72,7 +72,8 @@ def _group(
     kind = type(error)
     if kind in {ExceptionGroup, BaseExceptionGroup}:
         return BaseExceptionGroup(text, members)
-    made: BaseException = type(kind.__name__, (BaseExceptionGroup,), _names(kind))(text, members)
+    base = ExceptionGroup if isinstance(error, Exception) else BaseExceptionGroup
+    made: BaseException = type(kind.__name__, (base,), _names(kind))(text, members)
     return made
 
 
@@ -97,7 +98,8 @@ def _alone(error: BaseException, text: str, *, keeps_fields: bool) -> BaseExcept
         is_faithful = False
     if is_faithful:
         return copy
-    stand_in: BaseException = type(kind.__name__, (Exception,), _names(kind))(text)
+    base = Exception if isinstance(error, Exception) else BaseException
+    stand_in: BaseException = type(kind.__name__, (base,), _names(kind))(text)
     return stand_in
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticSerializationError
 from pydantic_core.core_schema import ErrorType
 
 _A_KEY: Final = "[key]"
 _LARGEST_INDEX: Final = 10_000
 """A larger number is hardly the index of a list, but may be a key, such as an account's number."""
+_OF_TYPE: Final = "Unable to serialize unknown type: "
 _OWN_WORDS: Final = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Kinds of errors in whose messages is what a validator says, or a part of the value."""
 _KNOWN: Final = frozenset(get_args(ErrorType)) - _OWN_WORDS
@@ -25,6 +26,12 @@ def message_of_misfit(error: ErrorDetails) -> str:
     """Return pydantic's message where it is made of what the type declares, else its kind."""
     kind = error["type"]
     return error["msg"] if kind in _KNOWN else f"{kind}, whose text is left out"
+
+
+def message_of_unwritten(error: PydanticSerializationError) -> str:
+    """Return pydantic's message where it names a type; others quote values, or serializers do."""
+    text = str(error)
+    return text if text.startswith(_OF_TYPE) else "a value cannot be written, the text is left out"
 
 
 def place_of(location: Sequence[int | str], names: frozenset[str]) -> str:

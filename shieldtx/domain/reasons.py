@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +9,17 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from pydantic_core import ValidationError
+from pydantic_core import PydanticSerializationError, ValidationError
 from sqlalchemy.exc import PendingRollbackError, StatementError
 
-from shieldtx.domain.error_copies import copy_of, ends_of
-from shieldtx.domain.misfits import names_of_model, place_of
+from shieldtx.domain.error_copies import copy_of
+from shieldtx.domain.misfits import (
+    message_of_misfit,
+    message_of_unwritten,
+    names_of_model,
+    place_of,
+)
+from shieldtx.domain.quotes import Quotes
 
 WITH_TRACEBACK: Final = {"with_traceback": True}
 """`extra` of a log entry whose traceback is shown even where its error explains itself."""
@@ -28,8 +33,6 @@ _ADAPTED: Final = "sqlalchemy.dialects."
 """SQLAlchemy's modules have classes that stand for those of asynchronous drivers."""
 _MISFITS: Final = 3
 """So many are named of what does not fit a model."""
-_LONGEST_LEFT_OUT = 4
-"""A detail of fewer characters is part of too many other texts."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -43,13 +46,13 @@ def message_of(error: BaseException) -> str:
     Of a database error the primary message, the SQLSTATE and the constraint's name are left; where
     the message may quote a value, the name of the driver's class instead. Of pydantic's errors the
     places and kinds of what does not fit are left, not the values. Where another error quotes one
-    that it was raised from, or beside, that part is reduced likewise.
+    that it was raised from, or beside, or a part of it, the quote is reduced likewise.
     """
     text = _summary(error)
     if text is not None:
         return text
     chain = list(_chain(error))
-    return _reduced(_text_of(error), _replacements(chain, {id(e): _summary(e) for e in chain}))
+    return _quotes(chain, {id(e): _summary(e) for e in chain}).reduced(_text_of(error))
 
 
 def _text_of(error: BaseException) -> str:
@@ -70,10 +73,7 @@ def loggable(error: BaseException) -> BaseException:
     if all(summary is None for summary in summaries.values()):
         return error
     # Once for the whole chain: any error of it may quote any other.
-    replacements = _replacements(chain, summaries)
-
-    def reduced(text: str) -> str:
-        return _reduced(text, replacements)
+    reduced = _quotes(chain, summaries).reduced
 
     def message(each: BaseException) -> str:
         summary = summaries[id(each)]
@@ -92,8 +92,8 @@ def _summary(error: BaseException) -> str | None:
 
 
 def _own_summary(error: BaseException) -> str | None:
-    if isinstance(error, ValidationError):
-        return _misfits(error)
+    if isinstance(error, ValidationError | PydanticSerializationError):
+        return _of_pydantic(error)
     if isinstance(error, PendingRollbackError):
         return str(error).partition(" Original exception was:")[0]
     if isinstance(error, StatementError):
@@ -109,8 +109,10 @@ def _own_summary(error: BaseException) -> str | None:
     return f"{message} ({', '.join(named)})" if named else message
 
 
-def _misfits(error: ValidationError) -> str:
+def _of_pydantic(error: ValidationError | PydanticSerializationError) -> str:
     """Name what does not fit a model, without the values, which pydantic quotes."""
+    if isinstance(error, PydanticSerializationError):
+        return message_of_unwritten(error)
     found = error.errors(include_url=False, include_context=False, include_input=False)
     names = names_of_model(error.title)
     places = [f"{place_of(each['loc'], names) or 'value'}: {each['type']}" for each in found]
@@ -192,58 +194,36 @@ def _root_of(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _replacements(
-    chain: Sequence[BaseException], summaries: Mapping[int, str | None]
-) -> dict[str, str]:
-    """Return what stands for each text that quotes rows, in every form that it is quoted in.
-
-    The longest come first: they have the others in them. `summaries` are by the errors' ids.
-    """
-    found: dict[str, str] = {}
+def _quotes(chain: Sequence[BaseException], summaries: Mapping[int, str | None]) -> Quotes:
+    """Return what others of a chain may quote of its errors; `summaries` are by the errors' ids."""
+    quoted: dict[str, str] = {}
+    may_be_said: list[str] = []
     for error in chain:
         summary = summaries[id(error)]
         if summary is not None:
-            for text in _texts(error):
-                found = dict.fromkeys(_forms(text), summary) | found
-            for detail in _details(error):
-                found = dict.fromkeys(_forms(detail), "...") | found
-    found = _longest_first(found)
-    # One that quotes another may be quoted itself, and then both have been written as texts. Those
-    # that others were raised from come first.
-    for error in reversed(ends_of(chain)):
-        text = _text_of(error) if summaries[id(error)] is None else ""
-        shown = _reduced(text, found)
-        if shown != text:
-            quoted = zip(_forms(text), _forms(shown), strict=True)
-            found = _longest_first(dict(quoted) | found)
-    return found
-
-
-def _longest_first(found: dict[str, str]) -> dict[str, str]:
-    return dict(sorted(found.items(), key=lambda pair: len(pair[0]), reverse=True))
-
-
-def _reduced(text: str, replacements: dict[str, str]) -> str:
-    for quoted, summary in replacements.items():
-        text = text.replace(quoted, summary)
-    return text
+            quoted |= dict.fromkeys(_details(error), "...")
+            quoted |= dict.fromkeys(_texts(error), summary)
+            may_be_said += [summary, *_messages(error)]
+    return Quotes(quoted, may_be_said)
 
 
 def _texts(error: BaseException) -> Iterator[str]:
     """Yield an error's text, and the longer texts that it was made of."""
     with suppress(Exception):
-        yield from filter(None, (str(error),))
-    for each in error.args:
-        if isinstance(each, str) and len(each) > _LONGEST_LEFT_OUT:
-            yield each
+        yield str(error)
+    yield from (each for each in error.args if isinstance(each, str))
+    if isinstance(error, ValidationError):
+        with suppress(Exception):
+            yield error.json()
+            yield str(error.errors())
 
 
-def _forms(text: str) -> list[str]:
-    """Return a text as it is, and as `repr` and JSON write it, whichever quotes are around it."""
-    written = repr(text)[1:-1]
-    plain = written.replace("\\'", "'")
-    as_json = (json.dumps(text, ensure_ascii=ascii_)[1:-1] for ascii_ in (True, False))
-    return [text, written, plain, plain.replace("'", "\\'"), *as_json]
+def _messages(error: BaseException) -> list[str]:
+    """Return what pydantic says of misfits in words that have no values in them."""
+    with suppress(Exception):
+        if isinstance(error, ValidationError):
+            return [message_of_misfit(each) for each in error.errors(include_input=False)]
+    return []
 
 
 def _details(error: BaseException) -> Iterator[str]:
@@ -264,7 +244,7 @@ def _told(error: BaseException) -> Iterator[str]:
         getattr(error, "detail", None),
         *((first.get("D"), first.get("W")) if isinstance(first, dict) else ()),
     ]
-    yield from (each for each in found if isinstance(each, str) and len(each) > _LONGEST_LEFT_OUT)
+    yield from (each for each in found if isinstance(each, str))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

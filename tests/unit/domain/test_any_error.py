@@ -13,6 +13,7 @@ import psycopg
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 from sqlalchemy.exc import IntegrityError, PendingRollbackError, StatementError
 
 from shieldtx.domain.reasons import loggable, message_of, reason_of
@@ -154,6 +155,7 @@ QUOTING: list[Callable[[], BaseException]] = [
     lambda: StatementError("no", "INSERT", {"card": CARD}, ValueError("no date")),
     lambda: PendingRollbackError(f"rolled back. Original exception was: {CARD}"),
     misfit,
+    lambda: PydanticSerializationError(f"Error calling function `mask`: ValueError: {CARD}"),
 ]
 """Errors that quote rows or payloads."""
 
@@ -180,6 +182,7 @@ ODD: list[Callable[[], BaseException]] = [
 """Errors of applications and of Python, which quote nothing of their own."""
 
 WRITTEN: list[Callable[[str], str]] = [str, repr, ascii, json.dumps]
+CUTS = st.none() | st.integers(0, 300)
 
 
 def text_of(error: BaseException) -> str:
@@ -217,16 +220,16 @@ def one_more(made: list[BaseException]) -> st.SearchStrategy[BaseException]:
     if made:
         members = st.lists(st.sampled_from(made), min_size=1, max_size=4)
         kinds += [
-            st.builds(says, st.sampled_from(made), st.sampled_from(WRITTEN)),
+            st.builds(says, st.sampled_from(made), st.sampled_from(WRITTEN), CUTS),
             members.map(lambda them: BaseExceptionGroup(text_of(them[0]), them)),
             members.map(lambda them: TypedGroup(only_exceptions(them), 7)),
         ]
     return st.one_of(kinds)
 
 
-def says(quoted: BaseException, written: Callable[[str], str]) -> BaseException:
-    """Raise one error from another, whose text it has in its own."""
-    error = RuntimeError(f"cannot: {written(text_of(quoted))}")
+def says(quoted: BaseException, written: Callable[[str], str], end: int | None) -> BaseException:
+    """Raise one error from another, whose text it has in its own, whole or cut off."""
+    error = RuntimeError(f"cannot: {written(text_of(quoted))[:end]}")
     error.__cause__ = quoted
     return error
 

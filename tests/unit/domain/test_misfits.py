@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_serializer,
+)
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from shieldtx.domain.payloads import decode_payload
@@ -95,6 +104,36 @@ def test_an_error_of_a_handlers_own_models_is_reduced_to_their_fields() -> None:
     assert reason_of(raised.value) == (
         "ValidationError: Card does not fit: number: int_parsing, [key]: extra_forbidden"
     )
+
+
+class Masked(BaseModel):
+    iban: Any
+
+    @field_serializer("iban")
+    def mask(self, value: Any) -> str:
+        if value == SECRET:
+            raise ValueError(f"cannot mask {value}")
+        return value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (SECRET, "a value cannot be written, the text is left out"),
+        (b"\xff4111", "a value cannot be written, the text is left out"),
+        (object(), "Unable to serialize unknown type: <class 'object'>"),
+    ],
+)
+def test_an_error_of_writing_a_model_names_no_value(value: Any, said: str) -> None:
+    with pytest.raises(PydanticSerializationError) as raised:
+        Masked(iban=value).model_dump_json()
+    assert reason_of(raised.value) == f"PydanticSerializationError: {said}"
+
+
+def test_a_warning_of_pydantic_that_is_an_error_quotes_no_value() -> None:
+    with pytest.raises(PydanticSerializationError, match="4111") as raised:
+        Card.model_construct(kind="card", number="4111").model_dump_json(warnings="error")
+    assert "4111" not in reason_of(raised.value)
 
 
 @pytest.mark.parametrize("key", [SECRET, 41111111])
