@@ -25,6 +25,14 @@ _UNCALLED = (
 """Results whose code has not run, or not to its end, when the call returns."""
 
 
+class _NotShown:
+    def __repr__(self) -> str:
+        return "..."
+
+
+_NOT_SHOWN = _NotShown()
+
+
 def check_callable(function: object, *, what: str, call: str, accepts_async: bool = False) -> None:
     """Refuse a function that the plain `call`, such as "handler(session, event)", would not run.
 
@@ -98,7 +106,7 @@ def _misfit(function: Callable[..., Any], call: str) -> str:
     try:
         signature.bind(*[name for name in names if name])
     except TypeError as error:
-        return f"cannot be called as {call}: its signature is {signature} ({error})"
+        return f"cannot be called as {call}: its signature is {_shown(signature)} ({error})"
     return ""
 
 
@@ -119,11 +127,23 @@ def _code_of(function: object) -> object:
 
 
 def _described(function: object) -> str:
-    """Name a function with the file and line of its code, where it has any."""
-    name = getattr(function, "__qualname__", None) or repr(function)
-    code = getattr(inspect.unwrap(_code_of(function)), "__code__", None)  # type: ignore[arg-type]
-    place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+    """Name a function with the file and line of its code, where it has any.
+
+    Never by its `repr`: partials show their arguments in it, and dataclasses their fields.
+    """
+    code = _code_of(function)
+    names = (getattr(each, "__qualname__", None) for each in (function, code))
+    name = next(filter(None, names), f"an object of type {type(function).__qualname__}")
+    lines = getattr(inspect.unwrap(code), "__code__", None)  # type: ignore[arg-type]
+    place = "" if lines is None else f" ({lines.co_filename}:{lines.co_firstlineno})"
     return f"{name}{place}"
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """Return a signature without defaults, which partials have from their arguments."""
+    given = signature.parameters.values()
+    shown = [p if p.default is p.empty else p.replace(default=_NOT_SHOWN) for p in given]
+    return str(signature.replace(parameters=shown))
 
 
 def _close(result: object) -> None:

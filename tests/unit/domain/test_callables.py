@@ -9,13 +9,14 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from shieldtx import Settings, ShieldTx
-from shieldtx.domain.callables import check_result, uncalled
+from shieldtx.domain.callables import check_callable, check_result, uncalled
 from shieldtx.errors import ConfigurationError, HandlerError
 
 
@@ -117,6 +118,60 @@ def test_a_refusal_names_the_declaration_the_place_and_the_way_out(shield):
     assert "Give a plain `def`" in str(refused.value)
     with pytest.raises(ConfigurationError, match=re.escape("handler(session, event)")):
         shield.consumer("stock").handles("placed")(of_six)
+
+
+SECRET = "DE8937-SECRET"
+
+
+@dataclass
+class Bound:
+    key: str
+
+    def __call__(self, session: Any, event: Any) -> object:
+        return map(str, [session, event])
+
+
+def bound(key: str, session: Any, event: Any, *, more: str = SECRET) -> object:
+    return map(str, [])
+
+
+def of_three(session: Any, event: Any, third: Any, *, more: str = SECRET) -> None: ...
+
+
+class Answers:
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+HOLDING: dict[str, tuple[Any, str]] = {
+    "partial": (functools.partial(bound, SECRET), "bound"),
+    "keyword": (functools.partial(bound, key=SECRET), "bound"),
+    "dataclass": (Bound(SECRET), "Bound.__call__"),
+    "partial of one": (functools.partial(Bound(SECRET)), "Bound.__call__"),
+    "method": (Bound(SECRET).__call__, "Bound.__call__"),
+    "object": (Answers(SECRET), "an object of type Answers"),
+    "partial of a class": (functools.partial(Bound, SECRET), "Bound"),
+    "signature": (functools.partial(of_three, more=SECRET), "of_three"),
+    "text": (SECRET, "an object of type str"),
+}
+
+
+@pytest.mark.parametrize("holding", HOLDING)
+def test_errors_name_a_function_and_nothing_that_is_bound_to_it(shield, holding):
+    function, name = HOLDING[holding]
+    said = []
+    with pytest.raises(HandlerError) as failed:
+        check_result(map(str, []), function)
+    said.append(str(failed.value))
+    for call in ("handler(session, event, third, fourth)", "handler(session)"):
+        with pytest.raises(ConfigurationError) as refused:
+            check_callable(function, what="handler", call=call)
+        said.append(str(refused.value))
+    assert not [text for text in said if SECRET in text]
+    assert not [text for text in said if name not in text]
 
 
 @pytest.mark.parametrize("way", ["publishes", "transactional"])
