@@ -17,8 +17,22 @@ _A_KEY: Final = "[key]"
 _LARGEST_INDEX: Final = 10_000
 """A larger number is hardly the index of a list, but may be a key, such as an account's number."""
 _OF_TYPE: Final = "Unable to serialize unknown type: "
-_OWN_WORDS: Final = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
-"""Kinds of errors in whose messages is what a validator says, or a part of the value."""
+_OWN_WORDS: Final = frozenset(
+    {
+        "assertion_error",
+        "bytes_invalid_encoding",
+        "datetime_object_invalid",
+        "get_attribute_error",
+        "iteration_error",
+        "mapping_type",
+        "no_such_attribute",
+        "timezone_offset",
+        "union_tag_invalid",
+        "uuid_parsing",
+        "value_error",
+    }
+)
+"""Kinds of errors in whose messages is what the application's code says, or a part of the value."""
 _KNOWN: Final = frozenset(get_args(ErrorType)) - _OWN_WORDS
 
 

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -24,6 +24,9 @@ LONGEST_PATH = 200
 """Characters of a path that an error names."""
 
 _TOO_DEEP = ("payload", f"is nested deeper than {DEEPEST} levels")
+
+_Place: TypeAlias = tuple[int | str, ...]
+"""Where a part of a payload is: its fields, keys and indexes."""
 
 
 def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
@@ -62,10 +65,10 @@ def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
         raise TooLarge("payload", f"{size} bytes as JSON, the limit is {limit}")
     # The escape may also be a harmless backslash before "u0000": only a walk can tell.
     if "\\u0000" in text:
-        _refuse_parts(plain, _text_problem)
+        _refuse_parts(adapter, plain, _text_problem)
     # Where a type says Any, pydantic writes null for what is no number.
     if "null" in text and _holds_no_number(values := _as_python(adapter, valid)):
-        _refuse_parts(values, _number_problem)
+        _refuse_parts(adapter, values, _number_problem)
     # An instance is not validated again by pydantic: what it holds may not fit its own type.
     decode_payload(adapter, text)
     return text
@@ -90,19 +93,19 @@ def _misfit(adapter: TypeAdapter[Any], error: ValidationError) -> PayloadRefused
     first = error.errors(include_input=False, include_url=False)[0]
     if "recursion limit" in first["msg"]:
         return PayloadRefused(*_TOO_DEEP)
-    place = place_of(("payload", *first["loc"]), names_in(adapter.core_schema) | {"payload"})
-    return _refused(place, message_of_misfit(first))
+    return _refused(adapter, first["loc"], message_of_misfit(first))
 
 
-def _refused(path: str, problem: str) -> PayloadRefused:
-    # The keys in a path are the payload's: they need not be printable.
+def _refused(adapter: TypeAdapter[Any], place: _Place, problem: str) -> PayloadRefused:
+    """Return the refusal of a part; keys that the type does not declare are data, and left out."""
+    path = place_of(("payload", *place), names_in(adapter.core_schema) | {"payload"})
     return PayloadRefused(storable(path, LONGEST_PATH), problem)
 
 
 def _refusal_of(adapter: TypeAdapter[Any], value: Any, error: Exception) -> PayloadRefused:
     """Return the refusal that names the part which cannot be encoded: slow, for failures only."""
     try:
-        _refuse_parts(_as_python(adapter, value), _problem)
+        _refuse_parts(adapter, _as_python(adapter, value), _problem)
         # Then a part is of another type than declared. In its JSON, the strict parser finds it.
         loose = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
         adapter.validate_json(json.dumps(loose), strict=True)
@@ -110,7 +113,9 @@ def _refusal_of(adapter: TypeAdapter[Any], value: Any, error: Exception) -> Payl
         return found
     except ValidationError as misfit:
         return _misfit(adapter, misfit)
-    return PayloadRefused("payload", f"cannot be written as JSON ({type(error).__name__})")
+    except Exception as further:  # noqa: BLE001  a serializer or a mapping of the application's
+        error = further
+    return PayloadRefused("payload", _unwritten(value, error))
 
 
 def _as_python(adapter: TypeAdapter[Any], value: Any) -> Any:
@@ -121,29 +126,35 @@ def _as_python(adapter: TypeAdapter[Any], value: Any) -> Any:
         return value
 
 
-def _refuse_parts(value: Any, problem_of: Callable[[Any], str | None]) -> None:
-    for path, part in _parts(value, "payload", ()):
+def _refuse_parts(
+    adapter: TypeAdapter[Any], value: Any, problem_of: Callable[[Any], str | None]
+) -> None:
+    for place, is_key, part in _parts(adapter, value):
         problem = problem_of(part)
         if problem is not None:
-            raise _refused(path, problem)
+            raise _refused(adapter, place, f"a key {problem}" if is_key else problem)
 
 
-def _parts(value: Any, path: str, around: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield every part of a value that has no parts itself, keys included, and where it is."""
+def _parts(
+    adapter: TypeAdapter[Any], value: Any, place: _Place = (), around: tuple[int, ...] = ()
+) -> Iterator[tuple[_Place, bool, Any]]:
+    """Yield every part that has no parts itself, where it is, and whether it is a key."""
     if id(value) in around:
-        raise _refused(path, "contains itself")
+        raise _refused(adapter, place, "contains itself")
     if len(around) > DEEPEST:
         raise PayloadRefused(*_TOO_DEEP)
     inside = (*around, id(value))
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield f"{path} (a key)", key
-            yield from _parts(part, f"{path}.{key}", inside)
+            yield place, True, key
+            # No other key is a name that a type declares.
+            name = key if isinstance(key, str) else ""
+            yield from _parts(adapter, part, (*place, name), inside)
     elif isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (str, bytes)):
-        for place, part in enumerate(value):
-            yield from _parts(part, f"{path}[{place}]", inside)
+        for index, part in enumerate(value):
+            yield from _parts(adapter, part, (*place, index), inside)
     else:
-        yield path, value
+        yield place, False, value
 
 
 def _holds_no_number(value: Any) -> bool:
@@ -169,8 +180,18 @@ def _problem(part: Any) -> str | None:
     try:
         json.dumps(to_jsonable_python(part))
     except (PydanticSerializationError, ValueError, TypeError) as error:
-        return str(error).partition("\n")[0]
+        return _unwritten(part, error)
     return None
+
+
+def _unwritten(part: Any, error: Exception) -> str:
+    """Say what cannot be written by its type: what is raised of it may have its value."""
+    if isinstance(part, bytes):
+        return "holds bytes that are no text in UTF-8"
+    if isinstance(part, int):
+        return "has more digits than Python writes"
+    by = error.__cause__ or error
+    return f"cannot be written as JSON: a value of type {type(part).__name__} ({type(by).__name__})"
 
 
 def _text_problem(part: Any) -> str | None:

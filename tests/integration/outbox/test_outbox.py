@@ -270,7 +270,7 @@ def test_an_unknown_type_and_a_payload_that_does_not_fit_write_nothing(shop: Sho
     with shop.session() as session, shop.statements() as statements:
         with pytest.raises(UnknownEventType, match=r"'order.lost' is not declared"):
             shop.outbox.add(session, Event(type="order.lost"))
-        with pytest.raises(EventRefused, match=r"payload.note"):
+        with pytest.raises(EventRefused, match=r"payload\[key\]"):
             shop.outbox.add(session, placed(payload={"note": "\x00"}))
         with pytest.raises(EventRefused, match="key"):
             shop.outbox.add(session, placed("k" * 600))

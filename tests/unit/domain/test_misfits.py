@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -18,10 +20,12 @@ from pydantic import (
     ValidationError,
     field_serializer,
 )
-from pydantic_core import PydanticSerializationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
+from pydantic_core._pydantic_core import list_all_errors
 from typing_extensions import TypedDict
 
-from shieldtx.domain.payloads import decode_payload
+from shieldtx.domain.misfits import message_of_misfit
+from shieldtx.domain.payloads import decode_payload, encode_payload
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import PayloadRefused
 
@@ -151,6 +155,96 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
     max_leaves=6,
 )
+
+
+DECLARED = {
+    "class",
+    "class_name",
+    "decimal_places",
+    "discriminator",
+    "expected",
+    "expected_plural",
+    "expected_schemes",
+    "expected_version",
+    "field_type",
+    "ge",
+    "gt",
+    "le",
+    "lt",
+    "max_digits",
+    "max_length",
+    "method_name",
+    "min_length",
+    "multiple_of",
+    "pattern",
+    "whole_digits",
+}
+"""What pydantic's messages have from the type."""
+COUNTED = {"actual_length"}
+PARSERS = {
+    "date_from_datetime_parsing",
+    "date_parsing",
+    "datetime_from_date_parsing",
+    "datetime_parsing",
+    "json_invalid",
+    "time_delta_parsing",
+    "time_parsing",
+    "url_parsing",
+    "url_syntax_violation",
+}
+"""Kinds whose `error` is one of a parser's own phrases."""
+
+
+def test_pydantics_messages_that_are_shown_have_only_what_a_type_declares() -> None:
+    shown = []
+    for each in list_all_errors():
+        names = {name for _, name, _, _ in Formatter().parse(each["message_template_python"])}
+        error = ErrorDetails(type=each["type"], loc=(), msg="its text", input=None)
+        is_declared = names - {None} <= DECLARED | COUNTED or each["type"] in PARSERS
+        if message_of_misfit(error) == "its text" and not is_declared:
+            shown.append(each["type"])
+    assert shown == []
+
+
+class HasNoRate:
+    @property
+    def rate(self) -> int:
+        raise ValueError(f"no rate for {SECRET}")
+
+
+class Rate(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+    rate: int
+
+
+class FailingMapping(Mapping[str, int]):
+    def __getitem__(self, key: str) -> int:
+        raise ValueError(SECRET)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["a"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def failing_rows() -> Iterator[int]:
+    yield 1
+    raise ValueError(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("type_", "make", "kind"),
+    [
+        (Rate, HasNoRate, "get_attribute_error"),
+        (list[int], failing_rows, "iteration_error"),
+        (dict[str, int], FailingMapping, "mapping_type"),
+    ],
+)
+def test_what_the_code_of_a_payload_raises_is_left_out(type_, make, kind) -> None:
+    with pytest.raises(PayloadRefused, match=f"{kind}, whose text is left out") as refused:
+        encode_payload(TypeAdapter(type_), make(), 1000)
+    assert SECRET not in reason_of(refused.value)
 
 
 @given(

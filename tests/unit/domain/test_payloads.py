@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,10 +15,11 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, field_serializer
 from typing_extensions import TypedDict
 
 from shieldtx.domain.payloads import decode_payload, encode_payload
+from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.errors import PayloadRefused, TooLarge
 
 LIMIT = 100_000
@@ -139,9 +142,9 @@ def test_an_undeclared_payload_may_hold_what_json_has_a_usual_form_for():
         (Payment, Payment.model_construct(order_id="x"), "payload.orderId"),
         (Payment, Payment.model_construct(order_id=-1), "payload.orderId"),
         (Payment, Payment.model_construct(), "payload.orderId"),
-        (Payment, Payment(orderId=1, extra={"a": [object()]}), "payload.extra.a[0]"),
-        (Payment, Payment(orderId=1, extra={"a": [math.nan]}), "payload.extra.a[0]"),
-        (Payment, Payment(orderId=1, extra={"a": "\x00"}), "payload.extra.a"),
+        (Payment, Payment(orderId=1, extra={"a": [object()]}), "payload.extra[key][0]"),
+        (Payment, Payment(orderId=1, extra={"a": [math.nan]}), "payload.extra[key][0]"),
+        (Payment, Payment(orderId=1, extra={"a": "\x00"}), "payload.extra[key]"),
         (float, math.inf, "payload"),
         (list[float], [1.0, math.nan], "payload[1]"),
         (bytes, b"\xff", "payload"),
@@ -154,16 +157,16 @@ def test_what_does_not_fit_its_declared_type_is_refused_by_its_field(type_, payl
 @pytest.mark.parametrize(
     ("payload", "field", "problem"),
     [
-        ({"a": [1, math.nan]}, "payload.a[1]", "no JSON number"),
-        ({"a": -math.inf}, "payload.a", "no JSON number"),
-        ({"a": {"b": "x\x00"}}, "payload.a.b", "NUL"),
-        ({"a": {"b\x00": 1}}, "payload.a (a key)", "NUL"),
-        ({"a": ("\ud83d",)}, "payload.a[0]", "lone surrogate"),
-        ({"\udc00": 1}, "payload (a key)", "lone surrogate"),
-        ({"a": [object()]}, "payload.a[0]", "object"),
-        ({"a": b"\xff\xfe"}, "payload.a", "utf-8"),
-        ({"a": 10**5000}, "payload.a", "digits"),
-        ({"a": {"\ud800"}}, "payload.a[0]", "lone surrogate"),
+        ({"a": [1, math.nan]}, "payload[key][1]", "no JSON number"),
+        ({"a": -math.inf}, "payload[key]", "no JSON number"),
+        ({"a": {"b": "x\x00"}}, "payload[key][key]", "NUL"),
+        ({"a": {"b\x00": 1}}, "payload[key]", "a key holds a NUL"),
+        ({"a": ("\ud83d",)}, "payload[key][0]", "lone surrogate"),
+        ({"\udc00": 1}, "payload", "a key holds a lone surrogate"),
+        ({"a": [object()]}, "payload[key][0]", "object"),
+        ({"a": b"\xff\xfe"}, "payload[key]", "UTF-8"),
+        ({"a": 10**5000}, "payload[key]", "digits"),
+        ({"a": {"\ud800"}}, "payload[key][0]", "lone surrogate"),
     ],
 )
 def test_what_json_text_cannot_carry_is_refused_by_its_field(payload, field, problem):
@@ -176,7 +179,7 @@ def test_a_payload_that_contains_itself_is_refused_where_it_does():
     inner: dict[str, Any] = {}
     inner["again"] = [inner]
     error = refusal({"a": inner})
-    assert error.field.startswith("payload.a.again[0]")
+    assert error.field.startswith("payload[key][key][0]")
     assert error.problem == "contains itself"
 
 
@@ -198,7 +201,7 @@ def test_a_deeply_nested_payload_is_refused_or_can_be_read_again(levels: int):
 def test_a_backslash_before_u0000_is_text_like_any_other():
     text = r"C:\u0000 \\u0000"
     assert decode_payload(ANY, encode({text: text})) == {text: text}
-    assert refusal({"a": text + "\x00"}).field == "payload.a"
+    assert refusal({"a": text + "\x00"}).field == "payload[key]"
 
 
 def test_the_size_counts_bytes_not_characters():
@@ -217,6 +220,89 @@ def test_a_refusal_says_nothing_of_the_values_that_it_refuses():
         ({"a": secret + "\x00"}, Any),
     ]:
         assert secret not in str(refusal(payload, type_))
+
+
+SECRET = "DE4111"
+
+
+class FailsToShow(BaseModel):
+    iban: str = SECRET
+
+    @field_serializer("iban")
+    def shown(self, value: str) -> str:
+        raise LookupError(f"cannot mask {value}")
+
+
+class FailsToShowAsJson(BaseModel):
+    iban: str = SECRET
+
+    @field_serializer("iban", when_used="json")
+    def shown(self, value: str) -> str:
+        raise LookupError(f"cannot mask {value}")
+
+
+class FailingMapping(Mapping[str, int]):
+    def __getitem__(self, key: str) -> int:
+        raise ValueError(SECRET)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([SECRET])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Unwritable:
+    def __repr__(self) -> str:
+        return SECRET
+
+
+class Book(BaseModel):
+    balances: dict[str, Any] = {}
+    rows: list[Any] = []
+
+
+def itself() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value[SECRET] = value
+    return value
+
+
+WRONG: list[Callable[[], Any]] = [
+    lambda: math.nan,
+    lambda: f"{SECRET}\x00",
+    lambda: f"{SECRET}\ud800",
+    lambda: SECRET.encode() + b"\xff",
+    lambda: {SECRET + "\x00": 1},
+    lambda: {Unwritable(): 1},
+    lambda: {4111: math.nan},
+    Unwritable,
+    FailsToShow,
+    FailsToShowAsJson,
+    FailingMapping,
+    itself,
+    lambda: FailsToShow.model_construct(iban=4111),
+]
+"""What cannot be written, with a value of the customer's in it, or raised of it."""
+HOLDERS: list[tuple[Any, Callable[[Any], Any]]] = [
+    (Any, lambda wrong: wrong),
+    (Any, lambda wrong: {SECRET: wrong}),
+    (Any, lambda wrong: {"a": [SECRET, {SECRET: wrong}]}),
+    (Any, lambda wrong: Book(balances={SECRET: wrong})),
+    (dict[str, Any], lambda wrong: {SECRET: {SECRET: wrong}}),
+    (Book, lambda wrong: Book(balances={SECRET: wrong})),
+    (Book, lambda wrong: Book(rows=[{SECRET: wrong}])),
+    (dict[str, Book], lambda wrong: {SECRET: Book(balances={SECRET: wrong})}),
+]
+
+
+@pytest.mark.parametrize(("type_", "holder"), HOLDERS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_refusal_has_neither_keys_nor_values_nor_what_is_raised_of_them(wrong, type_, holder):
+    error = refusal(holder(wrong()), type_)
+    logged = "".join(traceback.format_exception(loggable(error)))
+    for text in (str(error), repr(error), error.field, error.problem, reason_of(error), logged):
+        assert "4111" not in text
 
 
 @pytest.mark.parametrize("text", ["", "{", "nul", '{"a":NaN}', "[" * 300 + "]" * 300, "\ufeff1"])
