@@ -30,9 +30,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def _made(kind: type[ShieldTxError], *args: Any) -> ShieldTxError:
+    """Make an error without its constructor, which takes other arguments than `args`."""
+    return kind.__new__(kind, *args)
+
 
 class ShieldTxError(Exception):
     """The root: whoever catches it catches all that shieldtx raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled by message and fields, whatever a constructor takes."""
+        return _made, (type(self), *self.args), vars(self)
 
 
 class ConfigurationError(ShieldTxError):
