@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -23,6 +23,9 @@ DEEPEST = 200
 LONGEST_PATH = 200
 """Characters of a path that an error names."""
 
+_MASK = "**********"
+"""What pydantic writes in place of a secret."""
+
 _TOO_DEEP = ("payload", f"is nested deeper than {DEEPEST} levels")
 
 _Place: TypeAlias = tuple[int | str, ...]
@@ -31,6 +34,8 @@ _Place: TypeAlias = tuple[int | str, ...]
 
 def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
     """Return what encodes and decodes payloads of a type; None stands for any JSON value.
+
+    What the type says is written: fields that a subclass adds are not, nor excluded ones.
 
     Raises ConfigurationError, which says what it is the payload `of`, for types that pydantic knows
     nothing of.
@@ -63,15 +68,30 @@ def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
         raise _refusal_of(adapter, valid, error) from None
     if size > limit:
         raise TooLarge("payload", f"{size} bytes as JSON, the limit is {limit}")
+    _refuse_losses(adapter, valid, plain, text)
+    # An instance is not validated again by pydantic: what it holds may not fit its own type.
+    read = decode_payload(adapter, text)
+    # Where both are equal, which is quick to see, no entry of a mapping has replaced another.
+    if not _are_equal(read, valid):
+        values = _as_python(adapter, valid)
+        if any(_merges_keys(part) for part in _inside(values) if isinstance(part, dict)):
+            # Which raises the refusal, at the mapping.
+            _refuse_parts(adapter, values, _text_problem)
+    return text
+
+
+def _refuse_losses(adapter: TypeAdapter[Any], valid: Any, plain: Any, text: str) -> None:
+    """Refuse what JSON takes in place of the value, so that it would be lost in silence."""
     # The escape may also be a harmless backslash before "u0000": only a walk can tell.
     if "\\u0000" in text:
         _refuse_parts(adapter, plain, _text_problem)
     # Where a type says Any, pydantic writes null for what is no number.
-    if "null" in text and _holds_no_number(values := _as_python(adapter, valid)):
-        _refuse_parts(adapter, values, _number_problem)
-    # An instance is not validated again by pydantic: what it holds may not fit its own type.
-    decode_payload(adapter, text)
-    return text
+    if "null" in text:
+        values = _as_python(adapter, valid)
+        if any(map(_number_problem, _inside(values))):
+            _refuse_parts(adapter, values, _number_problem)
+    if _MASK in text:
+        _refuse_parts(adapter, _as_python(adapter, valid), _secret_problem)
 
 
 def decode_payload(adapter: TypeAdapter[Any], text: str) -> Any:
@@ -145,6 +165,8 @@ def _parts(
         raise PayloadRefused(*_TOO_DEEP)
     inside = (*around, id(value))
     if isinstance(value, Mapping):
+        if _merges_keys(value):
+            raise _refused(adapter, place, "has keys that are the same in JSON, as 1 and '1' are")
         for key, part in value.items():
             yield place, True, key
             # No other key is a name that a type declares.
@@ -157,19 +179,34 @@ def _parts(
         yield place, False, value
 
 
-def _holds_no_number(value: Any) -> bool:
-    """Whether NaN or an infinity is somewhere in a value: a walk as fast as Python can."""
+def _inside(value: Any) -> Iterator[Any]:
+    """Yield a value and all that it holds, save keys: a walk as fast as Python can."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, float):
-            if not math.isfinite(part):
-                return True
-        elif isinstance(part, dict):
+        yield part
+        if isinstance(part, dict):
             waiting.extend(part.values())
         elif isinstance(part, (list, tuple, set, frozenset, deque)):
             waiting.extend(part)
-    return False
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001  as arrays, which are compared value by value
+        return False
+
+
+def _merges_keys(mapping: Mapping[Any, Any]) -> bool:
+    """Whether two keys of a mapping are one in JSON, as 1 and "1" are."""
+    if {*map(type, mapping)} <= {str}:
+        return False
+    try:
+        return len(to_jsonable_python(dict.fromkeys(mapping))) < len(mapping)
+    except (PydanticSerializationError, ValueError, TypeError):
+        # A key with a serializer of its own.
+        return False
 
 
 def _problem(part: Any) -> str | None:
@@ -207,4 +244,13 @@ def _text_problem(part: Any) -> str | None:
 def _number_problem(part: Any) -> str | None:
     if isinstance(part, float) and not math.isfinite(part):
         return f"{part} is no JSON number"
+    return None
+
+
+def _secret_problem(part: Any) -> str | None:
+    if isinstance(part, (Secret, SecretStr, SecretBytes)):
+        return (
+            f"is a {type(part).__name__}, which is written as {_MASK}, so that its value would be "
+            "lost: declare a plain type, such as str, or write it with a field_serializer"
+        )
     return None

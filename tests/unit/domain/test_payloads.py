@@ -15,7 +15,15 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, TypeAdapter, field_serializer
+from pydantic import (
+    BaseModel,
+    Field,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    TypeAdapter,
+    field_serializer,
+)
 from typing_extensions import TypedDict
 
 from shieldtx.domain.payloads import decode_payload, encode_payload
@@ -220,6 +228,68 @@ def test_a_refusal_says_nothing_of_the_values_that_it_refuses():
         ({"a": secret + "\x00"}, Any),
     ]:
         assert secret not in str(refusal(payload, type_))
+
+
+class Masked(BaseModel):
+    iban: SecretStr | SecretBytes | Secret[int]
+    note: str = "**********"
+
+
+class Shown(BaseModel):
+    iban: SecretStr
+
+    @field_serializer("iban", when_used="json")
+    def shown(self, value: SecretStr) -> str:
+        return value.get_secret_value()
+
+
+@pytest.mark.parametrize("secret", [SecretStr("DE4111"), SecretBytes(b"DE4111"), Secret[int](4111)])
+def test_a_secret_that_pydantic_would_mask_is_refused(secret: Any):
+    for payload, type_, field in [
+        (Masked.model_construct(iban=secret), Masked, "payload.iban"),
+        ([Masked.model_construct(iban=secret)], list[Masked], "payload[0].iban"),
+        ({"a": Masked.model_construct(iban=secret)}, Any, "payload[key][key]"),
+        ({"a": secret}, Any, "payload[key]"),
+    ]:
+        error = refusal(payload, type_)
+        assert error.field == field
+        assert "declare a plain type, such as str, or write it with a field_ser" in error.problem
+        assert "4111" not in str(error)
+
+
+def test_a_secret_with_a_serializer_of_its_own_is_written_and_asterisks_are_text():
+    assert encode(Shown(iban=SecretStr("DE4111")), Shown) == '{"iban":"DE4111"}'
+    assert encode({"a": "**********"}) == '{"a":"**********"}'
+
+
+@pytest.mark.parametrize(
+    ("payload", "type_", "field"),
+    [
+        ({1: "a", "1": "b"}, Any, "payload"),
+        ({True: "a", "true": "b"}, Any, "payload"),
+        ({"a": [{(1, 2): "a", "1,2": "b"}]}, Any, "payload[key][0]"),
+        ({1: "a", "1": "b"}, dict[int | str, str], "payload"),
+        (Payment(orderId=1, extra={"a": {None: 1, "None": 2}}), Payment, "payload.extra[key]"),
+    ],
+)
+def test_keys_of_which_json_would_lose_one_are_refused(payload, type_, field):
+    error = refusal(payload, type_)
+    assert error.field == field
+    assert "keys that are the same in JSON" in error.problem
+
+
+class Uncomparable(BaseModel):
+    id: int
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_payload_that_cannot_be_compared_is_written():
+    assert encode(Uncomparable(id=1), Uncomparable) == '{"id":1}'
+    assert encode({Decimal(1): "a", 1.5: "b", "c": Uncomparable(id=1)})
 
 
 SECRET = "DE4111"
