@@ -99,7 +99,8 @@ def _own_summary(error: BaseException) -> str | None:
     if isinstance(error, StatementError):
         if error.orig is None:
             return str(error.args[0]) if error.args else ""
-        return _summary(error.orig) or f"{type(error.orig).__name__}: {_text_of(error.orig)}"
+        said = Quotes(dict.fromkeys(_parameters(error), "..."), ()).reduced(_text_of(error.orig))
+        return _summary(error.orig) or f"{type(error.orig).__name__}: {said}"
     if not _is_of_driver(error):
         return None
     fields = _fields(error)
@@ -230,6 +231,18 @@ def _details(error: BaseException) -> Iterator[str]:
     """Yield what PostgreSQL tells of rows in the further fields of an error, and its message."""
     with suppress(Exception):
         yield from _told(error)
+    if isinstance(error, StatementError):
+        yield from _parameters(error)
+
+
+def _parameters(error: StatementError) -> Iterator[str]:
+    """Yield what a statement was given, where that could not be bound: Python's errors quote it."""
+    with suppress(Exception):
+        if error.orig is None or _summary(error.orig) is not None:
+            return
+        rows: list[Any] = error.params if isinstance(error.params, list) else [error.params]
+        for row in rows:
+            yield from map(str, row.values() if isinstance(row, Mapping) else row)
 
 
 def _told(error: BaseException) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Literal, Self
 import psycopg
 import pytest
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import create_engine, text
+from sqlalchemy import Column, MetaData, Numeric, Table, create_engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError, StatementError
 
 import shieldtx
@@ -161,6 +161,27 @@ def test_a_session_that_failed_before_does_not_tell_why():
 def test_parameters_that_could_not_be_bound_are_left_out():
     error = StatementError("no", "INSERT INTO pay VALUES (:c)", {"c": CARD}, ValueError("no date"))
     assert message_of(error) == "ValueError: no date"
+
+
+@pytest.mark.parametrize("rows", [{"n": CARD}, [{"n": CARD}, {"n": CARD}]], ids=["one", "many"])
+def test_what_python_quotes_of_a_parameter_that_cannot_be_bound_is_left_out(rows) -> None:
+    pay = Table("pay", MetaData(), Column("n", Numeric))
+    with (
+        create_engine("sqlite://").connect() as connection,
+        pytest.raises(StatementError) as failed,
+    ):
+        connection.execute(pay.insert(), rows)
+    assert CARD in str(failed.value.orig)
+    assert "could not convert string to float: '...'" in reason_of(failed.value)
+    said = reason_of(failed.value) + "".join(traceback.format_exception(loggable(failed.value)))
+    assert CARD not in said
+
+
+@pytest.mark.parametrize("parameters", [(CARD,), [(CARD,)], {"c": CARD}, None, 7])
+def test_parameters_may_be_of_any_form(parameters) -> None:
+    error = StatementError("no", "INSERT", parameters, ValueError(f"{CARD} is no date"))
+    is_known = parameters not in (None, 7)
+    assert message_of(error) == f"ValueError: {'...' if is_known else CARD} is no date"
 
 
 def test_an_error_of_no_database_is_shown_unchanged():
