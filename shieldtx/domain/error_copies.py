@@ -41,10 +41,12 @@ def copy_of(
     return made[id(chain[0])]
 
 
-def ends_of(chain: Sequence[BaseException]) -> list[BaseException]:
-    """Return the errors of a chain that are copied."""
-    half = LONGEST_CHAIN // 2
-    return [*chain] if len(chain) <= LONGEST_CHAIN else [*chain[:half], *chain[-half:]]
+def ends_of(
+    chain: Sequence[BaseException], longest: int = LONGEST_CHAIN
+) -> Sequence[BaseException]:
+    """Return the errors of a chain that are copied, or so many of its two ends."""
+    half = longest // 2
+    return chain if len(chain) <= longest else [*chain[:half], *chain[-half:]]
 
 
 def _link(error: BaseException, made: dict[int, BaseException], between: BaseException) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import PydanticSerializationError, ValidationError
 from sqlalchemy.exc import PendingRollbackError, StatementError
 
-from shieldtx.domain.error_copies import copy_of
+from shieldtx.domain.error_copies import LONGEST_CHAIN, copy_of, ends_of
 from shieldtx.domain.misfits import (
     message_of_misfit,
     message_of_unwritten,
@@ -199,7 +199,8 @@ def _quotes(chain: Sequence[BaseException], summaries: Mapping[int, str | None])
     """Return what others of a chain may quote of its errors; `summaries` are by the errors' ids."""
     quoted: dict[str, str] = {}
     may_be_said: list[str] = []
-    for error in chain:
+    # What is shown quotes its neighbours; all of a long chain would take too long.
+    for error in ends_of(chain, 2 * LONGEST_CHAIN):
         summary = summaries[id(error)]
         if summary is not None:
             quoted |= dict.fromkeys(_details(error), "...")
