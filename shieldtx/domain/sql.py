@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
+_BEFORE: Final = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+"""What may come before a statement: comments too, in which tools put marks."""
+_TO_SAVEPOINT: Final = r"rollback(?:\s+(?:work|transaction))?\s+to\b"
 _ENDS_TRANSACTION: Final = re.compile(
-    r"(\s|;|--[^\n]*(\n|$)|/\*.*?\*/)*"
-    r"(commit|end|abort|prepare\s+transaction|rollback(?!(\s+(work|transaction))?\s+to\b))\b",
+    rf"{_BEFORE}(?:commit|end|abort|prepare\s+transaction|(?!{_TO_SAVEPOINT})rollback)\b",
     re.IGNORECASE | re.DOTALL,
 )
-
 _SAVEPOINT: Final = re.compile(
-    r"\s*(savepoint|(rollback|abort)(\s+(work|transaction))?\s+to(\s+savepoint)?"
-    r"|release(\s+savepoint)?)\s+(?P<name>\S+)",
-    re.IGNORECASE,
+    rf"{_BEFORE}(?:(?:savepoint|release)\b|{_TO_SAVEPOINT})(?:\s+savepoint\b)?\s+(?P<name>[^\s;]+)",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
 def ends_transaction(statement: str) -> bool:
-    """Whether a statement ends the transaction, behind comments too: tools put marks there."""
+    """Whether a statement ends the transaction."""
     return _ENDS_TRANSACTION.match(statement) is not None
 
 
