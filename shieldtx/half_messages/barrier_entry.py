@@ -4,190 +4,251 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any
+from itertools import chain
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
 from shieldtx.errors import TransactionRefused
+from shieldtx.half_messages.barrier_binding import (
+    connection_to,
+    leads_to,
+    refuse_written,
+    shares_its_transaction,
+)
 from shieldtx.ports.half_messages import Barrier
 
-_WAITING = "shieldtx.barrier_entries"
-_WAITED_FOR = "shieldtx.barrier_entries_waiting"
-_ENTERED = "shieldtx.barrier_entries_made"
+_ENTRIES = "shieldtx.barrier_entries"
+"""The key of the entries of a transaction, in the info of its session and the options of each
+connection whose commit concerns them."""
 
 _IN_A_SAVEPOINT = (
     "the barrier would be in a savepoint, and be gone when that alone is rolled back: "
     "guard the transaction before its first savepoint"
 )
+_SHARES = (
+    "this AsyncSession shares the transaction of its connection, which may commit without "
+    "the session: guard it at once, with `await session.run_sync(tx.guard)`"
+)
+_ENDED = "the session's transaction has ended or failed: guard it before its commit"
+_REFUSED = (
+    "this transaction could not be guarded, and the error of that was swallowed: it cannot be "
+    "committed, since nobody could tell that it was. Roll it back, and let the error out"
+)
 
 
-class _TransactionOutcome(Enum):
-    """How a local transaction has ended, as far as its connection shows."""
+class _State(Enum):
+    """How far a local transaction has come, as its connection shows."""
 
-    OPEN = auto()
-    TRIED_TO_COMMIT = auto()
-    """The barrier alone knows whether it did: COMMIT of an aborted transaction rolls back."""
-    ROLLED_BACK = auto()
+    NEW = auto()
+    WAITING = auto()
+    """For the commit of its session, with which it enters."""
+    ENTERED = auto()
+    REFUSED = auto()
+    """It could not enter, and cannot be committed."""
+    ENDED = auto()
+    """The barrier alone knows how: COMMIT of an aborted transaction rolls back."""
 
 
 class BarrierEntry:
-    """One local transaction that has entered a barrier, or will with its commit."""
+    """One local transaction that enters a barrier: at once, or with the commit of its session.
 
-    def __init__(self, caller: Session | Connection, event_ids: Sequence[UUID]) -> None:
+    One that could not is refused its commit, whoever swallows the error: it would be lost to the
+    message, or PostgreSQL would roll an aborted one back without a word.
+    """
+
+    def __init__(
+        self,
+        caller: Session | Connection,
+        barrier: Barrier,
+        event_ids: Sequence[UUID],
+        *,
+        with_commit: bool,
+    ) -> None:
+        """Of a session that cannot reach its database here, enter `with_commit`."""
         self.caller = caller
-        self.event_ids = frozenset(event_ids)
-        self._outcome = _TransactionOutcome.OPEN
+        self._barrier = barrier
+        self._event_ids = frozenset(event_ids)
+        self._with_commit = with_commit
+        self._state = _State.NEW
+        self._connection: Connection | None = None
+        """Over which it has entered."""
 
     @property
     def is_open(self) -> bool:
         """Whether the local transaction may still commit or roll back."""
-        return self._outcome is _TransactionOutcome.OPEN and self.caller.in_transaction()
+        return self._state in {_State.WAITING, _State.ENTERED} and self.caller.in_transaction()
 
-    def end(self, outcome: _TransactionOutcome) -> None:
-        """Note how the local transaction ended."""
-        self._outcome = outcome
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it enters with the commit that comes."""
+        return self._state is _State.WAITING
 
+    def enter(self) -> None:
+        """Enter the open transaction, which a session begins where there is none.
 
-def enter_now(
-    caller: Session | Connection, barrier: Barrier, event_ids: Sequence[UUID]
-) -> BarrierEntry:
-    """Enter the open transaction, which is begun where there is none.
+        Raises TransactionRefused inside of a savepoint: it could be rolled back alone, and the
+        barrier with it. With the commit, also when the transaction is ending, in AUTOCOMMIT, and
+        for a session that shares the transaction of its connection, which may commit without it.
+        Raises what the barrier raises.
+        """
+        if isinstance(self.caller, Session):
+            if not self.caller.in_transaction():
+                self.caller.begin()
+            self.caller.info.setdefault(_ENTRIES, []).append(self)
+        try:
+            if self._with_commit:
+                self._wait_for_commit()
+            else:
+                self._enter_at_once()
+            for earlier in entries_of(self.caller):
+                earlier.give_way_to(self)
+        except BaseException:
+            self._refuse()
+            raise
+        finally:
+            for connection in _connections_of(self.caller):
+                self._hear_of(connection)
 
-    Raises TransactionRefused inside of a savepoint: it could be rolled back alone, and the barrier
-    with it. Raises what the barrier raises.
-    """
-    if caller.in_nested_transaction():
-        raise TransactionRefused(_IN_A_SAVEPOINT)
-    entry = BarrierEntry(caller, event_ids)
-    connection = caller.connection() if isinstance(caller, Session) else caller
-    # A savepoint that the session knows nothing of, unless it takes part in a Connection's.
-    if connection.in_nested_transaction() and not _is_shared(caller):
-        raise TransactionRefused(_IN_A_SAVEPOINT)
-    _enter(connection, barrier, entry)
-    return entry
+    def _enter_at_once(self) -> None:
+        caller, barrier = self.caller, self._barrier
+        self._check_savepoint(caller)
+        connection = connection_to(barrier, caller)
+        # One that the session knows nothing of, unless it takes part in a Connection's transaction.
+        if not shares_its_transaction(caller, barrier):
+            self._check_savepoint(connection)
+        self._enter_over(connection)
 
+    def _wait_for_commit(self) -> None:
+        if shares_its_transaction(self.caller, self._barrier):
+            raise TransactionRefused(_SHARES)
+        # The row would be written with the commit of the whole, whatever became of the savepoint.
+        self._check_savepoint(self.caller)
+        root = self.caller.get_transaction()
+        if root is None or not root.is_active:
+            raise TransactionRefused(_ENDED)
+        for connection in _connections_of(self.caller):
+            if self._leads_over(connection):
+                self._check_savepoint(connection)
+                self._barrier.admit(connection)
+        self._state = _State.WAITING
 
-def enter_at_commit(session: Session, barrier: Barrier, event_ids: Sequence[UUID]) -> BarrierEntry:
-    """Enter the transaction of a session that cannot reach its database here, with its commit.
-
-    Raises TransactionRefused inside of a savepoint, when the transaction is ending, in AUTOCOMMIT,
-    and for a session that shares the transaction of its connection, which may commit without it.
-    """
-    if _is_shared(session):
-        raise TransactionRefused(
-            "this AsyncSession shares the transaction of its connection, which may commit without "
-            "the session: guard it at once, with `await session.run_sync(tx.guard)`"
-        )
-    # The row would be written with the commit of the whole, whatever became of the savepoint.
-    if session.in_nested_transaction():
-        raise TransactionRefused(_IN_A_SAVEPOINT)
-    root = session.get_transaction()
-    if root is None:
-        session.begin()
-    elif not root.is_active:
-        raise TransactionRefused(
-            "the session's transaction has ended or failed: guard it before its commit"
-        )
-    connections = [c for c in root.connections if _is_entered_by(c, session)] if root else []
-    for connection in connections:
-        if connection.in_nested_transaction():
+    def _check_savepoint(self, transaction: Session | Connection) -> None:
+        if transaction.in_nested_transaction():
+            # Its own rollback undoes all that this is about: the rest may be committed.
+            self._state = _State.ENDED
             raise TransactionRefused(_IN_A_SAVEPOINT)
-        barrier.admit(connection)
-    entry = BarrierEntry(session, event_ids)
-    session.info.setdefault(_WAITING, []).append((barrier, entry))
-    for connection in connections:
-        _await_commit_of(connection, session)
-    return entry
+
+    def _refuse(self) -> None:
+        if self._state is not _State.ENDED:
+            self._state = _State.REFUSED
+
+    def _leads_over(self, connection: Connection) -> bool:
+        session = self.caller
+        return isinstance(session, Session) and leads_to(self._barrier, session, connection)
+
+    def _enter_over(self, connection: Connection) -> None:
+        try:
+            self._barrier.enter(connection, sorted(self._event_ids))
+        except BaseException:
+            self._refuse()
+            raise
+        self._state, self._connection = _State.ENTERED, connection
+        self._hear_of(connection)
+
+    def give_way_to(self, later: BarrierEntry) -> None:
+        """Let the transaction commit that has been refused, but is guarded after all."""
+        if self._state is _State.REFUSED and self._event_ids <= later._event_ids:
+            self._state = _State.ENDED
+
+    def _hear_of(self, connection: Connection) -> None:
+        """Hear of a connection's commit.
+
+        It may come without the session's `before_commit`, or inside a savepoint.
+        """
+        entries = entries_heard_by(connection)
+        if not entries:
+            connection.execution_options(**{_ENTRIES: entries})
+        if self not in entries:
+            entries.append(self)
+
+    def on_begin(self, connection: Connection) -> None:
+        """Hear of one more connection of the session, before its first statement."""
+        self._hear_of(connection)
+        if self.is_waiting and self._leads_over(connection):
+            try:
+                # In AUTOCOMMIT, what it changes would stay without its message.
+                self._barrier.admit(connection)
+            except BaseException:
+                self._refuse()
+                raise
+
+    def before_commit(self, session: Session | None, connection: Connection | None = None) -> None:
+        """Enter where that was left for the commit; raise TransactionRefused where it may not be.
+
+        Of a session as a whole, or of one `connection`, of which SQLAlchemy does not tell whose it
+        is: that of the caller, if he is one.
+        """
+        if self._state is _State.REFUSED:
+            raise TransactionRefused(_REFUSED)
+        its_own = isinstance(self.caller, Session)
+        if its_own and self.is_waiting and (connection is None or self._leads_over(connection)):
+            self._enter_over(connection or connection_to(self._barrier, self.caller))
+        session = self.caller if isinstance(self.caller, Session) else session
+        # Two phases commit all of them, or none.
+        if session is not None and not session.twophase and self.is_open:
+            others = [c for c in _connections_of(session) if not self._is_over(c)]
+            refuse_written(
+                self._barrier,
+                [c for c in others if c.in_transaction()],
+                own_database_only=not its_own,
+            )
+
+    def _is_over(self, connection: Connection) -> bool:
+        """Whether a connection is the one that has entered, or will."""
+        if self._connection is not None:
+            return connection is self._connection
+        return self._leads_over(connection)
+
+    def on_connection_end(self, connection: Connection) -> None:
+        """Note that a connection has tried to commit, or has rolled back."""
+        if connection is self._connection:
+            self._state = _State.ENDED
+
+    def on_session_end(self) -> None:
+        """Note that the session's transaction has ended, and has not entered if it had not yet."""
+        if self.is_waiting:
+            self._state = _State.ENDED
 
 
-def _is_shared(caller: Session | Connection) -> bool:
-    return isinstance(caller, Session) and isinstance(caller.get_bind(), Connection)
+def entries_heard_by(connection: Connection) -> list[BarrierEntry]:
+    """Return the entries that a connection's commit concerns; a new list where there are none."""
+    entries: list[BarrierEntry] = connection.get_execution_options().get(_ENTRIES, [])
+    return entries
 
 
-def _is_entered_by(connection: Connection, session: Session) -> bool:
-    """Whether the session will enter the barrier over the connection, among those that it has."""
-    return session.get_bind().engine is connection.engine
+def entries_in(session: Session) -> list[BarrierEntry]:
+    """Return the entries of a session that has called `guard`; mostly there are none."""
+    entries: list[BarrierEntry] = session.info.get(_ENTRIES, [])
+    return entries
 
 
-def _await_commit_of(connection: Connection, session: Session) -> None:
-    """Enter with a connection's commit too.
-
-    It may come without the session's `before_commit`, or inside a savepoint.
-    """
-    connection.execution_options(**{_WAITED_FOR: session})
+def forget_entries_in(session: Session) -> None:
+    """Let a session's next transaction begin without the entries of the last one."""
+    for entry in session.info.pop(_ENTRIES, ()):
+        entry.on_session_end()
 
 
-def _enter(connection: Connection, barrier: Barrier, entry: BarrierEntry) -> None:
-    barrier.enter(connection, sorted(entry.event_ids))
-    entered: list[BarrierEntry] | None = connection.get_execution_options().get(_ENTERED)
-    if entered is None:
-        entered = []
-        connection.execution_options(**{_ENTERED: entered})
-    entered.append(entry)
+def entries_of(caller: Session | Connection) -> list[BarrierEntry]:
+    """Return the entries of a transaction, those of its connections by themselves included."""
+    own = entries_in(caller) if isinstance(caller, Session) else []
+    heard = chain.from_iterable(map(entries_heard_by, _connections_of(caller)))
+    return list(dict.fromkeys([*own, *heard]))
 
 
-@sqlalchemy_event.listens_for(Session, "before_commit")
-def _on_before_commit(session: Session) -> None:
-    # A savepoint's release is no commit.
-    if _WAITING not in session.info or session.in_nested_transaction():
-        return
-    _enter_waiting(session.connection(), session)
-
-
-@sqlalchemy_event.listens_for(Session, "after_begin")
-def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    if _WAITING not in session.info or not _is_entered_by(connection, session):
-        return
-    # Before the first statement: in AUTOCOMMIT, what it changes would stay without its message.
-    for barrier, _entry in session.info[_WAITING]:
-        barrier.admit(connection)
-    _await_commit_of(connection, session)
-
-
-@sqlalchemy_event.listens_for(Engine, "commit")
-@sqlalchemy_event.listens_for(Engine, "prepare_twophase")
-def _on_connection_commit(connection: Connection, *_: Any) -> None:
-    session: Session | None = connection.get_execution_options().get(_WAITED_FOR)
-    if session is None:
-        return
-    try:
-        _enter_waiting(connection, session)
-    except BaseException:
-        # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
-        # back to the pool with the connection, and its next user would commit it.
-        connection.connection.rollback()
-        raise
-
-
-def _enter_waiting(connection: Connection, session: Session) -> None:
-    for barrier, entry in session.info.pop(_WAITING, ()):
-        _enter(connection, barrier, entry)
-
-
-@sqlalchemy_event.listens_for(Session, "after_transaction_end")
-def _on_end(session: Session, ended: SessionTransaction) -> None:
-    if ended.parent is None:
-        for _, entry in session.info.pop(_WAITING, ()):
-            entry.end(_TransactionOutcome.ROLLED_BACK)
-
-
-@sqlalchemy_event.listens_for(Engine, "commit")
-@sqlalchemy_event.listens_for(Engine, "commit_twophase")
-def _on_commit(connection: Connection, *_: Any) -> None:
-    _note_outcome(connection, _TransactionOutcome.TRIED_TO_COMMIT)
-
-
-@sqlalchemy_event.listens_for(Engine, "rollback")
-@sqlalchemy_event.listens_for(Engine, "rollback_twophase")
-def _on_rollback(connection: Connection, *_: Any) -> None:
-    _note_outcome(connection, _TransactionOutcome.ROLLED_BACK)
-
-
-def _note_outcome(connection: Connection, outcome: _TransactionOutcome) -> None:
-    entered: list[BarrierEntry] = connection.get_execution_options().get(_ENTERED, [])
-    for entry in entered:
-        entry.end(outcome)
-    entered.clear()
+def _connections_of(caller: Session | Connection) -> Sequence[Connection]:
+    if isinstance(caller, Connection):
+        return [caller]
+    root = caller.get_transaction()
+    return list(root.connections) if root is not None else []

@@ -25,7 +25,7 @@ from shieldtx.half_messages.messages import (
     EventFields,
     HalfMessages,
     contradiction,
-    enter,
+    entries_into,
     session_of,
 )
 from shieldtx.half_messages.open_blocks import DecoratedCall, add_open, remove_open
@@ -74,6 +74,8 @@ class HalfMessageBlock:
         self._said: LocalOutcome | None = None
         self._barriers: dict[UUID, Barrier] = {}
         self._entries: list[BarrierEntry] = []
+        self._guarded: set[UUID] = set()
+        """The messages with which a local transaction was guarded, or that was tried."""
         self.ids: list[UUID] = []
         """Of the messages, in the order in which they will be in line."""
 
@@ -114,13 +116,18 @@ class HalfMessageBlock:
             raise ConfigurationError(
                 f"{self} has no barrier: declare `shield.barrier(...)` for its event type"
             )
+        # Before it can fail: a local transaction that could not enter has not committed.
+        self._guarded.update(self._barriers)
         caller = session_of(transaction)
         if any(entry.is_open and entry.caller is not caller for entry in self._entries):
             raise TransactionRefused(
                 f"{self} guards another local transaction that is still open, and has one: end "
                 "that first, or open a block for each"
             )
-        self._entries += enter(transaction, self._barriers)
+        entries = entries_into(self._barriers, transaction)
+        self._entries += entries
+        for entry in entries:
+            entry.enter()
 
     def commit(self) -> None:
         """Say that the local transaction committed; the block's end passes it on."""
@@ -234,7 +241,7 @@ class HalfMessageBlock:
         wrong = [i for i, its in told.items() if its is opposite]
         if wrong:
             return "; ".join(contradiction(i, said=outcome, found=told[i]) for i in wrong)
-        missing = [i for i in self._barriers if i not in self._entered]
+        missing = [i for i in self._barriers if i not in self._guarded]
         if outcome is not LocalOutcome.COMMIT or not missing:
             return ""
         was = "" if told[missing[0]] is LocalOutcome.UNKNOWN else "committed "
@@ -244,23 +251,17 @@ class HalfMessageBlock:
             "the messages are prepared and before anything else"
         )
 
-    @property
-    def _entered(self) -> set[UUID]:
-        """The messages whose barrier a local transaction has entered, however that one ended."""
-        return set().union(*(entry.event_ids for entry in self._entries))
-
     def _asked_about(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
         """Return the barriers that are asked before the outcome is passed on.
 
-        Those that were entered; where none was, a ROLLBACK asks all, and so shuts out what may
-        still come.
+        Those that were entered, or that it was tried to enter; where none was, a ROLLBACK asks all,
+        and so shuts out what may still come.
         """
-        entered = self._entered
         if outcome is LocalOutcome.UNKNOWN:
             return {}
-        if outcome is LocalOutcome.ROLLBACK and not entered:
+        if outcome is LocalOutcome.ROLLBACK and not self._guarded:
             return self._barriers
-        return {i: barrier for i, barrier in self._barriers.items() if i in entered}
+        return {i: barrier for i, barrier in self._barriers.items() if i in self._guarded}
 
     def _confirmed(self, asked: Mapping[UUID, Barrier]) -> dict[UUID, LocalOutcome]:
         """Return how each message ends, by the barriers.

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+import shieldtx.half_messages.barrier_events  # noqa: F401  by it, entries hear of commits
 from shieldtx.domain.events import NO_HEADERS, Envelope, Event, age_of
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import LocalOutcome, Operation, OutboxStatus
@@ -25,7 +26,7 @@ from shieldtx.errors import (
     TransactionRefused,
 )
 from shieldtx.half_messages.barrier_check import outcomes
-from shieldtx.half_messages.barrier_entry import BarrierEntry, enter_at_commit, enter_now
+from shieldtx.half_messages.barrier_entry import BarrierEntry
 from shieldtx.outbox.transaction import CallersTransaction, caller_of
 from shieldtx.ports.half_messages import Barrier, HalfMessageStore, NewHalfMessage
 
@@ -197,20 +198,25 @@ class HalfMessages:
                 f"half message {', '.join(missing)} has ended, is not there or has no barrier: "
                 "prepare it first, and declare `shield.barrier(...)` for its event type"
             )
-        enter(transaction, barriers)
+        for entry in entries_into(barriers, transaction):
+            entry.enter()
 
 
-def enter(transaction: CallersTransaction, barriers: Mapping[UUID, Barrier]) -> list[BarrierEntry]:
-    """Enter the barriers of half messages, each database's in one statement."""
+def entries_into(
+    barriers: Mapping[UUID, Barrier], transaction: CallersTransaction
+) -> list[BarrierEntry]:
+    """Return what is to enter the barriers of half messages, each database's in one statement."""
     caller = session_of(transaction)
-    entries = []
-    for barrier in dict.fromkeys(barriers.values()):
-        ids = [event_id for event_id, its in barriers.items() if its is barrier]
-        if isinstance(caller_of(transaction), AsyncSession) and isinstance(caller, Session):
-            entries.append(enter_at_commit(caller, barrier, ids))
-        else:
-            entries.append(enter_now(caller, barrier, ids))
-    return entries
+    with_commit = isinstance(caller_of(transaction), AsyncSession)
+    return [
+        BarrierEntry(
+            caller,
+            barrier,
+            [event_id for event_id, its in barriers.items() if its is barrier],
+            with_commit=with_commit,
+        )
+        for barrier in dict.fromkeys(barriers.values())
+    ]
 
 
 def session_of(transaction: CallersTransaction) -> Session | Connection:
@@ -239,7 +245,7 @@ def contradiction(event_id: UUID, *, said: LocalOutcome, found: LocalOutcome) ->
         "tx.rollback() or by returning LocalOutcome.ROLLBACK. Or its commit() was not called. Or "
         "an error of the database was swallowed: let the error out, or try the statement in "
         "session.begin_nested(). Or it was not guarded: call guard(session) in each local "
-        "transaction, before anything else"
+        "transaction, before anything else, and let its errors out"
     )
 
 

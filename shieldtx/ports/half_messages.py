@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, UpdateBase
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
@@ -131,6 +131,20 @@ class HalfMessageStore(Protocol):
 
 class Barrier(Protocol):
     """The table in which a local transaction and its check-back find out who was first."""
+
+    routed_by: UpdateBase
+    """A statement by which a session with several databases finds the barrier's."""
+
+    def may_have_written(self, connection: Connection) -> bool:
+        """Whether the open transaction may have changed its database; of a foreign one, yes.
+
+        Raises TransactionRefused where the server cannot be asked.
+        """
+        ...
+
+    def is_reached_by(self, connection: Connection) -> bool:
+        """Whether a connection leads to the table of the barrier."""
+        ...
 
     def admit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself.

@@ -1,11 +1,12 @@
-"""Whether a caller's connection can take rows of shieldtx into its transaction."""
+"""Whether a caller's connection can take rows of shieldtx into its transaction, and has written."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, Table
+from sqlalchemy.exc import DBAPIError
 
 from shieldtx.errors import TransactionRefused
-from shieldtx.store.dialects import dialect_of
+from shieldtx.store.dialects import dialect_of, is_known
 
 
 def admit(connection: Connection, table: Table, *, or_else: str) -> None:
@@ -25,3 +26,20 @@ def admit(connection: Connection, table: Table, *, or_else: str) -> None:
             "where no relay of this service looks: set SHIELDTX_DATABASE_SCHEMA to the schema of "
             "shieldtx's tables, which the map must not name"
         )
+
+
+def may_have_written(connection: Connection) -> bool:
+    """Whether the open transaction may have changed its database; of a foreign one, yes.
+
+    Raises TransactionRefused where the server cannot be asked.
+    """
+    if not is_known(connection.dialect):
+        return True
+    try:
+        return dialect_of(connection.dialect).may_have_written(connection)
+    except DBAPIError as error:
+        raise TransactionRefused(
+            "a statement failed over another connection of the session, so its part of the "
+            "transaction is rolled back, and whether anything is lost with it is unknown: run what "
+            "may fail in a savepoint or in a session of its own"
+        ) from error

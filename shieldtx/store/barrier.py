@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, UpdateBase, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import LateTransaction
-from shieldtx.store.admission import admit
+from shieldtx.store.admission import admit, may_have_written
 from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.statements import barrier as sql
 from shieldtx.store.table_location import TableLocation
@@ -30,6 +30,8 @@ class SqlBarrier:
         self._location = TableLocation(self._autocommit, tables.barrier)
         self._tables = tables
         self._patience = patience
+        # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
+        self.routed_by: UpdateBase = update(tables.barrier)
 
     def admit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself.
@@ -41,6 +43,17 @@ class SqlBarrier:
             self._tables.barrier,
             or_else="the barrier would commit before the local transaction does",
         )
+
+    def may_have_written(self, connection: Connection) -> bool:
+        """Whether the open transaction may have changed its database; of a foreign one, yes.
+
+        Raises TransactionRefused where the server cannot be asked.
+        """
+        return may_have_written(connection)
+
+    def is_reached_by(self, connection: Connection) -> bool:
+        """Whether a connection leads to the table of the barrier."""
+        return self._location.is_reached_by(connection)
 
     def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
         """Tie the transaction that is open on the connection to the end of half messages.

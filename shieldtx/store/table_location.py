@@ -38,20 +38,26 @@ class TableLocation:
 
         What is unknown is no reason: a role may not be allowed to ask for its server's number.
         """
-        pool = connection.engine.pool
-        if (pool is self._engine.pool and not self._is_redirected) or pool in self._agreeing:
-            return
-        if not self._agrees(connection):
+        if not self.is_reached_by(connection):
             raise TransactionRefused(
                 f"this connection leads to {_address(connection.engine.url)}, where "
                 f"{self._table.fullname} is not there or is another table than the one in "
                 f"{_address(self._engine.url)}, {self._advice}"
             )
+
+    def is_reached_by(self, connection: Connection) -> bool:
+        """Whether a connection reaches the table; where that is unknown, it does."""
+        pool = connection.engine.pool
+        if (pool is self._engine.pool and not self._is_redirected) or pool in self._agreeing:
+            return True
+        if not self._agrees(connection):
+            return False
         self._agreeing.add(pool)
+        return True
 
     def _agrees(self, connection: Connection) -> bool:
         dialect = dialect_of(self._engine.dialect)
-        if dialect_of(connection.dialect).name != dialect.name:
+        if connection.dialect.name != self._engine.dialect.name:
             return False
         with self._engine.connect() as own:
             expected = dialect.table_identity(own, self._table)

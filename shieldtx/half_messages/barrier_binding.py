@@ -1,0 +1,77 @@
+"""Over which of its connections a session enters a barrier, and whether any other has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, Engine, UpdateBase, insert, select
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import TransactionRefused
+from shieldtx.ports.half_messages import Barrier
+
+
+def connection_to(barrier: Barrier, caller: Session | Connection) -> Connection:
+    """Return the connection by which a caller's transaction enters a barrier."""
+    if isinstance(caller, Connection):
+        return caller
+    _bind_to(barrier, caller)
+    return caller.connection(bind_arguments={"clause": _routed_by(barrier, caller)})
+
+
+def leads_to(barrier: Barrier, session: Session, connection: Connection) -> bool:
+    """Whether a session enters a barrier over a connection, among those that it has."""
+    return _bind_to(barrier, session).engine is connection.engine
+
+
+def shares_its_transaction(caller: Session | Connection, barrier: Barrier) -> bool:
+    """Whether a session takes part in the transaction of its caller's Connection."""
+    return isinstance(caller, Session) and isinstance(_bind_to(barrier, caller), Connection)
+
+
+def refuse_written(
+    barrier: Barrier, others: Iterable[Connection], *, own_database_only: bool
+) -> None:
+    """Raise TransactionRefused where a session has written over others than the guarded connection.
+
+    The barrier says how the commit of its own connection ended. One that was only read does no
+    harm: its commit decides nothing. Of a connection that was guarded by itself, what its session
+    changes in other databases is no part of the local transaction (`own_database_only`).
+    """
+    for connection in others:
+        if not barrier.may_have_written(connection):
+            continue
+        if not own_database_only or barrier.is_reached_by(connection):
+            raise TransactionRefused(
+                "the session has written over several connections, whose commits may end "
+                "differently, and the barrier is in one of them, so the message could be sent "
+                "without the data: let the session write over one engine, use "
+                "Session(twophase=True), or a session for each. Of a session with several "
+                "databases guard the connection to the one that the message is about: "
+                "guard(session.connection(bind_arguments={'mapper': ...}))"
+            )
+
+
+def _bind_to(barrier: Barrier, session: Session) -> Engine | Connection:
+    try:
+        return session.get_bind(clause=_routed_by(barrier, session))
+    except UnboundExecutionError as error:
+        raise TransactionRefused(
+            "the session has databases for its classes or tables only, so that of the barrier is "
+            "unknown: guard the connection to the one that the message is about: "
+            "guard(session.connection(bind_arguments={'mapper': ...}))"
+        ) from error
+
+
+def _routed_by(barrier: Barrier, session: Session) -> UpdateBase:
+    """The statement by which a session of its own kind finds the database that it writes to.
+
+    Most routers know an UPDATE as a write; some know only an INSERT.
+    """
+    change, get_bind = barrier.routed_by, session.get_bind
+    if type(session).get_bind is Session.get_bind:
+        return change
+    if get_bind(clause=change) is get_bind(clause=select(change.table)):
+        return insert(change.table)
+    return change

@@ -1,0 +1,64 @@
+"""SQLAlchemy's events of sessions and connections, passed on to the entries into barriers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from shieldtx.half_messages.barrier_entry import (
+    entries_heard_by,
+    entries_in,
+    entries_of,
+    forget_entries_in,
+)
+
+
+@sqlalchemy_event.listens_for(Session, "after_begin")
+def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
+    for entry in entries_in(session):
+        entry.on_begin(connection)
+
+
+@sqlalchemy_event.listens_for(Session, "before_commit")
+def _on_before_commit(session: Session) -> None:
+    # A savepoint's release is no commit.
+    if session.in_nested_transaction() or not (entries := entries_of(session)):
+        return
+    # What is pending may be written over another connection than the barrier.
+    session.flush()
+    for entry in entries:
+        entry.before_commit(session)
+
+
+@sqlalchemy_event.listens_for(Session, "after_transaction_end")
+def _on_end(session: Session, ended: SessionTransaction) -> None:
+    if ended.parent is None:
+        forget_entries_in(session)
+
+
+@sqlalchemy_event.listens_for(Engine, "commit")
+@sqlalchemy_event.listens_for(Engine, "prepare_twophase")
+def _on_connection_commit(connection: Connection, *_: Any) -> None:
+    try:
+        for entry in list(entries_heard_by(connection)):
+            entry.before_commit(None, connection)
+    except BaseException:
+        # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
+        # back to the pool with the connection, and its next user would commit it.
+        connection.connection.rollback()
+        _on_connection_end(connection)
+        raise
+
+
+@sqlalchemy_event.listens_for(Engine, "commit")
+@sqlalchemy_event.listens_for(Engine, "commit_twophase")
+@sqlalchemy_event.listens_for(Engine, "rollback")
+@sqlalchemy_event.listens_for(Engine, "rollback_twophase")
+def _on_connection_end(connection: Connection, *_: Any) -> None:
+    entries = entries_heard_by(connection)
+    for entry in entries:
+        entry.on_connection_end(connection)
+    entries[:] = [entry for entry in entries if entry.is_waiting]

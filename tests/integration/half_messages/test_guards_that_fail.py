@@ -1,0 +1,275 @@
+"""A guard that fails, and whose error is swallowed: nothing is committed, and nothing is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from shieldtx.errors import ShieldTxError, TransactionRefused
+from tests.support.service import Service, make_topics
+
+PAID, NOTED = "orders.paid", "orders.noted"
+SWALLOWED = (ShieldTxError, SQLAlchemyError)
+
+
+class Caller(Enum):
+    """By what a service makes its local transaction."""
+
+    CONNECTION = auto()
+    SESSION = auto()
+    ASYNC_SESSION = auto()
+
+
+class End(Enum):
+    """What a service does that has swallowed an error."""
+
+    COMMITS = auto()
+    COMMITS_AGAIN = auto()
+    COMMITS_ITS_CONNECTION = auto()
+    ROLLS_BACK = auto()
+
+
+@dataclass
+class Bank:
+    """A service, the ledger of its local transactions, and the errors that it has swallowed."""
+
+    pay: Service
+    ledger: Engine
+    own: Engine
+    """By which the service opens the barrier; it keeps no connection."""
+    errors: list[BaseException] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    """What lets the barrier be asked again."""
+
+    @contextmanager
+    def swallow(self) -> Iterator[None]:
+        try:
+            yield
+        except SWALLOWED as error:
+            self.errors.append(error)
+
+    def check(self) -> None:
+        """Check all messages whose outcome is unknown."""
+        self.pay.execute(
+            "UPDATE shield_outbox SET check_at = now() - interval '1 s' WHERE status = 'HALF'"
+        )
+        for check_back in self.pay.app.half_messages.check_backs():
+            while check_back.run_once().more:
+                continue
+
+    def sent(self) -> int:
+        """Count the local transactions whose messages are sent."""
+        self.check()
+        rows = self.pay.rows("SELECT event_type, status FROM shield_outbox")
+        assert {status for _, status in rows} <= {"INIT", "DISCARDED"}
+        return rows.count((PAID, "INIT"))
+
+    def committed(self) -> int:
+        with self.ledger.connect() as connection:
+            return int(connection.scalar(text("SELECT count(*) FROM entries")))
+
+
+SHUT_OUT = text("INSERT INTO shield_barrier VALUES (:event_id, false, now())")
+
+# --- why a guard fails ----------------------------------------------------------------------------
+
+
+def an_error_was_swallowed(bank: Bank, local: Session | Connection) -> None:
+    with suppress(DBAPIError):
+        local.execute(text("SELECT 1 / 0"))
+
+
+def it_has_no_right(bank: Bank, local: Session | Connection) -> None:
+    with bank.ledger.begin() as connection:
+        connection.execute(text("GRANT SELECT, INSERT ON entries TO pg_monitor"))
+    local.execute(text("SET LOCAL ROLE pg_monitor"))
+
+
+def a_lock_is_not_had_in_time(bank: Bank, local: Session | Connection) -> None:
+    other = bank.ledger.connect()
+    other.execute(text("LOCK TABLE shield_barrier IN EXCLUSIVE MODE"))
+    local.execute(text("SET LOCAL lock_timeout = '100ms'"))
+    bank.undo.append(other.close)
+
+
+def a_check_came_first(bank: Bank, local: Session | Connection) -> None:
+    """One that has asked the barrier, and whose answer is not written down yet."""
+    ids = bank.pay.rows("SELECT event_id FROM shield_outbox WHERE status = 'HALF'")
+    with bank.ledger.begin() as connection:
+        connection.execute(SHUT_OUT, [{"event_id": event_id} for (event_id,) in ids])
+
+
+def nobody_may_connect(bank: Bank, local: Session | Connection) -> None:
+    """Where the guard asks, of an engine that it does not know yet, where the barrier is."""
+    name = bank.ledger.url.database
+
+    def allow(connections: bool) -> None:
+        alter = f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {connections}'
+        with bank.pay.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as admin:
+            admin.execute(text(alter))
+
+    local.execute(text("SELECT 1"))
+    allow(connections=False)
+    bank.undo.append(lambda: allow(connections=True))
+
+
+def a_barrier_is_elsewhere(bank: Bank, local: Session | Connection) -> None:
+    """That of another message of the same local transaction, as the service has declared it."""
+
+
+Why = Callable[[Bank, Any], None]
+WHY: tuple[Why, ...] = (
+    an_error_was_swallowed,
+    it_has_no_right,
+    a_lock_is_not_had_in_time,
+    a_check_came_first,
+    nobody_may_connect,
+    a_barrier_is_elsewhere,
+)
+
+
+@pytest.fixture
+def bank(make_service: Callable[..., Service], ledger: Engine) -> Iterator[Bank]:
+    pay = make_service("pay", half_check_timeout=5.0, barrier_patience=0.3)
+    own = create_engine(ledger.url, poolclass=NullPool)
+    for event_type in (PAID, NOTED):
+        pay.app.declare(event_type)
+    pay.app.barrier(PAID, engine=own)
+    make_topics(pay)
+    bank = Bank(pay, ledger, own)
+    yield bank
+    for undo in bank.undo:
+        undo()
+    own.dispose()
+
+
+# --- what a service does --------------------------------------------------------------------------
+
+Guard = Callable[[Any], None]
+
+
+async def run(bank: Bank, caller: Caller, guard: Guard, why: Why, end: End) -> None:
+    """Make the local transaction of a service that swallows each error."""
+    if caller is Caller.ASYNC_SESSION:
+        engine = create_async_engine(bank.ledger.url)
+        try:
+            async with AsyncSession(engine) as session:
+                await session.run_sync(lambda local: why(bank, local))
+                with bank.swallow():
+                    guard(session)
+                with bank.swallow():
+                    await session.run_sync(_book)
+                await _end(bank, session, end)
+        finally:
+            await engine.dispose()
+        return
+    engine = create_engine(bank.ledger.url)
+    with Session(engine) if caller is Caller.SESSION else engine.connect() as local:
+        why(bank, local)
+        with bank.swallow():
+            guard(local)
+        with bank.swallow():
+            _book(local)
+        await _end(bank, local, end)
+    engine.dispose()
+
+
+def _book(local: Session | Connection) -> None:
+    local.execute(text("INSERT INTO entries VALUES ('paid')"))
+
+
+async def _end(bank: Bank, local: Any, end: End) -> None:
+    if end is End.COMMITS_ITS_CONNECTION and not isinstance(local, Connection):
+        local = await _awaited(local.connection())
+    for _ in range(3 if end is End.COMMITS_AGAIN else 1):
+        with bank.swallow():
+            await _awaited(local.rollback() if end is End.ROLLS_BACK else local.commit())
+    for undo in bank.undo:
+        undo()
+    bank.undo.clear()
+
+
+async def _awaited(result: Any) -> Any:
+    return await result if isinstance(result, Awaitable) else result
+
+
+def _named(value: Any) -> str:
+    return value.name if isinstance(value, Enum) else value.__name__
+
+
+@pytest.mark.parametrize(("why", "caller", "end"), [*product(WHY, Caller, End)], ids=_named)
+def test_of_a_guard_that_fails_unheard_nothing_is_committed_or_sent(
+    bank: Bank, why: Why, caller: Caller, end: End
+) -> None:
+    if why is a_barrier_is_elsewhere:
+        bank.pay.app.barrier(NOTED)
+
+    async def main() -> None:
+        async with bank.pay.app.half(PAID) as half:
+            half.prepare(NOTED)
+            await run(bank, caller, half.guard, why, end)
+
+    with pytest.raises(TransactionRefused, match="did not commit"):
+        asyncio.run(main())
+    assert bank.committed() == bank.sent() == 0
+    # An AsyncSession that rolls back is guarded no more, and nothing has failed.
+    assert bank.errors or (caller is Caller.ASYNC_SESSION and end is End.ROLLS_BACK)
+
+
+@pytest.mark.parametrize(("why", "caller"), [*product(WHY[:-1], Caller)], ids=_named)
+def test_so_it_is_with_a_message_that_was_prepared_by_hand(
+    bank: Bank, why: Why, caller: Caller
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+
+    def guard(local: Any) -> None:
+        bank.pay.app.guard(local, event_id)
+
+    asyncio.run(run(bank, caller, guard, why, End.COMMITS_AGAIN))
+    with bank.swallow():
+        bank.pay.app.half_commit(event_id)
+    assert bank.committed() == bank.sent() == 0
+
+
+@pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
+def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
+    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
+    with bank.pay.app.half(PAID) as half, connect() as local:
+        an_error_was_swallowed(bank, local)
+        with bank.swallow():
+            half.guard(local)
+        local.rollback()
+        half.guard(local)
+        _book(local)
+        local.commit()
+    assert len(bank.errors) == 1
+    assert bank.committed() == bank.sent() == 1
+
+
+@pytest.mark.parametrize("caller", Caller)
+def test_each_commit_says_that_the_transaction_could_not_be_guarded(
+    bank: Bank, caller: Caller
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+
+    def guard(local: Any) -> None:
+        bank.pay.app.guard(local, event_id)
+
+    asyncio.run(run(bank, caller, guard, it_has_no_right, End.COMMITS_AGAIN))
+    assert len(bank.errors) >= 3
+    said = [str(error) for error in bank.errors[-2:]]
+    # SQLAlchemy lets nobody go on with a connection whose commit has failed.
+    assert all("could not be guarded" in each or "rolled back" in each for each in said)
