@@ -23,6 +23,7 @@ from shieldtx.half_messages.transactional_decorator import (
     LocalTransactionSpec,
     transactional,
 )
+from shieldtx.outbox.causation import Handled
 from shieldtx.outbox.publish_decorator import payload_type_of
 from shieldtx.outbox.transaction import CallersTransaction
 from shieldtx.ports.half_messages import CheckSchedule
@@ -50,7 +51,7 @@ class HalfMessageWiring:
         event_types: EventTypeRegistry,
         engine: Callable[[], Engine],
         checks_engine: Callable[[], Engine],
-        to_envelope: Callable[[Event], Envelope],
+        to_envelope: Callable[[Event, Handled | None], Envelope],
         after_commit: Callable[[], None],
     ) -> None:
         """Connect to nothing yet.

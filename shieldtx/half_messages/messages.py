@@ -27,6 +27,8 @@ from shieldtx.errors import (
 )
 from shieldtx.half_messages.barrier_check import outcomes
 from shieldtx.half_messages.barrier_entry import BarrierEntry
+from shieldtx.half_messages.handled_event import handled_around
+from shieldtx.outbox.causation import Handled
 from shieldtx.outbox.transaction import CallersTransaction, caller_of
 from shieldtx.ports.half_messages import Barrier, HalfMessageStore, NewHalfMessage
 
@@ -66,6 +68,11 @@ class EventFields(TypedDict, total=False):
     """When it is due, as an aware datetime: then or with the commit, whichever is later."""
     immunity: timedelta | None
     """How long it is not asked about; None: as configured."""
+    causation_id: UUID | None
+    """Of the event that causes it. None in a handler: the one that is handled; in one that takes a
+    list there is none."""
+    causation_source: str | None
+    """The service of that event; a handler may leave it out for events that it handles."""
 
 
 class HalfMessages:
@@ -80,7 +87,7 @@ class HalfMessages:
         *,
         store: HalfMessageStore,
         barrier_of: Callable[[str], Barrier | None],
-        to_envelope: Callable[[Event], Envelope],
+        to_envelope: Callable[[Event, Handled | None], Envelope],
         after_commit: Callable[[], None],
         barrier_retention: timedelta = timedelta.max,
     ) -> None:
@@ -93,7 +100,7 @@ class HalfMessages:
         self._after_commit = after_commit
 
     def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
-        """Store a half message and return its id.
+        """Store a half message and return its id; inside of a handler, its event is the cause.
 
         Raises EventRefused naming the field, UnknownEventType, and what the database raises: then
         the local transaction is not to be run.
@@ -108,9 +115,14 @@ class HalfMessages:
             biz_key=fields.get("biz_key"),
             operation=fields.get("operation", Operation.INSERT),
             headers=fields.get("headers", NO_HEADERS),
+            causation_id=fields.get("causation_id"),
+            causation_source=fields.get("causation_source"),
         )
         message = NewHalfMessage(
-            envelope=self._to_envelope(event), delay=when.delay, at=when.at, immunity=immunity
+            envelope=self._to_envelope(event, handled_around()),
+            delay=when.delay,
+            at=when.at,
+            immunity=immunity,
         )
         self._store.prepare([message])
         return event.id

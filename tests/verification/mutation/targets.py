@@ -46,6 +46,7 @@ PROTOCOL: Final = (
     "half_messages.barrier_events",
     "half_messages.barrier_check",
     "half_messages.block",
+    "half_messages.handled_event",
     "half_messages.open_blocks",
     "outbox.outbox",
     "outbox.causation",

@@ -87,7 +87,7 @@ class World:
         self.messages = HalfMessages(
             store=self.store,
             barrier_of=lambda _: self.barrier,
-            to_envelope=lambda _: _envelope(),
+            to_envelope=lambda *_: _envelope(),
             after_commit=lambda: None,
         )
 

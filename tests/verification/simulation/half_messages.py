@@ -292,6 +292,6 @@ def _messages(store: Interrupted) -> HalfMessages:
     return HalfMessages(
         store=store,  # type: ignore[arg-type]
         barrier_of=lambda _: None,
-        to_envelope=lambda _: None,  # type: ignore[arg-type,return-value]
+        to_envelope=lambda *_: None,  # type: ignore[arg-type,return-value]
         after_commit=lambda: None,
     )
