@@ -99,9 +99,18 @@ def read_committed_view(engine: Engine) -> Engine:
 def accept_engine(engine: Engine) -> None:
     """Have an application's engine renewed in forked processes.
 
-    Raises ConfigurationError where its execution options name another isolation level than shieldtx
-    needs: of an engine and its view, the engine's option prevails.
+    Raises ConfigurationError for one of an asynchronous driver, and where its execution options
+    name another isolation level than shieldtx needs: of an engine and its view, the engine's option
+    prevails.
     """
+    # The engine in an AsyncEngine is of its driver too, which needs a greenlet that awaits it.
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"the engine is asynchronous ({engine.dialect.name}+{engine.dialect.driver}), and "
+            "shieldtx waits for its own statements: pass one made by sqlalchemy.create_engine() "
+            "for the same database (driver `psycopg`). Sessions of the service may stay "
+            "asynchronous"
+        )
     needed = dialect_of(engine.dialect).engine_isolation
     given = engine.get_execution_options().get("isolation_level", needed)
     if given != needed:

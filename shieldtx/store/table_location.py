@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, Pool, Table
+from sqlalchemy import URL, Connection, Engine, MetaData, Pool, Table
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.store.dialects import dialect_of
@@ -20,8 +20,8 @@ class TableLocation:
     """A table in the database of an engine, which callers reach by engines of their own.
 
     Engines and URLs do not tell: one database may be reached by several of each, directly and
-    through a pooler. So both servers are asked, once for each pool of connections: of those that
-    an engine and its views share, and of those that were found to agree, none is asked again.
+    through a pooler. So both servers are asked, once for each pool of connections: the one that
+    the engine and its views share is not asked, nor again one that was found to agree.
     """
 
     def __init__(self, engine: Engine, table: Table, *, advice: str = _CHECKED_THERE) -> None:
@@ -31,7 +31,11 @@ class TableLocation:
         self._advice = advice
         self._agreeing: WeakSet[Pool] = WeakSet()
         # A view of an engine may lead to another schema than the engine itself.
-        self._is_redirected = "schema_translate_map" in engine.get_execution_options()
+        redirected = engine.get_execution_options().get("schema_translate_map") or {}
+        self._is_redirected = table.schema in redirected
+        schema = redirected.get(table.schema, table.schema)
+        self._as_found = Table(table.name, MetaData(), schema=schema)
+        """The table by its name where nothing is redirected."""
 
     def check(self, connection: Connection) -> None:
         """Raise TransactionRefused when a connection reaches another table of the same name.
@@ -56,14 +60,26 @@ class TableLocation:
         return True
 
     def _agrees(self, connection: Connection) -> bool:
-        dialect = dialect_of(self._engine.dialect)
         if connection.dialect.name != self._engine.dialect.name:
             return False
-        with self._engine.connect() as own:
-            expected = dialect.table_identity(own, self._table)
+        dialect = dialect_of(self._engine.dialect)
+        if connection.engine.pool is self._engine.pool:
+            # Over the same connection: the caller may have the only one of the pool.
+            own = dialect.table_identity(connection, self._as_found)
+            return own == dialect.table_identity(connection, self._table)
+        own = self._own_identity()
         found = dialect.table_identity(connection, self._table)
-        pairs = zip(expected, found, strict=True)
-        return all(a == b for a, b in pairs if a is not None and b is not None)
+        # The other time for a server that was restarted, or gave way to its standby, meanwhile.
+        return _is_same(own, found) or _is_same(self._own_identity(), found)
+
+    def _own_identity(self) -> tuple[object, ...]:
+        with self._engine.connect() as own:
+            return dialect_of(own.dialect).table_identity(own, self._table)
+
+
+def _is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a == b for a, b in pairs if a is not None and b is not None)
 
 
 def _address(url: URL) -> str:

@@ -6,26 +6,32 @@ from sqlalchemy import Connection, Table, text
 
 _TABLE = text(
     """
-    SELECT coalesce(to_regclass(:name)::oid::bigint, 0),
-           (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
+    SELECT coalesce(to_regclass(:name)::oid::bigint, 0), current_database()::text,
+           has_column_privilege('pg_catalog.pg_database', 'oid', 'SELECT')
+           AND has_column_privilege('pg_catalog.pg_database', 'datname', 'SELECT'),
            coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'),
-                    false)
+                    false),
+           has_function_privilege('pg_postmaster_start_time()', 'EXECUTE')
     """
 )
-_SERVER = text("SELECT system_identifier FROM pg_control_system()")
+_FACTS = (
+    text("SELECT oid::bigint FROM pg_database WHERE datname = current_database()"),
+    text("SELECT system_identifier FROM pg_control_system()"),
+    # A copy of a server has all its numbers, and has been started by itself.
+    text("SELECT extract(epoch FROM pg_postmaster_start_time())"),
+)
 
 
-def identity_of_table(connection: Connection, table: Table) -> tuple[int | None, ...]:
-    """Return the numbers of a table, its database and its server.
+def identity_of_table(connection: Connection, table: Table) -> tuple[object, ...]:
+    """Return the number of a table, the name and number of its database, and which server it is.
 
-    Not their names and addresses: a pooler has others, and two servers may have a database of the
-    same name. A table that is not there has the number 0. The server's is None for a role from
-    which the right to read it was taken: the statement would abort the transaction.
+    Not the server's address: a pooler has another. A table that is not there has the number 0. What
+    a role may not read is None: the statement would abort the transaction.
     """
     name = _qualified(connection, table)
-    table_id, database_id, may_read_server = connection.execute(_TABLE, {"name": name}).one()
-    server_id = connection.scalar(_SERVER) if may_read_server else None
-    return table_id, database_id, server_id
+    table_id, database, *rights = connection.execute(_TABLE, {"name": name}).one()
+    pairs = zip(_FACTS, rights, strict=True)
+    return (table_id, database, *(connection.scalar(fact) if may else None for fact, may in pairs))
 
 
 def _qualified(connection: Connection, table: Table) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Engine, MetaData, Table, Text, create_engine, event, text
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, Text, create_engine, event, text
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from shieldtx.errors import TransactionRefused
+from shieldtx import Settings, ShieldTx
+from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.errors import ConfigurationError, TransactionRefused
 from shieldtx.store.dialects import dialect_of
 from tests.support.migrated_databases import migrated_sqlite
 from tests.support.service import Service, make_topics
@@ -62,7 +68,7 @@ def test_a_view_of_the_barriers_engine_is_not_asked_where_it_leads(
 ) -> None:
     statements = _statements_of(ledger)
     _pay_by(pay, ledger.execution_options(isolation_level="SERIALIZABLE"))
-    assert not any("pg_database" in statement for statement in statements)
+    assert not any("to_regclass" in statement for statement in statements)
 
 
 def test_another_engine_is_asked_once_where_it_leads(pay: Service, ledger: Engine) -> None:
@@ -70,7 +76,7 @@ def test_another_engine_is_asked_once_where_it_leads(pay: Service, ledger: Engin
         statements = _statements_of(other)
         for _ in range(3):
             _pay_by(pay, other)
-    assert len([statement for statement in statements if "pg_database" in statement]) == 1
+    assert len([statement for statement in statements if "to_regclass" in statement]) == 1
 
 
 def _statements_of(engine: Engine) -> list[str]:
@@ -83,16 +89,29 @@ def _statements_of(engine: Engine) -> list[str]:
     return found
 
 
-def test_a_role_that_may_not_ask_for_the_servers_number_is_guarded(
-    pay: Service, ledger: Engine
+RIGHTS = {
+    "EXECUTE ON FUNCTION pg_control_system()": (
+        "has_function_privilege('pg_control_system()', 'EXECUTE')"
+    ),
+    "EXECUTE ON FUNCTION pg_postmaster_start_time()": (
+        "has_function_privilege('pg_postmaster_start_time()', 'EXECUTE')"
+    ),
+    "SELECT ON pg_catalog.pg_database": "has_table_privilege('pg_catalog.pg_database', 'SELECT')",
+}
+
+
+@pytest.mark.parametrize("revoked", [*([right] for right in RIGHTS), [*RIGHTS]])
+def test_a_role_that_may_not_ask_where_it_is_is_guarded(
+    pay: Service, ledger: Engine, revoked: list[str]
 ) -> None:
     with ledger.begin() as connection:
-        connection.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
+        for right in revoked:
+            connection.execute(text(f"REVOKE {right} FROM PUBLIC"))
         connection.execute(text("GRANT ALL ON ALL TABLES IN SCHEMA public TO pg_monitor"))
     with _engine(ledger, connect_args={"options": "-c role=pg_monitor"}) as other:
         with other.connect() as connection:
-            may = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE')"
-            assert connection.scalar(text(may)) is False
+            for right in revoked:
+                assert connection.scalar(text(f"SELECT {RIGHTS[right]}")) is False
         _pay_by(pay, other)
     assert _is_sent_once(pay, ledger)
 
@@ -125,6 +144,19 @@ def test_a_table_of_the_same_name_in_another_schema_is_refused(
         _pay_by(pay, other)
 
 
+def test_a_barrier_of_a_named_schema_is_found_whatever_the_search_path(
+    pay: Service, ledger: Engine
+) -> None:
+    _add_tenant(ledger)
+    pay.app.declare("tenants.paid")
+    pay.app.barrier("tenants.paid", engine=ledger, schema="public")
+    for _ in range(2):
+        with pay.app.half("tenants.paid") as half, ledger.begin() as connection:
+            connection.execute(text("SET LOCAL search_path TO tenant, public"))
+            half.guard(connection)
+    assert pay.outbox() == {"INIT": 2}
+
+
 def test_a_barrier_whose_engine_is_redirected_to_another_schema_is_refused(
     pay: Service, ledger: Engine
 ) -> None:
@@ -140,18 +172,111 @@ def test_a_barrier_whose_engine_is_redirected_to_another_schema_is_refused(
         half.guard(connection)
 
 
-def test_a_server_of_another_number_is_refused(
-    pay: Service, ledger: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Not pytest's tmp_path: root's is closed to the account that PostgreSQL then runs as."""
+    with tempfile.TemporaryDirectory(prefix="shieldtx-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_copied_server_is_refused(
+    make_service: Callable[..., Service], open_directory: Path
 ) -> None:
-    dialect = dialect_of(ledger.dialect)
-    identity, numbers = dialect.table_identity, iter((1, 2))
+    original, copied = open_directory / "original", open_directory / "copied"
+    with EmbeddedPostgres(original, fsync=False) as server:
+        server.create_database("ledger")
+        with closing(ShieldTx(Settings(source="pay", database_url=server.url("ledger")))) as app:
+            app.schema.upgrade()
+    subprocess.run(["cp", "--archive", str(original), str(copied)], check=True)
+    with (
+        EmbeddedPostgres(original, fsync=False) as server,
+        EmbeddedPostgres(copied, fsync=False) as copy,
+    ):
+        engine, other = create_engine(server.url("ledger")), create_engine(copy.url("ledger"))
+        pay = make_service("pay")
+        pay.app.declare(PAID)
+        pay.app.barrier(PAID, engine=engine)
+        make_topics(pay)
+        with pytest.raises(TransactionRefused, match="another table"):
+            _guard_by(pay, other)
+        _guard_by(pay, engine)
+        engine.dispose()
+        other.dispose()
+    assert pay.outbox() == {"HALF": 1, "INIT": 1}
 
-    def of_another_server(connection: Any, table: Table) -> tuple[object, ...]:
-        return (*identity(connection, table)[:2], next(numbers))
 
-    monkeypatch.setattr(type(dialect), "table_identity", lambda _, *args: of_another_server(*args))
-    with _engine(ledger) as other, pytest.raises(TransactionRefused, match="another table"):
-        _pay_by(pay, other)
+def _guard_by(pay: Service, engine: Engine) -> None:
+    with pay.app.half(PAID) as half, engine.begin() as connection:
+        half.guard(connection)
+
+
+@pytest.mark.parametrize(
+    ("own", "callers", "is_refused"), [((1, 1), 2, True), ((1, 2), 2, False), ((1, 1), 1, False)]
+)
+def test_a_server_is_asked_again_before_another_one_is_refused(
+    pay: Service,
+    ledger: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    own: tuple[int, int],
+    callers: int,
+    is_refused: bool,
+) -> None:
+    """It may have been restarted in between."""
+    dialect, pool = dialect_of(ledger.dialect), ledger.pool
+    identity, numbers = dialect.table_identity, iter(own)
+
+    def of_a_server(connection: Connection, table: Table) -> tuple[object, ...]:
+        number = next(numbers) if connection.engine.pool is pool else callers
+        return (*identity(connection, table)[:-1], number)
+
+    monkeypatch.setattr(type(dialect), "table_identity", lambda _, *args: of_a_server(*args))
+    with _engine(ledger) as other:
+        if is_refused:
+            with pytest.raises(TransactionRefused, match="another table"):
+                _pay_by(pay, other)
+        else:
+            _pay_by(pay, other)
+    assert _is_sent_once(pay, ledger) is not is_refused
+
+
+def test_the_only_connection_of_the_barriers_engine_is_not_waited_for(
+    pay: Service, ledger: Engine
+) -> None:
+    _add_tenant(ledger)
+    with _engine(ledger, pool_size=1, max_overflow=0) as only:
+        of_others = only.execution_options(schema_translate_map={"elsewhere": "tenant"})
+        of_tenants = only.execution_options(schema_translate_map={None: "tenant"})
+        pay.app.declare("tenants.paid")
+        pay.app.declare("others.paid")
+        pay.app.barrier("tenants.paid", engine=of_tenants)
+        pay.app.barrier("others.paid", engine=of_others)
+        with (
+            pytest.raises(TransactionRefused, match="another table"),
+            pay.app.half("tenants.paid") as half,
+            only.begin() as connection,
+        ):
+            half.guard(connection)
+        with pay.app.half("others.paid") as half, of_others.begin() as connection:
+            half.guard(connection)
+    assert pay.outbox() == {"HALF": 1, "INIT": 1}
+
+
+@pytest.mark.parametrize("given", ["AsyncEngine", "sync_engine", "view"])
+def test_an_asynchronous_engine_is_refused_where_it_is_declared(
+    pay: Service, ledger: Engine, given: str
+) -> None:
+    asynchronous = create_async_engine(ledger.url)
+    engines: dict[str, Any] = {
+        "AsyncEngine": asynchronous,
+        "sync_engine": asynchronous.sync_engine,
+        "view": asynchronous.execution_options(schema_translate_map={}).sync_engine,
+    }
+    pay.app.declare("tenants.paid")
+    with pytest.raises(ConfigurationError, match=r"sqlalchemy\.create_engine\(\)"):
+        pay.app.barrier("tenants.paid", engine=engines[given])
+    # It is as if it had not been declared.
+    pay.app.barrier("tenants.paid", engine=ledger)
 
 
 def test_another_kind_of_database_is_refused(pay: Service, tmp_path: Any) -> None:
