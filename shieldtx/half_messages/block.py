@@ -116,8 +116,7 @@ class HalfMessageBlock:
             raise ConfigurationError(
                 f"{self} has no barrier: declare `shield.barrier(...)` for its event type"
             )
-        # Before it can fail: a local transaction that could not enter has not committed.
-        self._guarded.update(self._barriers)
+        self.note_guard()
         caller = session_of(transaction)
         if any(entry.is_open and entry.caller is not caller for entry in self._entries):
             raise TransactionRefused(
@@ -128,6 +127,13 @@ class HalfMessageBlock:
         self._entries += entries
         for entry in entries:
             entry.enter()
+
+    def note_guard(self) -> None:
+        """Note that a local transaction is to be guarded: the barrier alone tells how it ends.
+
+        Before the guard can fail: one that could not enter has not committed.
+        """
+        self._guarded.update(self._barriers)
 
     def commit(self) -> None:
         """Say that the local transaction committed; the block's end passes it on."""

@@ -38,6 +38,9 @@ class OpenBlock(Protocol):
     def guard(self, transaction: CallersTransaction) -> None:
         """Guard the transaction with the half messages of the block."""
 
+    def note_guard(self) -> None:
+        """Note that a local transaction of the block was to be guarded, also where it was not."""
+
 
 _OPEN: ContextVar[tuple[OpenBlock, ...]] = ContextVar("shieldtx.open_blocks", default=())
 
@@ -80,6 +83,8 @@ def guard_open(transaction: CallersTransaction) -> None:
 def _of_one_transaction(blocks: Sequence[OpenBlock]) -> Sequence[OpenBlock]:
     *others, nearest = blocks
     if nearest.call is None and others:
+        for block in blocks:
+            block.note_guard()
         raise TransactionRefused(
             f"{nearest} is inside of the block of {others[-1]}, and which of them this transaction "
             "belongs to is unknown: call `guard` of the block itself, of each if it is both's, or "

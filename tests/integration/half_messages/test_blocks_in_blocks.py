@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from shieldtx.errors import TransactionRefused
 from tests.support.service import Service, make_topics
@@ -116,6 +117,23 @@ def test_of_services_that_call_each_other_each_sends_its_own_message(
     # In a block inside of another one, `shield.guard` is refused.
     is_refused = inner is Way.BLOCK
     assert (INNER in sent) is (inner_end is End.COMMITS and not is_refused)
+
+
+def test_a_guard_that_was_refused_inside_of_a_block_is_no_commit(
+    pay: Service, ledger: Engine
+) -> None:
+    """Its error is swallowed, and so is the one that has aborted the transaction."""
+
+    def swallow() -> None:
+        with suppress(TransactionRefused), pay.app.half(INNER), ledger.begin() as connection:
+            with suppress(TransactionRefused):
+                pay.app.guard(connection)
+            with suppress(DBAPIError):
+                connection.execute(text("SELECT 1 / 0"))
+
+    with pytest.raises(TransactionRefused, match="did not commit"), pay.app.half(OUTER):
+        swallow()
+    assert _sent(pay) == _committed(ledger) == set()
 
 
 def test_a_method_with_two_decorators_has_two_messages_of_one_transaction(
