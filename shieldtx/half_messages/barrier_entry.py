@@ -184,26 +184,38 @@ class BarrierEntry:
                 self._refuse()
                 raise
 
-    def before_commit(self, session: Session | None, connection: Connection | None = None) -> None:
+    def before_session_commit(self, session: Session) -> None:
         """Enter where that was left for the commit; raise TransactionRefused where it may not be.
 
-        Of a session as a whole, or of one `connection`, of which SQLAlchemy does not tell whose it
-        is: that of the caller, if he is one.
+        The session is the caller, or that of a connection that was guarded by itself.
         """
+        self._check_refused()
+        if self.is_waiting:
+            self._enter_over(connection_to(self._barrier, self.caller))
+        self._check_others(self.caller if isinstance(self.caller, Session) else session)
+
+    def before_connection_commit(self, connection: Connection) -> None:
+        """Do so when a connection commits, by itself or as one of its session."""
+        self._check_refused()
+        if self.is_waiting and self._leads_over(connection):
+            self._enter_over(connection)
+        if isinstance(self.caller, Session):
+            self._check_others(self.caller)
+
+    def _check_refused(self) -> None:
         if self._state is _State.REFUSED:
             raise TransactionRefused(_REFUSED)
-        its_own = isinstance(self.caller, Session)
-        if its_own and self.is_waiting and (connection is None or self._leads_over(connection)):
-            self._enter_over(connection or connection_to(self._barrier, self.caller))
-        session = self.caller if isinstance(self.caller, Session) else session
+
+    def _check_others(self, session: Session) -> None:
         # Two phases commit all of them, or none.
-        if session is not None and not session.twophase and self.is_open:
-            others = [c for c in _connections_of(session) if not self._is_over(c)]
-            refuse_written(
-                self._barrier,
-                [c for c in others if c.in_transaction()],
-                own_database_only=not its_own,
-            )
+        if session.twophase or not self.is_open:
+            return
+        others = [c for c in _connections_of(session) if not self._is_over(c)]
+        refuse_written(
+            self._barrier,
+            [connection for connection in others if connection.in_transaction()],
+            own_database_only=isinstance(self.caller, Connection),
+        )
 
     def _is_over(self, connection: Connection) -> bool:
         """Whether a connection is the one that has entered, or will."""

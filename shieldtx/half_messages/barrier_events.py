@@ -30,7 +30,7 @@ def _on_before_commit(session: Session) -> None:
     # What is pending may be written over another connection than the barrier.
     session.flush()
     for entry in entries:
-        entry.before_commit(session)
+        entry.before_session_commit(session)
 
 
 @sqlalchemy_event.listens_for(Session, "after_transaction_end")
@@ -44,7 +44,7 @@ def _on_end(session: Session, ended: SessionTransaction) -> None:
 def _on_connection_commit(connection: Connection, *_: Any) -> None:
     try:
         for entry in list(entries_heard_by(connection)):
-            entry.before_commit(None, connection)
+            entry.before_connection_commit(connection)
     except BaseException:
         # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
         # back to the pool with the connection, and its next user would commit it.

@@ -35,9 +35,9 @@ def pay(make_service: Callable[..., Service], ledger: Engine) -> Service:
     return service
 
 
-def _pay_by(pay: Service, engine: Engine) -> None:
+def _pay_by(pay: Service, engine: Engine, event_type: str = PAID) -> None:
     """Make a guarded local transaction over an engine."""
-    with pay.app.half(PAID) as half, engine.begin() as connection:
+    with pay.app.half(event_type) as half, engine.begin() as connection:
         half.guard(connection)
         connection.execute(ENTRIES.insert().values(what="paid"))
 
@@ -100,9 +100,10 @@ RIGHTS = {
 }
 
 
+@pytest.mark.parametrize("is_the_barriers", [False, True])
 @pytest.mark.parametrize("revoked", [*([right] for right in RIGHTS), [*RIGHTS]])
 def test_a_role_that_may_not_ask_where_it_is_is_guarded(
-    pay: Service, ledger: Engine, revoked: list[str]
+    pay: Service, ledger: Engine, revoked: list[str], is_the_barriers: bool
 ) -> None:
     with ledger.begin() as connection:
         for right in revoked:
@@ -112,7 +113,12 @@ def test_a_role_that_may_not_ask_where_it_is_is_guarded(
         with other.connect() as connection:
             for right in revoked:
                 assert connection.scalar(text(f"SELECT {RIGHTS[right]}")) is False
-        _pay_by(pay, other)
+        if is_the_barriers:
+            pay.app.declare("tenants.paid")
+            pay.app.barrier("tenants.paid", engine=other)
+            _pay_by(pay, ledger, "tenants.paid")
+        else:
+            _pay_by(pay, other)
     assert _is_sent_once(pay, ledger)
 
 

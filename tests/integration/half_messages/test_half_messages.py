@@ -673,6 +673,16 @@ async def commit_the_connection(engine: AsyncEngine, guard: Guard) -> None:
         await (await session.connection()).commit()
 
 
+async def release_a_savepoint_in_one_that_rolls_back(engine: AsyncEngine, guard: Guard) -> None:
+    async with AsyncSession(engine) as session, session.begin():
+        guard(session)
+        outer = await session.begin_nested()
+        async with session.begin_nested():
+            await session.execute(text("INSERT INTO entries VALUES ('undone')"))
+        await outer.rollback()
+        await session.execute(text("INSERT INTO entries VALUES ('debit')"))
+
+
 async def guard_late(engine: AsyncEngine, guard: Guard) -> None:
     async with AsyncSession(engine) as session:
         await session.execute(text("INSERT INTO entries VALUES ('debit')"))
@@ -680,7 +690,15 @@ async def guard_late(engine: AsyncEngine, guard: Guard) -> None:
         await (await session.connection()).commit()
 
 
-@pytest.mark.parametrize("local", [leave_a_savepoint, commit_the_connection, guard_late])
+@pytest.mark.parametrize(
+    "local",
+    [
+        leave_a_savepoint,
+        release_a_savepoint_in_one_that_rolls_back,
+        commit_the_connection,
+        guard_late,
+    ],
+)
 def test_an_asynchronous_session_is_guarded_however_it_commits(orders, ledger, local):
     orders.app.barrier(PLACED, engine=ledger)
 
@@ -828,6 +846,45 @@ def test_an_asynchronous_session_that_rolls_back_forgets_its_guard(orders, ledge
     asyncio.run(main())
     with ledger.connect() as connection:
         assert list(connection.scalars(text("SELECT committed FROM shield_barrier"))) == [False]
+
+
+def test_an_asynchronous_session_that_has_changed_nothing_has_committed(orders, ledger):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with orders.app.half(PLACED) as tx, AsyncSession(engine) as session:
+                tx.guard(session)
+                await session.commit()
+            assert status(orders, tx.id) == "INIT"
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+
+
+def test_a_next_transaction_of_an_asynchronous_session_says_nothing_about_the_guarded_one(
+    orders, ledger
+):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with AsyncSession(engine) as session:
+                with pytest.raises(TransactionRefused, match="did not commit"):  # noqa: PT012
+                    async with orders.app.half(PLACED) as tx:
+                        tx.guard(session)
+                        await session.rollback()
+                        await session.execute(text("INSERT INTO entries VALUES ('next')"))
+                assert status(orders, tx.id) == "DISCARDED"
+                await session.commit()
+        finally:
+            await engine.dispose()
+
+    asyncio.run(main())
+    assert entries(ledger) == ["next"]
 
 
 # --- an outcome that the barrier contradicts ------------------------------------------------------

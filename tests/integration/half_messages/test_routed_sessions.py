@@ -244,6 +244,69 @@ def test_what_was_only_read_elsewhere_refuses_nothing(pay: Service, ledger: Engi
     assert _sent(pay) == _committed(ledger) == 1
 
 
+@pytest.mark.parametrize("is_guarded_by_connection", [False, True])
+def test_of_two_databases_only_a_guarded_connection_leaves_the_other_one_alone(
+    pay: Service, ledger: Engine, is_guarded_by_connection: bool
+) -> None:
+    Base.metadata.create_all(pay.engine)
+    with (
+        suppress(TransactionRefused),
+        pay.app.half(PAID) as half,
+        Session(ledger, binds={Note: pay.engine}) as session,
+        session.begin(),
+    ):
+        half.guard(session.connection() if is_guarded_by_connection else session)
+        session.add_all([Booking(id=1), Note(id=1)])
+    notes = pay.rows("SELECT count(*) FROM notes")
+    assert notes == [(int(is_guarded_by_connection),)]
+    assert _sent(pay) == _committed(ledger) == int(is_guarded_by_connection)
+
+
+def test_a_connection_that_commits_by_itself_beside_the_barrier_is_refused(
+    pay: Service, ledger: Engine
+) -> None:
+    async def main() -> None:
+        writer, reader = create_async_engine(ledger.url), create_async_engine(ledger.url)
+        session_of = databases_by_class(Engines(writer.sync_engine, reader.sync_engine))
+        try:
+            async with AsyncSession(sync_session_class=lambda **_: session_of()) as session:
+                with pytest.raises(TransactionRefused, match="several connections"):  # noqa: PT012
+                    async with pay.app.half(PAID) as half:
+                        half.guard(session)
+                        session.add(Booking(id=1))
+                        await session.flush()
+                        by = {"mapper": Booking}
+                        await (await session.connection(bind_arguments=by)).commit()
+        finally:
+            await writer.dispose()
+            await reader.dispose()
+
+    asyncio.run(main())
+    assert _sent(pay) == _committed(ledger) == 0
+
+
+def test_reads_may_be_in_autocommit(pay: Service, ledger: Engine) -> None:
+    async def main() -> None:
+        writer = create_async_engine(ledger.url)
+        reader = create_async_engine(ledger.url, isolation_level="AUTOCOMMIT")
+        session_of = router_that_knows_updates(Engines(writer.sync_engine, reader.sync_engine))
+        try:
+            async with (
+                pay.app.half(PAID) as half,
+                AsyncSession(sync_session_class=lambda **_: session_of()) as session,
+                session.begin(),
+            ):
+                half.guard(session)
+                assert await session.get(Booking, 1) is None
+                session.add(Booking(id=1))
+        finally:
+            await writer.dispose()
+            await reader.dispose()
+
+    asyncio.run(main())
+    assert _sent(pay) == _committed(ledger) == 1
+
+
 def test_two_phases_commit_over_several_connections(pay: Service, ledger: Engine) -> None:
     with _engines(ledger) as engines:
         binds = {Booking: engines.writer}
