@@ -37,5 +37,6 @@ def handled_around() -> Handled | None:
     if (around := _AROUND.get()) is None:
         return None
     handled, connection = around[0], around[1]()
-    is_open = connection is not None and not connection.closed and connection.in_transaction()
-    return handled if is_open and handled.events and not handled.is_over else None
+    # After an attempt that has failed, nobody has said that the handling is over.
+    has_ended = handled.is_over or connection is None or connection.closed
+    return None if has_ended else handled
