@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Insert, Select, UpdateBase, create_engine, text
-from sqlalchemy.exc import IntegrityError, UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -280,6 +280,41 @@ def test_a_connection_that_commits_by_itself_beside_the_barrier_is_refused(
         finally:
             await writer.dispose()
             await reader.dispose()
+
+    asyncio.run(main())
+    assert _sent(pay) == _committed(ledger) == 0
+
+
+def test_a_session_that_was_not_guarded_may_write_over_several_connections(
+    pay: Service, ledger: Engine
+) -> None:
+    """The savepoint in which it was to be guarded has been rolled back."""
+    Base.metadata.create_all(pay.engine)
+    with pay.app.half(PAID) as half, Session(ledger, binds={Note: pay.engine}) as session:
+        with suppress(TransactionRefused), session.begin_nested():
+            half.guard(session)
+        session.add_all([Booking(id=1), Note(id=1)])
+        session.commit()
+        half.rollback()
+    assert (_sent(pay), _committed(ledger)) == (0, 1)
+    assert pay.rows("SELECT count(*) FROM notes") == [(1,)]
+
+
+def test_an_asynchronous_session_whose_transaction_has_failed_is_not_guarded(
+    pay: Service, ledger: Engine
+) -> None:
+    async def main() -> None:
+        engine = create_async_engine(ledger.url)
+        try:
+            async with pay.app.half(PAID) as half, AsyncSession(engine) as session:
+                session.add(Booking(id=None, parent="not a number"))
+                with suppress(DBAPIError):
+                    await session.flush()
+                with pytest.raises(TransactionRefused, match="ended or failed"):
+                    half.guard(session)
+                half.rollback()
+        finally:
+            await engine.dispose()
 
     asyncio.run(main())
     assert _sent(pay) == _committed(ledger) == 0
