@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, Engine, UpdateBase, insert, select
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from shieldtx.errors import TransactionRefused
+from shieldtx.outbox.session_binding import route_of
 from shieldtx.ports.half_messages import Barrier
 
 
@@ -17,7 +18,7 @@ def connection_to(barrier: Barrier, caller: Session | Connection) -> Connection:
     if isinstance(caller, Connection):
         return caller
     _bind_to(barrier, caller)
-    return caller.connection(bind_arguments={"clause": _routed_by(barrier, caller)})
+    return caller.connection(bind_arguments={"clause": route_of(caller, barrier.routed_by)})
 
 
 def leads_to(barrier: Barrier, session: Session, connection: Connection) -> bool:
@@ -55,23 +56,10 @@ def refuse_written(
 
 def _bind_to(barrier: Barrier, session: Session) -> Engine | Connection:
     try:
-        return session.get_bind(clause=_routed_by(barrier, session))
+        return session.get_bind(clause=route_of(session, barrier.routed_by))
     except UnboundExecutionError as error:
         raise TransactionRefused(
             "the session has databases for its classes or tables only, so that of the barrier is "
             "unknown: guard the connection to the one that the message is about: "
             "guard(session.connection(bind_arguments={'mapper': ...}))"
         ) from error
-
-
-def _routed_by(barrier: Barrier, session: Session) -> UpdateBase:
-    """The statement by which a session of its own kind finds the database that it writes to.
-
-    Most routers know an UPDATE as a write; some know only an INSERT.
-    """
-    change, get_bind = barrier.routed_by, session.get_bind
-    if type(session).get_bind is Session.get_bind:
-        return change
-    if get_bind(clause=change) is get_bind(clause=select(change.table)):
-        return insert(change.table)
-    return change

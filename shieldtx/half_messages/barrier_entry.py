@@ -43,7 +43,7 @@ class _State(Enum):
 
     NEW = auto()
     WAITING = auto()
-    """For the commit of its session, with which it enters."""
+    """For its session to begin on its connection, or to commit: with either it enters."""
     ENTERED = auto()
     REFUSED = auto()
     """It could not enter, and cannot be committed."""
@@ -177,12 +177,9 @@ class BarrierEntry:
         """Hear of one more connection of the session, before its first statement."""
         self._hear_of(connection)
         if self.is_waiting and self._leads_over(connection):
-            try:
-                # In AUTOCOMMIT, what it changes would stay without its message.
-                self._barrier.admit(connection)
-            except BaseException:
-                self._refuse()
-                raise
+            # Before all that it changes: in AUTOCOMMIT, that would stay without its message, and
+            # after a rollback that the session is not told of, the message would stay without that.
+            self._enter_over(connection)
 
     def before_session_commit(self, session: Session) -> None:
         """Enter where that was left for the commit; raise TransactionRefused where it may not be.
@@ -191,7 +188,10 @@ class BarrierEntry:
         """
         self._check_refused()
         if self.is_waiting:
-            self._enter_over(connection_to(self._barrier, self.caller))
+            connection = connection_to(self._barrier, self.caller)
+            # With its beginning, unless the session had begun on it before the guard.
+            if self.is_waiting:
+                self._enter_over(connection)
         self._check_others(self.caller if isinstance(self.caller, Session) else session)
 
     def before_connection_commit(self, connection: Connection) -> None:

@@ -23,26 +23,15 @@ class SessionBinding:
 
     def connection(self) -> Connection:
         """Return the connection that events go over."""
-        return self._session.connection(bind_arguments={"clause": self._routed_by})
-
-    @property
-    def _routed_by(self) -> UpdateBase:
-        """The statement by which a session of its own kind finds the database of the events.
-
-        Most routers know an UPDATE as a write; some know only an INSERT.
-        """
-        change, get_bind = self._writer.routed_by, self._session.get_bind
-        if type(self._session).get_bind is Session.get_bind:
-            return change
-        if get_bind(clause=change) is get_bind(clause=select(change.table)):
-            return insert(change.table)
-        return change
+        return self._session.connection(
+            bind_arguments={"clause": route_of(self._session, self._writer.routed_by)}
+        )
 
     @property
     def bind(self) -> Engine | Connection:
         """What the session reaches the database of the events by."""
         try:
-            return self._session.get_bind(clause=self._routed_by)
+            return self._session.get_bind(clause=route_of(self._session, self._writer.routed_by))
         except UnboundExecutionError as error:
             raise TransactionRefused(
                 "the session has databases for its classes or tables only, so that of the events "
@@ -76,3 +65,15 @@ class SessionBinding:
     def takes_events(self, connection: Connection) -> bool:
         """Whether a connection is to the database of the events, among those of the session."""
         return connection.engine is self.bind.engine
+
+
+def route_of(session: Session, change: UpdateBase) -> UpdateBase:
+    """Return the statement by which a session of its own kind finds the database of a table.
+
+    Most routers know an UPDATE, which `change` is, as a write; some know only an INSERT.
+    """
+    if type(session).get_bind is Session.get_bind:
+        return change
+    if session.get_bind(clause=change) is session.get_bind(clause=select(change.table)):
+        return insert(change.table)
+    return change

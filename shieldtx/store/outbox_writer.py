@@ -14,12 +14,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import reason_of
-from shieldtx.errors import EventRefused, TransactionRefused
+from shieldtx.errors import EventRefused
 from shieldtx.ports.delayed_events import Change, EventRef
 from shieldtx.ports.outbox import Posting
-from shieldtx.store.admission import admit
+from shieldtx.store.admission import admit, may_have_written
 from shieldtx.store.delayed_events import SqlDelayedEventStore
-from shieldtx.store.dialects import dialect_of, is_known
+from shieldtx.store.dialects import dialect_of
 from shieldtx.store.shard_count import ShardCount
 from shieldtx.store.statements import backlog
 from shieldtx.store.statements import outbox as sql
@@ -113,16 +113,7 @@ class SqlOutboxWriter:
 
         Raises TransactionRefused where the server cannot be asked.
         """
-        if not is_known(connection.dialect):
-            return True
-        try:
-            return dialect_of(connection.dialect).may_have_written(connection)
-        except DBAPIError as error:
-            raise TransactionRefused(
-                "a statement failed in another database of the session, so its part of the "
-                "transaction is rolled back, and whether anything is lost with it is unknown: "
-                "run what may fail in a savepoint or in a session of its own"
-            ) from error
+        return may_have_written(connection)
 
     def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event that is not due yet; `who` is kept in the audit."""

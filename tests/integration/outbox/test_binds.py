@@ -341,7 +341,7 @@ def test_a_replicas_failed_query_is_named_when_the_session_commits(
             session.execute(text("SELECT * FROM nowhere"))
         session.add(Order(id=1))
         shop.app.outbox.add(session, placed())
-        with pytest.raises(TransactionRefused, match="a statement failed in another database"):
+        with pytest.raises(TransactionRefused, match="a statement failed over another connection"):
             session.commit()
 
     assert counts(shop) == (0, 0)
