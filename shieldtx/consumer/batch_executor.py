@@ -37,8 +37,7 @@ SHARE_OF_LEASE = 0.25
 _SHORTEST = 0.000_001
 """Seconds that a transaction has taken in any case."""
 
-_Key = tuple[str, str | None]
-
+_Key: TypeAlias = tuple[str, str | None]
 _Call: TypeAlias = tuple[int, Sequence[Attempt], Handler]
 """One call of a handler: the position of its first attempt in the transaction, and its attempts.
 
@@ -55,6 +54,9 @@ class BatchExecutor:
     failed, and the events after it go on, unless they are of its key: then they wait. An error that
     no single event causes (a deadlock, a COMMIT that fails, a lost lease) ends the batch: its
     starts are taken back, and each event is processed alone.
+
+    A handler that leaves something behind for the next one is the last of its transaction: each
+    event finds what it would find alone.
 
     Should the process die, the event that killed it is unknown. The worker that takes the rows over
     goes on under the number that was counted, each event alone: the neighbours lose nothing, and
@@ -79,6 +81,8 @@ class BatchExecutor:
         self._is_time_up = is_time_up
         self._clock = clock
         self._seconds_per_event = LONGEST / FIRST
+        self._ends_transactions: set[str] = set()
+        """Event types whose handlers have left something behind: they may do so each time."""
 
     def execute(self, attempts: Sequence[Attempt]) -> Counter[AttemptOutcome]:
         """Execute the attempts that one call of `receive` has started; return their outcomes.
@@ -107,11 +111,20 @@ class BatchExecutor:
             elif self._is_time_up() or self._clock() >= batch.ends:
                 self._process_alone(attempts, batch)
             else:
-                most = max(1, int(LONGEST / self._seconds_per_event))
+                end = self._end_of_transaction(attempts)
                 agenda += [
-                    _Task(attempts=attempts[most:]),
-                    *reversed(self._apply_or_divide(attempts[:most], batch)),
+                    _Task(attempts=attempts[end:]),
+                    *reversed(self._apply_or_divide(attempts[:end], batch)),
                 ]
+
+    def _end_of_transaction(self, attempts: Sequence[Attempt]) -> int:
+        """Return how many of the attempts the next transaction is meant to have."""
+        most = min(len(attempts), max(1, int(LONGEST / self._seconds_per_event)))
+        if self._ends_transactions:
+            for first, called, _ in self._calls(attempts[:most]):
+                if called[0].envelope.type in self._ends_transactions:
+                    return first + len(called)
+        return most
 
     def _free(self, attempts: Sequence[Attempt], batch: _Batch) -> Sequence[Attempt]:
         """Leave out the attempts that an unfinished event of their key blocks."""
@@ -123,7 +136,7 @@ class BatchExecutor:
     def _apply_or_divide(self, attempts: Sequence[Attempt], batch: _Batch) -> list[_Task]:
         """Apply attempts in one transaction; return what is left to do when it fails, in order."""
         try:
-            self._apply(attempts, batch)
+            applied = self._apply(attempts, batch)
         except _FailedCall as failed:
             return _divided(attempts, failed)
         except _InterruptedCall as interrupted:
@@ -137,13 +150,14 @@ class BatchExecutor:
                 reason_of(error),
             )
             self._process_alone(attempts, batch)
-        else:
-            batch.outcomes[AttemptOutcome.APPLIED] += len(attempts)
-            self._recorder.succeed(attempts, AttemptOutcome.APPLIED)
-        return []
+            return []
+        batch.outcomes[AttemptOutcome.APPLIED] += applied
+        self._recorder.succeed(attempts[:applied], AttemptOutcome.APPLIED)
+        return [_Task(attempts=attempts[applied:])]
 
-    def _apply(self, attempts: Sequence[Attempt], batch: _Batch) -> None:
-        """Apply attempts in one transaction, or raise what kept them from it."""
+    def _apply(self, attempts: Sequence[Attempt], batch: _Batch) -> int:
+        """Apply attempts in one transaction; return how many, or raise what kept them from it."""
+        applied = 0
         began = self._clock()
         is_recorded = self._recorder.times_attempts
         with self._store.effects(attempts) as session:
@@ -154,7 +168,12 @@ class BatchExecutor:
                     _, called, _ = call
                     self._recorder.begin(called)
                 self._make(call, session)
-        self._seconds_per_event = max(self._clock() - began, _SHORTEST) / len(attempts)
+                applied += len(call[1])
+                if applied < len(attempts) and self._store.ends_after(session, attempts, applied):
+                    self._ends_transactions.add(call[1][0].envelope.type)
+                    break
+        self._seconds_per_event = max(self._clock() - began, _SHORTEST) / applied
+        return applied
 
     def _make(self, call: _Call, session: Session) -> None:
         first, attempts, handler = call
@@ -251,8 +270,8 @@ class _InterruptedCall(BaseException):
 def _divided(attempts: Sequence[Attempt], failed: _FailedCall) -> list[_Task]:
     """Return what is left to do of a transaction that a call has failed, in order.
 
-    A call fails its attempt only where it was the first call of its transaction. Of a call for
-    several events, halves are tried until the failing event is alone.
+    A call fails its attempt only as the first of its transaction. Of a call for several events,
+    halves are tried until the failing event is alone.
     """
     first, count = failed.first, failed.count
     if first > 0:

@@ -95,7 +95,8 @@ class ConsumerGroup:
         First attempts that arrive together share a transaction: when one of them fails, its code
         and that of its neighbours may run again, as it may after a crash, and what they had written
         with `session` is undone first. What they did elsewhere is not: with `alone`, each event
-        gets a transaction of its own, and no code runs again because of a neighbour.
+        gets a transaction of its own, and no code runs again because of a neighbour. A handler that
+        leaves something in it (a temporary table, a `SET LOCAL`) is the last one there.
         """
         given = self._given(event_type, payload, topic, retry, lease)
         return self._declare(event_type, TxKind.COMMIT, given | {"alone": alone})

@@ -173,6 +173,14 @@ class InboxStore(Protocol):
         """
         ...
 
+    def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:
+        """Whether the last handler left something in the transaction that no other may meet.
+
+        Then the transaction of `effects` settles the first `applied` of its attempts alone; the
+        others stay started, for a transaction of theirs.
+        """
+        ...
+
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that still own their row.
 

@@ -6,20 +6,30 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, RootTransaction, event
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    NestedTransaction,
+    RootTransaction,
+    event,
+)
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
+from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, dialect_of
+from shieldtx.store.left_behind import LeftBehind, left_behind_by
 
-_GUARD = "shieldtx.guard"
+_GUARD: Final = "shieldtx.guard"
 """The key of a session's info with its guard."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class _Guard:
     """The transaction of a guarded session as it began, and whose code runs in it."""
 
@@ -27,6 +37,12 @@ class _Guard:
     connection: Connection
     begun: SessionTransaction
     root: RootTransaction | None
+    left_behind: LeftBehind = LeftBehind.NOTHING
+    """By the owner's statements."""
+    turns: int = 0
+    """How many owners the transaction has had, one after the other."""
+    as_found: AsFound | None = None
+    """What the owner's code found on the session and its connection."""
 
     @property
     def violation(self) -> HandlerError:
@@ -41,13 +57,17 @@ def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Conne
     """Open a session in a transaction that ends with the block; errors name the `owner`."""
     with Session(engine) as session, session.begin() as begun:
         connection = session.connection()
-        session.info[_GUARD] = _Guard(
+        session.info[_GUARD] = guard = _Guard(
             owner=owner,
             connection=connection,
             begun=begun,
             root=connection.get_transaction(),
         )
-        yield session, connection
+        try:
+            yield session, connection
+        finally:
+            if guard.left_behind is LeftBehind.IN_SESSION:
+                _close_when_returned(connection)
 
 
 @contextmanager
@@ -65,13 +85,18 @@ def commits_refused(session: Session) -> Iterator[None]:
         connection.connection.rollback()
         raise guard.violation
 
-    def reject_statement(_connection: Any, _cursor: Any, statement: str, *_how: Any) -> None:
+    def look_at_statement(
+        _connection: Any, _cursor: Any, statement: str, parameters: Any, *_how: Any
+    ) -> None:
         if ends_transaction(statement):
             raise guard.violation
+        if left := left_behind_by(statement, parameters):
+            guard.left_behind = max(guard.left_behind, left)
 
-    listeners = (("commit", reject_commit), ("before_cursor_execute", reject_statement))
+    listeners = (("commit", reject_commit), ("before_cursor_execute", look_at_statement))
     for name, listener in listeners:
         event.listen(guard.connection, name, listener)
+    guard.as_found = AsFound(session, guard.connection)
     try:
         yield
     finally:
@@ -118,16 +143,68 @@ def settle(
         raise guard.violation
 
 
-def release_savepoints(session: Session) -> None:
-    """Release the savepoints that the owner has left open, as the COMMIT would.
+def end_turn(session: Session) -> None:
+    """Prepare the session for the next owner of its transaction; nothing in it is undone.
 
-    The next owner of the transaction could roll them back.
+    Savepoints that are left open are released, as the COMMIT would: the next owner could roll them
+    back. Raises as `check_intact`.
     """
-    while (of_session := session.get_nested_transaction()) is not None:
-        of_session.commit()
+    check_intact(session)
     guard: _Guard = session.info[_GUARD]
-    while (of_connection := guard.connection.get_nested_transaction()) is not None:
-        of_connection.commit()
+    _release_savepoints(session, guard.connection)
+    if len(session.identity_map):
+        session.expunge_all()
+    guard.turns += 1
+
+
+def _release_savepoints(session: Session, connection: Connection) -> None:
+    """Release the innermost first: with an outer one PostgreSQL releases those inside of it."""
+    while True:
+        of_session, innermost = (
+            session.get_nested_transaction(),
+            connection.get_nested_transaction(),
+        )
+        if of_session is not None and (innermost is None or _began(of_session, innermost)):
+            of_session.commit()
+        elif innermost is not None:
+            innermost.commit()
+        else:
+            return
+
+
+def _began(of_session: SessionTransaction, savepoint: NestedTransaction) -> bool:
+    """Whether a savepoint is the session's; one of the session without statements has none yet."""
+    begun = of_session._connections.values()  # noqa: SLF001  nothing else tells whose it is
+    return not begun or any(transaction is savepoint for _, transaction, *_ in begun)
+
+
+def is_left_as_found(session: Session) -> bool:
+    """Whether the owner's code has left nothing behind that the next handler would meet."""
+    guard: _Guard = session.info[_GUARD]
+    is_left = guard.left_behind is not LeftBehind.NOTHING
+    return not is_left and guard.as_found is not None and guard.as_found.is_unchanged()
+
+
+def refuse_temporary(session: Session) -> None:
+    """Raise HandlerError for temporary tables that no statement of the owners has shown.
+
+    Made by the database's functions or by way of the driver, they were there for every owner of the
+    transaction behind the one that has made them.
+    """
+    guard: _Guard = session.info[_GUARD]
+    has_met = guard.turns > 1
+    if has_met and dialect_of(guard.connection.dialect).has_made_temporary(guard.connection):
+        raise HandlerError(
+            f"a {guard.owner} has made a temporary table by a function of the database or by the "
+            "driver, which the next event would have met. Declare it with alone=True"
+        )
+
+
+def _close_when_returned(connection: Connection) -> None:
+    """Have the connection closed instead of given to the next transaction, which begins anew."""
+    has_server = dialect_of(connection.dialect).has_server
+    if has_server and not (connection.closed or connection.invalidated):
+        connection.detach()
 
 
 def check_intact(session: Session) -> None:

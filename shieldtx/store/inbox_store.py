@@ -19,11 +19,12 @@ from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Origin
 from shieldtx.store.compensation import CompensationRows
 from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import (
-    check_intact,
     commits_refused,
+    end_turn,
     guarded_session,
+    is_left_as_found,
     lock_rows,
-    release_savepoints,
+    refuse_temporary,
     settle,
 )
 from shieldtx.store.halving import receive_in_halves
@@ -35,6 +36,9 @@ from shieldtx.store.tables import Tables
 
 _COMPENSATED: Final = "shieldtx.compensated"
 """The key of the session's info with the further parameters of the statement that settles."""
+
+_SETTLED: Final = "shieldtx.settled"
+"""The key of the session's info with the attempts of a batch that it settles, if not all."""
 
 
 class SqlInboxStore:
@@ -153,14 +157,23 @@ class SqlInboxStore:
                 )
             with commits_refused(session):
                 yield session
+            if (settled := session.info.get(_SETTLED)) is not None:
+                parameters = self._of_batch(settled)
+                locked = locked._replace(number=len(settled))
+            else:
+                refuse_temporary(session)
             settle(session, locked, self._all_processed, parameters)
 
     def reset_session(self, session: Session) -> None:
         """Empty the session of an effect for the next handler; nothing in it is undone."""
-        check_intact(session)
-        release_savepoints(session)
-        if len(session.identity_map):
-            session.expunge_all()
+        end_turn(session)
+
+    def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:
+        """Settle the first attempts alone where the last handler has left something behind."""
+        if is_left_as_found(session):
+            return False
+        session.info[_SETTLED] = attempts[:applied]
+        return True
 
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts of one batch, of those that own their row."""

@@ -43,12 +43,10 @@ from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
 
 from shieldtx.store import libpq
 from shieldtx.store.columns import Timestamp
+from shieldtx.store.dialects import postgresql_state
 from shieldtx.store.dialects.postgresql_identity import identity_of_table
 from shieldtx.store.dialects.postgresql_types import ArrayText, RowAddress
 from shieldtx.store.dialects.protocol import Dialect
-
-_IDLE, _IN_ERROR = 0, 3
-"""libpq's PQTRANS_IDLE and PQTRANS_INERROR."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 """PostgreSQL's SQLSTATE when `lock_timeout` is over."""
@@ -235,12 +233,13 @@ class PostgresDialect(Dialect):
         return True
 
     def has_ended(self, connection: Connection) -> bool:
-        status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
-        return bool(status == _IDLE)
+        return postgresql_state.transaction_status(connection) == postgresql_state.IDLE
 
     def is_aborted(self, connection: Connection) -> bool:
-        status = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
-        return bool(status == _IN_ERROR)
+        return postgresql_state.transaction_status(connection) == postgresql_state.IN_ERROR
+
+    def has_made_temporary(self, connection: Connection) -> bool:
+        return postgresql_state.has_made_temporary(connection)
 
     def may_have_written(self, connection: Connection) -> bool:
         xid = func.pg_current_xact_id_if_assigned()

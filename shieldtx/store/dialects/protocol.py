@@ -202,6 +202,12 @@ class Dialect(Protocol):
     def is_aborted(self, connection: Connection) -> bool:
         """Whether an error has ended the transaction, so that its COMMIT would commit nothing."""
 
+    def has_made_temporary(self, connection: Connection) -> bool:
+        """Whether the open transaction has made temporary tables, which end with it or later.
+
+        False where a temporary table stays whatever becomes of the transaction.
+        """
+
     def may_have_written(self, connection: Connection) -> bool:
         """Whether the open transaction has changed rows, or locked some."""
 

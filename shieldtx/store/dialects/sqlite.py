@@ -203,6 +203,9 @@ class SqliteDialect(Dialect):
     def is_aborted(self, connection: Connection) -> bool:
         return False
 
+    def has_made_temporary(self, connection: Connection) -> bool:
+        return False
+
     def may_have_written(self, connection: Connection) -> bool:
         # The driver begins a transaction for changes only.
         return bool(getattr(connection.connection.dbapi_connection, "in_transaction", True))

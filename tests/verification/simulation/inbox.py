@@ -155,6 +155,11 @@ class MemoryInboxStore:
         """Know nothing of sessions that have to be cleared."""
         session.require()
 
+    def ends_after(self, session: Transaction, *_of_it: object) -> bool:
+        """Know nothing of what handlers leave in a transaction."""
+        session.require()
+        return False
+
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of attempts, of those that still own their row."""
         for row in self._all_carrying(attempts, InboxStatus.PROCESSING):

@@ -1,0 +1,111 @@
+"""What a statement leaves behind on its connection, for the next handler to meet.
+
+It is told by the statement's text: to ask the database would cost each handler a round trip. In
+doubt a statement leaves something behind, which costs time and is never wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final
+
+
+class LeftBehind(IntEnum):
+    """How long what a statement has left behind lasts: the greater one prevails."""
+
+    NOTHING = 0
+    IN_TRANSACTION = 1
+    IN_SESSION = 2
+    """Until the connection is closed: a pool would hand it to the next transaction."""
+
+
+_LONGEST_KEPT: Final = 2_000
+"""Characters of a statement whose answer is kept: it is asked for again and again."""
+
+_FIRST_WORD: Final = re.compile(
+    r"[\s(]*(set|reset|discard|declare|prepare|listen|load|do|savepoint)\b\s*(\w*)"
+)
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_OF_TRANSACTION: Final = {
+    ("set", "local"),
+    ("set", "transaction"),
+    ("set", "constraints"),
+}
+_OF_SQLALCHEMY: Final = "sa_savepoint_"
+"""So begin the names of the savepoints of begin_nested(), which are released after each handler."""
+
+_TEMPORARY: Final = re.compile(
+    r"\bcreate\s+(?:or\s+replace\s+)?(?:(?:global|local)\s+)?temp(?:orary)?\s"
+    r"|(?<!insert )\binto\s+(?:(?:global|local)\s+)?temp(?:orary)?\s+\w"
+    r"|\bpg_temp\b"
+)
+_DROPPED_AT_COMMIT: Final = re.compile(r"\bon\s+commit\s+drop\b")
+_SET_LOCALLY: Final = re.compile(r"\bset_config\s*\([^()]*,\s*true\s*\)")
+
+
+def left_behind_by(statement: str, parameters: Any) -> LeftBehind:
+    """Return for how long a statement leaves something behind on its connection."""
+    is_kept = len(statement) <= _LONGEST_KEPT
+    left = _by_known_text(statement) if is_kept else _by_text(statement)
+    if left is LeftBehind.IN_SESSION and _sets_locally(statement, parameters):
+        return LeftBehind.IN_TRANSACTION
+    return left
+
+
+def _by_text(statement: str) -> LeftBehind:
+    text = statement.lower()
+    left = max(_by_words(text), *map(_by_first_word, text.split(";")))
+    if "--" in text or "/*" in text:
+        # Or what looks like a comment, inside of a text.
+        text = _COMMENT.sub(" ", text)
+        left = max(left, _by_words(text), *map(_by_first_word, text.split(";")))
+    return left
+
+
+_by_known_text: Final = lru_cache(maxsize=512)(_by_text)
+
+
+def _by_first_word(text: str) -> LeftBehind:
+    found = _FIRST_WORD.match(text)
+    if found is None:
+        return LeftBehind.NOTHING
+    first, second = found.groups()
+    if first == "savepoint":
+        of_handler = not second.startswith(_OF_SQLALCHEMY)
+        return LeftBehind.IN_TRANSACTION if of_handler else LeftBehind.NOTHING
+    if first == "declare" and "with hold" not in text:
+        return LeftBehind.IN_TRANSACTION
+    is_local = (first, second) in _OF_TRANSACTION
+    return LeftBehind.IN_TRANSACTION if is_local else LeftBehind.IN_SESSION
+
+
+def _by_words(text: str) -> LeftBehind:
+    if "set_config" in text or "advisory_lock" in text:
+        # The locks of transactions are taken by pg_advisory_xact_lock.
+        return LeftBehind.IN_SESSION
+    if _TEMPORARY.search(text) is None:
+        return LeftBehind.NOTHING
+    is_dropped = _DROPPED_AT_COMMIT.search(text) is not None
+    return LeftBehind.IN_TRANSACTION if is_dropped else LeftBehind.IN_SESSION
+
+
+def _sets_locally(statement: str, parameters: Any) -> bool:
+    """Whether all that lasts is set_config(name, value, is_local), and each of these is local."""
+    text = statement.lower()
+    calls = text.count("set_config")
+    others = text.replace("set_config", "")
+    if not calls or _by_text(others) is LeftBehind.IN_SESSION:
+        return False
+    if len(_SET_LOCALLY.findall(text)) == calls:
+        return True
+    # The flags may be among the parameters.
+    values: Iterable[Any] = ()
+    if isinstance(parameters, Mapping):
+        values = parameters.values()
+    elif isinstance(parameters, Sequence):
+        values = parameters
+    flags = [value for value in values if isinstance(value, bool)]
+    return bool(flags) and all(flags)

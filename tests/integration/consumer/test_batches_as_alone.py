@@ -1,0 +1,321 @@
+"""A batch does what its events alone do: what a handler leaves behind is met by no other event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, RetryPolicy
+from tests.integration.consumer.test_consumer import Make, World
+from tests.support.service import Service, Wire, drain, effect, make_topics
+
+ONCE = RetryPolicy(max_attempts=1)
+KEYS = "abcd"
+WITHOUT_THE_HABIT = "b"
+"""The event whose handler has not the habit, so that it shows what another one has left."""
+
+Habit = Callable[[Session, Event], object]
+
+STAGING = "staging (event_id text, key text, what text)"
+
+SETUP = (
+    "CREATE SCHEMA tenant",
+    "CREATE TABLE tenant.effects (LIKE public.effects)",
+    "GRANT ALL ON ALL TABLES IN SCHEMA public TO pg_monitor",
+    """
+    CREATE FUNCTION make_staging() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        CREATE TEMP TABLE IF NOT EXISTS staging (event_id text, key text, what text)
+            ON COMMIT DROP;
+    END $$
+    """,
+)
+
+FOUND = text(
+    """
+    SELECT current_setting('search_path'), nullif(current_setting('app.tenant', true), ''),
+           current_user::text, current_setting('TimeZone'), current_setting('lock_timeout'),
+           to_regclass('pg_temp.staging') IS NOT NULL,
+           (SELECT count(*) FROM pg_cursors WHERE name = 'mine'),
+           (SELECT count(*) FROM pg_prepared_statements WHERE name = 'mine'),
+           (SELECT count(*) FROM pg_listening_channels())
+    """
+)
+
+
+def runs(*statements: str) -> Habit:
+    def run(session: Session, event: Event) -> None:
+        for statement in statements:
+            session.execute(text(statement))
+
+    return run
+
+
+def stages(*made_by: str) -> Habit:
+    """The effect goes by way of a staging table, and with it whatever else is in there."""
+
+    def run(session: Session, event: Event) -> None:
+        runs(*made_by)(session, event)
+        put_in_staging(session, event)
+
+    return run
+
+
+def put_in_staging(session: Session, event: Event) -> None:
+    session.execute(
+        text("INSERT INTO staging VALUES (:id, :key, 'staged')"),
+        {"id": str(event.id), "key": event.key},
+    )
+    session.execute(text("INSERT INTO effects SELECT * FROM staging"))
+
+
+def stages_by_driver(session: Session, event: Event) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    driver.execute(f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP")
+    put_in_staging(session, event)
+
+
+def sets_by_parameters(*, is_local: bool) -> Habit:
+    def run(session: Session, event: Event) -> None:
+        session.execute(select(func.set_config("app.tenant", event.key, is_local)))
+
+    return run
+
+
+def keeps_info(session: Session, event: Event) -> None:
+    session.info["user"] = event.key
+
+
+def keeps_attribute(session: Session, event: Event) -> None:
+    session.user = event.key  # type: ignore[attr-defined]
+
+
+def stops_flushing(session: Session, event: Event) -> None:
+    session.autoflush = False
+
+
+def listens_to_session(session: Session, event: Event) -> None:
+    @sqlalchemy_event.listens_for(session, "do_orm_execute")
+    def hear(state: Any) -> None:
+        session.connection().execute(
+            text("INSERT INTO effects VALUES ('', :key, 'heard')"), {"key": event.key}
+        )
+
+
+def writes_at_commit(session: Session, event: Event) -> None:
+    @sqlalchemy_event.listens_for(session, "before_commit")
+    def write(_: Session) -> None:
+        effect("at the commit")(session, event)
+
+
+def listens_to_connection(session: Session, event: Event) -> None:
+    heard: list[str] = []
+
+    @sqlalchemy_event.listens_for(session.connection(), "before_cursor_execute", retval=True)
+    def mark(
+        connection: Connection, cursor: Any, statement: str, parameters: Any, *how: Any
+    ) -> tuple[str, Any]:
+        heard.append(statement)
+        return statement.replace("'found'", f"'found by {event.key}'"), parameters
+
+
+def translates(session: Session, event: Event) -> None:
+    session.connection().execution_options(schema_translate_map={"t": "tenant"})
+
+
+def opens_savepoints(*of: str) -> Habit:
+    def run(session: Session, event: Event) -> None:
+        for which in of:
+            (session if which == "session" else session.connection()).begin_nested()
+            effect(f"in the savepoint of the {which}")(session, event)
+
+    return run
+
+
+def tries_lock(name: str) -> Habit:
+    def run(session: Session, event: Event) -> None:
+        got = session.scalar(text(f"SELECT {name}(7)"))
+        effect(f"lock: {got}")(session, event)
+
+    return run
+
+
+HABITS: dict[str, Habit] = {
+    "none": lambda session, event: None,
+    "temporary table, dropped at the commit": stages(
+        f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP"
+    ),
+    "temporary table": stages(f"create /* for a while */ temporary table if not exists {STAGING}"),
+    "temporary table in its schema": stages(f"CREATE TABLE IF NOT EXISTS pg_temp.{STAGING}"),
+    "temporary table of a query": runs("SELECT 1 AS n INTO TEMP staging"),
+    "temporary table of a function": stages("SELECT make_staging()"),
+    "temporary table of the driver": stages_by_driver,
+    "temporary view": runs("CREATE OR REPLACE TEMPORARY VIEW staging AS SELECT 1"),
+    "temporary sequence": runs("CREATE TEMP SEQUENCE IF NOT EXISTS staging"),
+    "search_path, local": runs("SET LOCAL search_path TO tenant, public"),
+    "search_path behind a comment": runs("/* a */ -- b\n SET LOCAL search_path TO tenant, public"),
+    "search_path behind another statement": runs(
+        "SELECT 1; SET LOCAL search_path TO tenant, public"
+    ),
+    "search_path": runs("SET search_path TO tenant, public"),
+    "search_path in a block": runs("DO $$ BEGIN SET search_path TO tenant, public; END $$"),
+    "search_path, reset": runs("SET LOCAL search_path TO tenant, public", "RESET search_path"),
+    "setting, local": runs("SELECT set_config('app.tenant', 'a', true)"),
+    "setting": runs("SELECT set_config('app.tenant', 'a', false)"),
+    "settings, one of them local": runs(
+        "SELECT set_config('lock_timeout', '9s', true), set_config('app.tenant', 'a', false)"
+    ),
+    "setting by parameters, local": sets_by_parameters(is_local=True),
+    "setting by parameters": sets_by_parameters(is_local=False),
+    "limit, local": runs("SET LOCAL lock_timeout = '9s'"),
+    "time zone": runs("SET TIME ZONE 'Asia/Tokyo'"),
+    "role, local": runs("SET LOCAL ROLE pg_monitor"),
+    "role": runs("SET ROLE pg_monitor"),
+    "constraints": runs("SET CONSTRAINTS ALL DEFERRED"),
+    "cursor": runs("DECLARE mine CURSOR FOR SELECT 1"),
+    "cursor with hold": runs("DECLARE mine CURSOR WITH HOLD FOR SELECT 1"),
+    "prepared statement": runs("PREPARE mine AS SELECT 1"),
+    "channel": runs("LISTEN mine"),
+    "info": keeps_info,
+    "attribute": keeps_attribute,
+    "autoflush": stops_flushing,
+    "listener of the session": listens_to_session,
+    "listener of the commit": writes_at_commit,
+    "listener of the connection": listens_to_connection,
+    "execution option": translates,
+    "savepoint of the session": opens_savepoints("session"),
+    "savepoint of the connection": opens_savepoints("connection"),
+    "savepoint of the connection in the session's": opens_savepoints("session", "connection"),
+    "savepoint of the session in the connection's": opens_savepoints("connection", "session"),
+    "savepoints": opens_savepoints("session", "connection", "connection", "session", "session"),
+    "savepoint by hand": runs("SAVEPOINT mine"),
+    "lock of the transaction": tries_lock("pg_try_advisory_xact_lock"),
+    "lock": tries_lock("pg_try_advisory_lock"),
+}
+
+
+def found(session: Session) -> str:
+    """What an event finds, on its session and in its transaction."""
+    in_database = session.connection().execute(FOUND).one()
+    on_session = {
+        "user": session.info.get("user") or getattr(session, "user", None),
+        "autoflush": session.autoflush,
+        "nested": session.in_nested_transaction() or session.connection().in_nested_transaction(),
+        "options": str(session.connection().get_execution_options().get("schema_translate_map")),
+    }
+    return json.dumps([*in_database, on_session])
+
+
+def of_group(group: str, habit: Habit) -> Habit:
+    def handler(session: Session, event: Event) -> None:
+        met = found(session)
+        session.execute(select(1))
+        if event.key != WITHOUT_THE_HABIT:
+            habit(session, event)
+        values = {"id": str(event.id), "key": event.key, "what": met}
+        session.execute(text("INSERT INTO effects VALUES (:id, :key, 'found' || :what)"), values)
+
+    return handler
+
+
+@pytest.fixture
+def world(make_service: Make, wire: Wire) -> World:
+    upstream, downstream = make_service("orders"), make_service("stock")
+    upstream.app.declare("orders.placed")
+    upstream.app.declare("orders.paid", topic="orders.placed")
+    make_topics(upstream)
+    for statement in SETUP:
+        downstream.execute(statement)
+    return World(upstream=upstream, downstream=downstream, relay=upstream.relay(), wire=wire)
+
+
+def take_effects(service: Service) -> list[tuple[Any, ...]]:
+    """Return the effects, wherever they are, and delete them."""
+    rows = []
+    for schema in ("public", "tenant"):
+        rows += service.rows(f"SELECT '{schema}', event_id, key, what FROM {schema}.effects")
+        service.execute(f"DELETE FROM {schema}.effects")
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
+def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> None:
+    downstream = world.downstream
+    for name in ("reference", "batch", "alone"):
+        group = downstream.app.consumer(name)
+        group.handles("orders.placed", retry=ONCE, alone=name == "alone")(of_group(name, habit))
+    consumer = downstream.app.build_consumer("reference")
+    for key in KEYS:
+        world.write(key)
+        drain(consumer)
+        # Each of its events has a connection of its own.
+        downstream.engine.dispose()
+    expected = take_effects(downstream)
+    assert {row[2] for row in expected} == set(KEYS)
+    for name in ("batch", "alone"):
+        drain(downstream.app.build_consumer(name))
+        assert take_effects(downstream) == expected, name
+    assert downstream.inbox() == {"PROCESSED": 3 * len(KEYS)}
+    is_locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    assert downstream.rows(is_locked) == [(0,)]
+
+
+def test_what_is_left_behind_is_not_met_across_lists_and_single_events(world: World) -> None:
+    group = world.downstream.app.consumer("stock")
+    make = text(f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP")
+    put = text("INSERT INTO staging VALUES (:id, :key, 'staged')")
+
+    def stage(session: Session, given: Event | Sequence[Event]) -> None:
+        session.execute(make)
+        for event in [given] if isinstance(given, Event) else given:
+            session.execute(put, {"id": str(event.id), "key": event.key})
+        session.execute(text("INSERT INTO effects SELECT * FROM staging"))
+
+    group.handles("orders.placed", retry=ONCE)(stage)
+    group.handles_many("orders.paid", topic="orders.placed", retry=ONCE)(stage)
+    types = {"a": "placed", "b": "paid", "c": "paid", "d": "placed", "e": "paid"}
+    with world.upstream.transaction() as session:
+        for key, name in types.items():
+            world.upstream.app.outbox.add(session, Event(type=f"orders.{name}", key=key))
+    drain(world.relay)
+    drain(world.downstream.app.build_consumer("stock"))
+    assert sorted(world.downstream.effects()) == list("abcde")
+
+
+def test_who_leaves_nothing_behind_shares_transactions_and_the_connection(world: World) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed")
+    def work(session: Session, event: Event) -> None:
+        effect("done")(session, event)
+        with session.begin_nested(), session.connection().begin_nested():
+            session.execute(text("UPDATE effects SET what = 'temp' WHERE key = 'a'"))
+        numbers = session.execute(text("SELECT txid_current(), pg_backend_pid()")).one()
+        seen.append((numbers[0], numbers[1]))
+
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert len(seen) == len(KEYS)
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize(("local", "connections"), [(True, 1), (False, 4)])
+def test_a_connection_is_given_up_for_what_outlives_the_transaction_only(
+    world: World, local: bool, connections: int
+) -> None:
+    seen: list[int] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", alone=True)
+    def work(session: Session, event: Event) -> None:
+        session.execute(select(func.set_config("app.tenant", event.key, local)))
+        seen.append(session.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert len(seen) == len(KEYS)
+    assert len(set(seen)) == connections
