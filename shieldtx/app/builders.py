@@ -94,6 +94,7 @@ def build_consumer(
             outbox=outbox,
             hooks=hooks,
             kept_for=KeptFor(inbox=s.retention_inbox, outbox=s.retention_outbox),
+            handled_elsewhere=partial(declarations.is_handled_elsewhere, group),
         ),
         settings=ConsumerSettings(
             batch_size=s.consumer_batch_size,

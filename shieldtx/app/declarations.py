@@ -116,6 +116,11 @@ class Declarations:
         declared = self.groups.get(group)
         return frozenset() if declared is None else declared.handled()
 
+    def is_handled_elsewhere(self, group: str, event_type: str) -> bool:
+        """Whether another group than this one has a handler for events of a type."""
+        others = [other for name, other in list(self.groups.items()) if name != group]
+        return any((event_type, TxKind.COMMIT) in other.handled() for other in others)
+
     def group(self, group: str) -> ConsumerGroup:
         """Return a group with handlers; raises ConfigurationError for one that has none."""
         declared = self.groups.get(group)

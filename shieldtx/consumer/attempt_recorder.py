@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from functools import partial
 
 from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.consumer.handler_caller import UnfitPayload
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
 from shieldtx.domain.events import storable
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import LeaseLost, NothingToCompensate, PayloadRefused, Refused
+from shieldtx.errors import LeaseLost, NothingToCompensate, Refused
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
 
 log = logging.getLogger(__name__)
 
-_PERMANENT = (PayloadRefused, NothingToCompensate)
+_PERMANENT = (UnfitPayload, NothingToCompensate)
 """Errors that no further attempt would change."""
 
 _EXPECTED = (Refused, *_PERMANENT)
@@ -110,9 +112,9 @@ class AttemptRecorder:
     def _retry_or_give_up(
         self, attempt: Attempt, handler: Handler, error: Exception
     ) -> AttemptOutcome:
-        reason = storable(reason_of(error))
+        reason = storable(reason_with_leaves(error))
         delay = handler.retry.delay_after(attempt.number, error)
-        if delay is None or isinstance(error, _PERMANENT):
+        if delay is None or _is_final(error, handler):
             return self._give_up(attempt, reason, error)
         log.info(
             "attempt %d at %s %s failed, next in %.1f s: %s",
@@ -131,7 +133,7 @@ class AttemptRecorder:
     ) -> AttemptOutcome:
         """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
         traceback = None
-        if error is not None and not isinstance(error, _EXPECTED):
+        if error is not None and not _all_are(_EXPECTED, error):
             traceback = loggable(error)
         if attempt.envelope.kind is TxKind.ROLLBACK:
             came_too_late = isinstance(error, CameTooLate)
@@ -183,3 +185,12 @@ class AttemptRecorder:
             attempt, reason=reason, in_transaction=close if came_too_late else None
         )
         return AttemptOutcome.DEAD if kept else AttemptOutcome.LOST
+
+
+def _is_final(error: Exception, handler: Handler) -> bool:
+    """Whether no further attempt would help; of a group of errors, if it would help with none."""
+    return isinstance(error, _PERMANENT) or _all_are(handler.retry.give_up_on, error)
+
+
+def _all_are(kinds: tuple[type[BaseException], ...], error: Exception) -> bool:
+    return all(isinstance(leaf, kinds) for leaf in leaves_of(error))

@@ -16,11 +16,10 @@ from sqlalchemy.orm import Session
 
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.event_processor import EventProcessor
-from shieldtx.consumer.handler_caller import HandlerCaller, opened
+from shieldtx.consumer.handler_caller import HandlerCaller, UnfitPayload, opened
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Event
 from shieldtx.domain.reasons import reason_of
-from shieldtx.errors import PayloadRefused
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
 
 log = logging.getLogger(__name__)
@@ -285,13 +284,13 @@ def _divided(attempts: Sequence[Attempt], failed: _FailedCall) -> list[_Task]:
 
 
 def _opened(first: int, attempts: Sequence[Attempt], handler: Handler) -> list[Event]:
-    """Return the events of a call for a list; raises _FailedCall for the first refused payload."""
+    """Return the events of a call for a list; raises _FailedCall for the first unfit payload."""
     events = []
     for position, attempt in enumerate(attempts, first):
         try:
             events.append(opened(handler, attempt.envelope))
-        except PayloadRefused as refused:
-            raise _FailedCall(position, 1, refused) from refused
+        except UnfitPayload as unfit:
+            raise _FailedCall(position, 1, unfit) from unfit
     return events
 
 

@@ -56,14 +56,19 @@ class Compensation:
         outbox: Outbox,
         caller: HandlerCaller,
         kept_for: KeptFor,
+        handled_elsewhere: Callable[[str], bool] = lambda _: False,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Compensate with the handlers of `group`, called by `caller`."""
+        """Compensate with the handlers of `group`, called by `caller`.
+
+        `handled_elsewhere` tells whether another group of the service handles an event type.
+        """
         self._group = group
         self._store = store
         self._outbox = outbox
         self._caller = caller
         self._kept_for = kept_for
+        self._handled_elsewhere = handled_elsewhere
         self._wall_clock = wall_clock
 
     def run(self, attempt: Attempt, handler: Handler) -> bool:
@@ -174,8 +179,13 @@ class Compensation:
         if self._group.handler_of(rollback.type, TxKind.COMMIT) is not None:
             return False
         event = f"event {rollback.causation_id} of {rollback.causation_source}"
-        is_published_here = self._outbox.declares(rollback.type)
-        if not is_published_here or self._store.cause(session, rollback) is not None:
+        # Whatever came first: the rollback may have overtaken its event.
+        may_be_applied = (
+            not self._outbox.declares(rollback.type)
+            or self._handled_elsewhere(rollback.type)
+            or self._store.cause(session, rollback) is not None
+        )
+        if may_be_applied:
             raise NothingToCompensate(
                 f"the rollback {rollback.id} names {event}, and group {attempt.group!r} has no "
                 f"handler for {rollback.type}: what another group has applied is not in its inbox. "

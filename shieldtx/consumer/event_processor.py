@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.compensation import Compensation, EventUnfinished, KeptFor
@@ -30,13 +31,19 @@ class EventProcessor:
         outbox: Outbox,
         hooks: Hooks | None = None,
         kept_for: KeptFor = KeptFor(),  # noqa: B008  immutable
+        handled_elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Process events by way of the ports."""
+        """Process events by way of the ports; `handled_elsewhere` is as of `Compensation`."""
         self._group = group
         self._store = store
         self.caller = HandlerCaller(group=group, store=store)
         self._compensation = Compensation(
-            group=group, store=store, outbox=outbox, caller=self.caller, kept_for=kept_for
+            group=group,
+            store=store,
+            outbox=outbox,
+            caller=self.caller,
+            kept_for=kept_for,
+            handled_elsewhere=handled_elsewhere,
         )
         self.recorder = AttemptRecorder(
             group=group,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.failures import failure_of
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.consumer.interception import intercept
 from shieldtx.domain.callables import run
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import decode_payload
+from shieldtx.errors import PayloadRefused
 from shieldtx.outbox.causation import handling, handling_is_over
 from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import InboxStore
@@ -47,7 +50,7 @@ class HandlerCaller:
         call: Callable[[], None] = partial(_run, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
             call = partial(intercept, interceptor, session, event, call)
-        call()
+        _let_fail(call)
         if self._group.interceptors:
             # Writes of an interceptor after `proceed()` belong to the event too.
             _flush(session)
@@ -56,7 +59,7 @@ class HandlerCaller:
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
         """Call a handler that takes a list; an event that it adds names its cause, or has none."""
         handling(session, *(replace(event, payload=None) for event in events), is_list=True)
-        _run(handler, session, events)
+        _let_fail(partial(_run, handler, session, events))
         self._end_call(session)
 
     def _end_call(self, session: Session) -> None:
@@ -64,9 +67,29 @@ class HandlerCaller:
         self._store.reset_session(session)
 
 
+class UnfitPayload(PayloadRefused):
+    """The payload of an event in the inbox, which no further attempt would change."""
+
+
 def opened(handler: Handler, envelope: Envelope) -> Event:
-    """Return the event as its handler receives it; raises PayloadRefused."""
-    return envelope.opened(decode_payload(handler.payload, envelope.payload))
+    """Return the event as its handler receives it; raises UnfitPayload."""
+    try:
+        payload = decode_payload(handler.payload, envelope.payload)
+    except PayloadRefused as refused:
+        # The handler's own events may be refused too, which is a failure as any.
+        raise UnfitPayload(refused.field, refused.problem) from refused.__cause__
+    return envelope.opened(payload)
+
+
+def _let_fail(call: Callable[[], None]) -> None:
+    """Call; raises what is no Exception as one where it is a failure all the same."""
+    try:
+        call()
+    except (CancelledError, BaseExceptionGroup) as error:
+        failure = failure_of(error)
+        if failure is error:
+            raise
+        raise failure from error
 
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:

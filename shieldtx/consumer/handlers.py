@@ -24,7 +24,8 @@ ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], None]
 Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
 """Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`.
 
-One that returns without a call of `proceed` fails the attempt: the handler has not run."""
+One that returns without a call of `proceed` in its own thread fails the attempt: the handler has
+not run."""
 
 F = TypeVar("F", bound=HandlerFunction)
 L = TypeVar("L", bound=ListHandlerFunction)

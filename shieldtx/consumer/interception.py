@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from sqlalchemy import event as sqlalchemy_event
@@ -32,13 +33,20 @@ class _Proceed:
         self._interceptor = interceptor
         self._session = session
         self._call = call
+        self._thread: int | None = threading.get_ident()
+        """That of the interceptor, until it has returned."""
         self._calls = 0
+        self._has_ended = False
+        self._is_misused = False
         self._failures: list[BaseException] = []
         self._ran_in: list[SessionTransaction] = []
         """The savepoints of the session that were open around the handler."""
         self._rolled_back: list[SessionTransaction] = []
 
     def __call__(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._is_misused = True
+            raise HandlerError(self._elsewhere)
         self._calls += 1
         if self._calls > 1:
             error = HandlerError(
@@ -51,6 +59,7 @@ class _Proceed:
         except BaseException as failure:
             self._failures.append(failure)
             raise
+        self._has_ended = True
         self._watch_savepoints()
 
     def _watch_savepoints(self) -> None:
@@ -64,8 +73,17 @@ class _Proceed:
     def _note_rollback(self, _: Session, rolled_back: SessionTransaction) -> None:
         self._rolled_back.append(rolled_back)
 
+    @property
+    def _elsewhere(self) -> str:
+        return (
+            f"the interceptor {self._interceptor} called proceed() in another thread, or after its "
+            "return: the session belongs to the thread that runs the interceptor, call it there"
+        )
+
     def check(self) -> None:
         """Raise HandlerError where the effect of the handler is not there, or not whole."""
+        if self._is_misused:
+            raise HandlerError(self._elsewhere)
         if not self._calls:
             raise HandlerError(
                 f"the interceptor {self._interceptor} returned without calling proceed(), so the "
@@ -78,6 +96,11 @@ class _Proceed:
                 "what the handler had written until then would be committed: raise the error "
                 "again, or shieldtx.Refused. Retries are the retry policy's"
             ) from self._failures[0]
+        if not self._has_ended:
+            raise HandlerError(
+                f"the interceptor {self._interceptor} returned while proceed() still ran, so the "
+                "handler's work is not done: return when proceed() has"
+            )
         if any(transaction in self._rolled_back for transaction in self._ran_in):
             raise HandlerError(
                 f"the interceptor {self._interceptor} rolled back the savepoint in which the "
@@ -86,7 +109,8 @@ class _Proceed:
             )
 
     def close(self) -> None:
-        """Let go of everything that refers to the frame of the call."""
+        """Refuse later calls, and let go of everything that refers to the frame of the call."""
+        self._thread = None
         if self._ran_in:
             sqlalchemy_event.remove(self._session, "after_soft_rollback", self._note_rollback)
         # An error refers to this frame: kept, both would wait for the garbage collector.

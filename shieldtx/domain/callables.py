@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import AsyncContextDecorator, ContextDecorator
 from functools import partial
@@ -66,10 +66,25 @@ def uncalled(result: object) -> str:
     Lambdas and decorators hide these from check_callable. The result is closed, so that Python does
     not warn of it.
     """
+    if isinstance(result, list | tuple | set | frozenset):
+        return _uncalled_in(result)
     if result is None or not (isinstance(result, _UNCALLED) or inspect.isroutine(result)):
         return ""
     _close(result)
     return f"a {type(result).__name__}, whose code has not run, so that its work is not done"
+
+
+def _uncalled_in(results: Collection[object]) -> str:
+    """Describe what waits to be run among several results; other objects may be all kinds there."""
+    waiting = [each for each in results if isinstance(each, Awaitable | Future)]
+    if not waiting:
+        return ""
+    for each in waiting:
+        _close(each)
+    return (
+        f"a {type(results).__name__} with a {type(waiting[0]).__name__}, whose code has not run, "
+        "so that its work is not done"
+    )
 
 
 def _problem(function: object, call: str, *, accepts_async: bool) -> str:

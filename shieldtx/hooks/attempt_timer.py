@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from shieldtx.domain.reasons import reason_of
+from shieldtx.domain.error_groups import reason_with_leaves
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
 
@@ -45,7 +45,8 @@ class AttemptTimer:
         """Note that one has failed with `error`, and that this is written down."""
         if not self.is_on:
             return
-        exception, reason = (None, error) if isinstance(error, str) else (error, reason_of(error))
+        exception = None if isinstance(error, str) else error
+        reason = error if isinstance(error, str) else reason_with_leaves(error)
         self._hooks.failed(
             attempt,
             outcome,

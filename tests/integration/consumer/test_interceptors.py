@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 
 import pytest
+from greenlet import getcurrent, greenlet
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, RetryPolicy
@@ -194,3 +197,72 @@ def test_a_savepoint_that_a_handler_leaves_open_is_no_other_ones(
     drain(stock.app.build_consumer("stock"))
     assert stock.inbox() == {"PROCESSED": 3}
     assert notes(stock) == [f"reserved {key}" for key in "abc"]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["goes on", "waits"])
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+def test_an_interceptor_proceeds_in_its_own_thread(
+    stock: Service, waits: bool, alone: bool
+) -> None:
+    group = stock.app.consumer("stock")
+    begun, returned = threading.Event(), threading.Event()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        @group.intercepts
+        def warn_when_slow(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+            slow = pool.submit(proceed)
+            if waits:
+                slow.result()
+            while not (slow.done() or begun.wait(0.01)):
+                pass
+
+        @group.handles("orders.placed", alone=alone, retry=ONCE)
+        def reserve(session: Session, event: Event) -> None:
+            begun.set()
+            assert waits or returned.wait(60)
+            session.add(Note(name=f"reserved {event.key}"))
+
+        drain(stock.app.build_consumer("stock"))
+        returned.set()
+    assert stock.inbox() == {"MAX_RECONSUMED": 3}
+    assert notes(stock) == []
+    for (reason,) in stock.rows("SELECT last_error FROM shield_inbox"):
+        assert "in another thread" in reason
+
+
+def test_an_interceptor_returns_when_proceed_has(stock: Service) -> None:
+    group, kept = stock.app.consumer("stock"), []
+
+    @group.intercepts
+    def go_on(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        kept.append(greenlet(proceed))
+        kept[-1].switch()
+
+    @group.handles("orders.placed", retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        parent = getcurrent().parent
+        assert parent is not None
+        parent.switch()
+        session.add(Note(name=f"reserved {event.key}"))
+
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"MAX_RECONSUMED": 3}
+    for (reason,) in stock.rows("SELECT last_error FROM shield_inbox"):
+        assert "while proceed() still ran" in reason
+
+
+def test_proceed_is_over_when_its_interceptor_has_returned(stock: Service) -> None:
+    group, kept = stock.app.consumer("stock"), []
+
+    @group.intercepts
+    def keep(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        proceed()
+        kept.append(proceed)
+
+    group.handles("orders.placed", retry=ONCE)(lambda session, event: None)
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"PROCESSED": 3}
+    for proceed in kept:
+        with pytest.raises(HandlerError, match="after its return"):
+            proceed()

@@ -1,0 +1,231 @@
+"""What ends an attempt at once, what has it repeated, and what is no reason to end the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Refused
+from shieldtx.errors import PayloadRefused
+from shieldtx.hooks.contexts import ConsumeContext
+from tests.support.service import QUICK, Service, drain, effect, make_topics
+
+Make = Callable[..., Service]
+ALONE = pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+
+
+@pytest.fixture
+def services(make_service: Make) -> tuple[Service, Service]:
+    """Orders, which has written three events, and stock, which is to handle them."""
+    orders, stock = make_service("orders"), make_service("stock")
+    orders.app.declare("orders.placed")
+    orders.app.declare("orders.cancelled", payload=dict[str, int])
+    stock.app.declare("stock.reserved", payload=dict[str, int])
+    make_topics(orders, stock)
+    with orders.transaction() as session:
+        for key in "abc":
+            orders.app.outbox.add(session, Event(type="orders.placed", key=key))
+    drain(orders.relay())
+    return orders, stock
+
+
+def reason_of(service: Service, key: str = "b") -> Any:
+    return service.rows("SELECT last_error FROM shield_inbox WHERE key = :key", key=key)[0][0]
+
+
+def fail_in_tasks(*errors: BaseException) -> None:
+    """Raise the errors as an asyncio.TaskGroup does, whose tasks have raised them."""
+
+    async def raise_(error: BaseException) -> None:
+        raise error
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for error in errors:
+                tasks.create_task(raise_(error))
+
+    asyncio.run(run())
+
+
+async def cancel_a_task() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+def cancel_in_a_group() -> None:
+    raise BaseExceptionGroup("two of them", [asyncio.CancelledError(), ValueError("no shelf")])
+
+
+@ALONE
+@pytest.mark.parametrize(
+    "cancel", [lambda: asyncio.run(cancel_a_task()), cancel_in_a_group], ids=["task", "group"]
+)
+def test_a_cancelled_task_fails_the_attempt_and_not_the_worker(
+    services: tuple[Service, Service], cancel: Callable[[], None], alone: bool
+) -> None:
+    _, stock = services
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        effect("reserved")(session, event)
+        if event.key == "b":
+            cancel()
+
+    drain(stock.app.build_consumer("stock"))
+    assert sorted(stock.effects()) == ["a", "c"]
+    assert stock.inbox() == {"PROCESSED": 2, "MAX_RECONSUMED": 1}
+    assert "was cancelled" in reason_of(stock)
+    assert "CancelledError" in reason_of(stock)
+
+
+@ALONE
+@pytest.mark.parametrize(
+    ("errors", "runs"),
+    [
+        ((Refused("no shelf"),), 1),
+        ((Refused("no shelf"), Refused("sold out")), 1),
+        ((Refused("no shelf"), ValueError("sold out")), QUICK.max_attempts),
+        ((ValueError("no shelf"),), QUICK.max_attempts),
+    ],
+)
+def test_a_group_of_refusals_is_a_refusal_and_the_reason_names_them(
+    services: tuple[Service, Service], errors: tuple[Exception, ...], runs: int, alone: bool
+) -> None:
+    _, stock = services
+    told: list[ConsumeContext] = []
+    stock.app.hooks.on_consume_error(told.append)
+    attempts = "SELECT attempts, status FROM shield_inbox WHERE key = 'b'"
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        if event.key == "b":
+            fail_in_tasks(*errors)
+
+    drain(stock.app.build_consumer("stock"))
+    assert stock.rows(attempts) == [(runs, "MAX_RECONSUMED")]
+    for error in errors:
+        assert f"{type(error).__name__}: {error}" in reason_of(stock)
+        assert all(str(error) in context.error for context in told)
+
+
+@ALONE
+def test_an_event_of_the_handler_that_is_refused_is_a_failure_as_any(
+    services: tuple[Service, Service], alone: bool
+) -> None:
+    _, stock = services
+    quantities: list[Any] = ["many", "some", 3]
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        effect("reserved")(session, event)
+        if event.key == "b":
+            payload = {"quantity": quantities[0]}
+            # Of a batch, the attempt that fails behind others is made again.
+            quantities.append(quantities.pop(0))
+            stock.app.outbox.add(session, Event(type="stock.reserved", payload=payload))
+
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"PROCESSED": 3}
+    assert sorted(stock.effects()) == ["a", "b", "c"]
+
+
+def test_an_event_of_a_compensation_that_is_refused_is_a_failure_as_any(
+    services: tuple[Service, Service],
+) -> None:
+    orders, stock = services
+    quantities: list[Any] = ["many", 3, 3, 3]
+
+    @orders.app.consumer("orders").compensates("orders.placed", retry=QUICK)
+    def cancel(session: Session, event: Event) -> None:
+        payload = {"quantity": quantities.pop(0)}
+        orders.app.outbox.add(session, Event(type="orders.cancelled", payload=payload))
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
+    def refuse(session: Session, event: Event) -> None:
+        raise Refused("no shelf")
+
+    drain(stock.app.build_consumer("stock"))
+    drain(stock.relay(), orders.app.build_consumer("orders"))
+    assert orders.inbox() == {"PROCESSED": 3}
+
+
+def test_a_payload_that_does_not_fit_is_given_up_at_once(
+    services: tuple[Service, Service],
+) -> None:
+    _, stock = services
+    told: list[ConsumeContext] = []
+    stock.app.hooks.on_consume_error(told.append)
+    stock.app.consumer("stock").handles("orders.placed", payload=dict[str, int], retry=QUICK)(
+        effect("reserved")
+    )
+    drain(stock.app.build_consumer("stock"))
+    assert stock.rows("SELECT attempts FROM shield_inbox") == [(1,)] * 3
+    assert stock.inbox() == {"MAX_RECONSUMED": 3}
+    assert all(isinstance(context.exception, PayloadRefused) for context in told)
+
+
+@ALONE
+@pytest.mark.parametrize("kind", [list, tuple, set])
+def test_a_handler_that_returns_coroutines_has_not_run(
+    services: tuple[Service, Service], kind: Callable[[Any], Any], alone: bool
+) -> None:
+    _, stock = services
+
+    async def later(session: Session, event: Event) -> None:
+        effect("reserved")(session, event)
+
+    def reserve(session: Session, event: Event) -> Any:
+        return kind([later(session, event)])
+
+    stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)(reserve)
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"MAX_RECONSUMED": 3}
+    assert f"a {kind.__name__} with a coroutine" in reason_of(stock)
+
+
+@ALONE
+def test_a_handler_may_return_rows(services: tuple[Service, Service], alone: bool) -> None:
+    _, stock = services
+
+    def reserve(session: Session, event: Event) -> Any:
+        effect("reserved")(session, event)
+        return [event, print], (1, None)
+
+    stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)(reserve)
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"PROCESSED": 3}
+
+
+@pytest.mark.parametrize("first", ["rollback", "event"])
+def test_a_group_that_only_compensates_settles_nothing_that_another_group_may_have_applied(
+    make_service: Make, first: str
+) -> None:
+    ours, theirs, downstream = make_service("ours"), make_service("theirs"), make_service("stock")
+    for service in (ours, theirs):
+        service.app.declare("orders.placed")
+    make_topics(ours)
+    ours.app.consumer("books").handles("orders.placed")(effect("booked"))
+    ours.app.consumer("undo").compensates("orders.placed")(effect("undone"))
+
+    @downstream.app.consumer("stock").handles("orders.placed", retry=QUICK)
+    def refuse(session: Session, event: Event) -> None:
+        raise Refused("no shelf")
+
+    with theirs.transaction() as session:
+        theirs.app.outbox.add(session, Event(type="orders.placed", key="k"))
+    drain(theirs.relay(), downstream.app.build_consumer("stock"))
+    drain(downstream.relay())
+    groups = ["undo", "books"] if first == "rollback" else ["books", "undo"]
+    for group in groups:
+        drain(ours.app.build_consumer(group))
+    settled = "SELECT consumer_group, status FROM shield_inbox ORDER BY 1"
+    assert ours.rows(settled) == [("books", "PROCESSED"), ("undo", "DEAD")]
+    assert ours.effects() == ["k"]
+    [(reason,)] = ours.rows("SELECT last_error FROM shield_inbox WHERE status = 'DEAD'")
+    assert "Declare `handles` and `compensates` of a type in one group" in reason
