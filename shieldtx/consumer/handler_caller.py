@@ -48,6 +48,8 @@ class HandlerCaller:
         # Without its payload: a closed session is a circle, which the garbage collector finds late.
         handling(session, (cause or envelope).opened(None))
         call: Callable[[], None] = partial(_run, handler, session, event)
+        if self._group.interceptors:
+            call = partial(self._run_noted, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
             call = partial(intercept, interceptor, session, event, call)
         _let_fail(call)
@@ -61,6 +63,10 @@ class HandlerCaller:
         handling(session, *(replace(event, payload=None) for event in events), is_list=True)
         _let_fail(partial(_run, handler, session, events))
         self._end_call(session)
+
+    def _run_noted(self, handler: Handler, session: Session, event: Event) -> None:
+        _run(handler, session, event)
+        self._store.note_effect(session)
 
     def _end_call(self, session: Session) -> None:
         handling_is_over(session)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session
 
 from shieldtx.consumer.handlers import Interceptor
 from shieldtx.domain.callables import run
@@ -18,7 +17,7 @@ def intercept(
     interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
 ) -> None:
     """Run an interceptor; raises HandlerError unless the handler has run once and went well."""
-    proceed = _Proceed(getattr(interceptor, "__qualname__", repr(interceptor)), session, call)
+    proceed = _Proceed(getattr(interceptor, "__qualname__", repr(interceptor)), call)
     try:
         run(interceptor, session, event, proceed)
         proceed.check()
@@ -29,9 +28,8 @@ def intercept(
 class _Proceed:
     """What an interceptor calls to have the handler run, and how that went."""
 
-    def __init__(self, interceptor: str, session: Session, call: Callable[[], None]) -> None:
+    def __init__(self, interceptor: str, call: Callable[[], None]) -> None:
         self._interceptor = interceptor
-        self._session = session
         self._call = call
         self._thread: int | None = threading.get_ident()
         """That of the interceptor, until it has returned."""
@@ -39,9 +37,6 @@ class _Proceed:
         self._has_ended = False
         self._is_misused = False
         self._failures: list[BaseException] = []
-        self._ran_in: list[SessionTransaction] = []
-        """The savepoints of the session that were open around the handler."""
-        self._rolled_back: list[SessionTransaction] = []
 
     def __call__(self) -> None:
         if threading.get_ident() != self._thread:
@@ -60,18 +55,6 @@ class _Proceed:
             self._failures.append(failure)
             raise
         self._has_ended = True
-        self._watch_savepoints()
-
-    def _watch_savepoints(self) -> None:
-        transaction = self._session.get_nested_transaction()
-        while transaction is not None and transaction.nested:
-            self._ran_in.append(transaction)
-            transaction = transaction.parent
-        if self._ran_in:
-            sqlalchemy_event.listen(self._session, "after_soft_rollback", self._note_rollback)
-
-    def _note_rollback(self, _: Session, rolled_back: SessionTransaction) -> None:
-        self._rolled_back.append(rolled_back)
 
     @property
     def _elsewhere(self) -> str:
@@ -101,19 +84,9 @@ class _Proceed:
                 f"the interceptor {self._interceptor} returned while proceed() still ran, so the "
                 "handler's work is not done: return when proceed() has"
             )
-        if any(transaction in self._rolled_back for transaction in self._ran_in):
-            raise HandlerError(
-                f"the interceptor {self._interceptor} rolled back the savepoint in which the "
-                "handler ran, and went on: raise the error again, or call proceed() outside of "
-                "session.begin_nested()"
-            )
 
     def close(self) -> None:
         """Refuse later calls, and let go of everything that refers to the frame of the call."""
         self._thread = None
-        if self._ran_in:
-            sqlalchemy_event.remove(self._session, "after_soft_rollback", self._note_rollback)
         # An error refers to this frame: kept, both would wait for the garbage collector.
         self._failures.clear()
-        self._ran_in.clear()
-        self._rolled_back.clear()

@@ -173,6 +173,13 @@ class InboxStore(Protocol):
         """
         ...
 
+    def note_effect(self, session: Session) -> None:
+        """Note that the handler has done its work, where interceptors go on behind it.
+
+        `reset_session` raises HandlerError when they roll it back with a savepoint.
+        """
+        ...
+
     def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:
         """Whether the last handler left something in the transaction that no other may meet.
 

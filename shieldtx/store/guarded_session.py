@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, dialect_of
 from shieldtx.store.left_behind import LeftBehind, left_behind_by
+from shieldtx.store.savepoints import Savepoints
 
 _GUARD: Final = "shieldtx.guard"
 """The key of a session's info with its guard."""
@@ -39,6 +40,7 @@ class _Guard:
     root: RootTransaction | None
     left_behind: LeftBehind = LeftBehind.NOTHING
     """By the owner's statements."""
+    savepoints: Savepoints = field(default_factory=Savepoints)
     turns: int = 0
     """How many owners the transaction has had, one after the other."""
     as_found: AsFound | None = None
@@ -90,6 +92,7 @@ def commits_refused(session: Session) -> Iterator[None]:
     ) -> None:
         if ends_transaction(statement):
             raise guard.violation
+        guard.savepoints.note_statement(statement)
         if left := left_behind_by(statement, parameters):
             guard.left_behind = max(guard.left_behind, left)
 
@@ -147,14 +150,26 @@ def end_turn(session: Session) -> None:
     """Prepare the session for the next owner of its transaction; nothing in it is undone.
 
     Savepoints that are left open are released, as the COMMIT would: the next owner could roll them
-    back. Raises as `check_intact`.
+    back. Raises as `check_intact`, and where the owner's effect is not there any more.
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
+    if guard.savepoints.is_effect_undone:
+        raise HandlerError(
+            "an interceptor rolled back the savepoint in which the handler ran, and went on: raise "
+            "the error again, or call proceed() outside of the savepoint"
+        )
+    guard.savepoints.forget_effect()
     _release_savepoints(session, guard.connection)
     if len(session.identity_map):
         session.expunge_all()
     guard.turns += 1
+
+
+def note_effect(session: Session) -> None:
+    """Note that the effect of the owner is complete: `end_turn` raises if it is undone later."""
+    guard: _Guard = session.info[_GUARD]
+    guard.savepoints.note_effect()
 
 
 def _release_savepoints(session: Session, connection: Connection) -> None:

@@ -24,6 +24,7 @@ from shieldtx.store.guarded_session import (
     guarded_session,
     is_left_as_found,
     lock_rows,
+    note_effect,
     refuse_temporary,
     settle,
 )
@@ -167,6 +168,10 @@ class SqlInboxStore:
     def reset_session(self, session: Session) -> None:
         """Empty the session of an effect for the next handler; nothing in it is undone."""
         end_turn(session)
+
+    def note_effect(self, session: Session) -> None:
+        """Note that the handler has done its work; see `Savepoints`."""
+        note_effect(session)
 
     def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:
         """Settle the first attempts alone where the last handler has left something behind."""

@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 
 import pytest
 from greenlet import getcurrent, greenlet
+from sqlalchemy import text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, RetryPolicy
@@ -175,6 +176,49 @@ def test_a_savepoint_around_the_handler_takes_no_effect_away(
     if is_lost:
         [(reason,)] = stock.rows("SELECT last_error FROM shield_inbox WHERE last_error <> ''")
         assert "rolled back the savepoint in which the handler ran" in reason
+
+
+def in_words(session: Session, words: str) -> None:
+    session.execute(text(words))
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+@pytest.mark.parametrize("how", ["words", "words of an outer one", "connection"])
+def test_no_savepoint_takes_an_effect_away_in_silence(
+    stock: Service, how: str, alone: bool
+) -> None:
+    group = stock.app.consumer("stock")
+
+    @group.intercepts
+    def tolerant(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        if how == "connection":
+            savepoint = session.connection().begin_nested()
+            proceed()
+            savepoint.rollback() if event.key == "b" else savepoint.commit()
+            return
+        for words in ("SAVEPOINT Outer_one", "SAVEPOINT mine"):
+            in_words(session, words)
+        proceed()
+        if how == "words of an outer one":
+            in_words(session, "RELEASE mine")
+        in_words(session, "SAVEPOINT mine")
+        in_words(session, "INSERT INTO note VALUES ('gone', 0)")
+        in_words(session, "ROLLBACK WORK TO mine")
+        if event.key == "b" and how == "words":
+            in_words(session, "RELEASE SAVEPOINT mine")
+            in_words(session, "rollback to savepoint mine")
+        elif event.key == "b":
+            in_words(session, "ROLLBACK TO outer_one")
+
+    @group.handles("orders.placed", alone=alone, retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        session.add(Note(name=f"reserved {event.key}"))
+
+    drain(stock.app.build_consumer("stock"))
+    assert notes(stock) == ["reserved a", "reserved c"]
+    assert stock.inbox() == {"PROCESSED": 2, "MAX_RECONSUMED": 1}
+    [(reason,)] = stock.rows("SELECT last_error FROM shield_inbox WHERE last_error <> ''")
+    assert "rolled back the savepoint in which the handler ran" in reason
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])

@@ -155,6 +155,10 @@ class MemoryInboxStore:
         """Know nothing of sessions that have to be cleared."""
         session.require()
 
+    def note_effect(self, session: Transaction) -> None:
+        """Know nothing of savepoints."""
+        session.require()
+
     def ends_after(self, session: Transaction, *_of_it: object) -> bool:
         """Know nothing of what handlers leave in a transaction."""
         session.require()
