@@ -1,4 +1,4 @@
-"""The entry of a local transaction into a barrier: at once, or with the commit of a session."""
+"""The entry of a local transaction into a barrier: at once, or when its session gets there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _State(Enum):
 
 
 class BarrierEntry:
-    """One local transaction that enters a barrier: at once, or with the commit of its session.
+    """One local transaction that enters a barrier: at once, or when its session gets there.
 
     One that could not is refused its commit, whoever swallows the error: it would be lost to the
     message, or PostgreSQL would roll an aborted one back without a word.
@@ -82,7 +82,7 @@ class BarrierEntry:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it enters with the commit that comes."""
+        """Whether it has still to enter."""
         return self._state is _State.WAITING
 
     def enter(self) -> None:

@@ -106,7 +106,8 @@ class HalfMessageBlock:
         """Let the barrier in the local transaction's own database tell how it ended.
 
         To be called in each local transaction, after the messages are prepared and before it does
-        anything: then a check waits for its end. On an AsyncSession it takes place with the commit.
+        anything: then a check waits for its end. On an AsyncSession it takes place when that begins
+        on its connection or, where it has, with the commit.
         Raises LateTransaction when a check has given a message up, TransactionRefused for a
         transaction that cannot hold a barrier and for a second one beside one that is still open,
         ConfigurationError where no barrier is declared.

@@ -13,6 +13,12 @@ _FOLLOWED = {"create_savepoint", "control_fully"}
 """Ways of an asynchronous session to join its connection's transaction in which what it has not
 committed is gone when it is closed, its events like its data."""
 
+_LEFT_TO_THE_CONNECTION = (
+    "this AsyncSession shares the transaction of its connection, which may commit without the "
+    "session: make it with join_transaction_mode='create_savepoint', or add events with "
+    "`await session.run_sync(outbox.add, event)`"
+)
+
 
 class SessionBinding:
     """Finds the connection of a session to the database of the events."""
@@ -61,6 +67,11 @@ class SessionBinding:
         if session.join_transaction_mode == "conditional_savepoint":
             return connection.in_nested_transaction()
         return session.join_transaction_mode in _FOLLOWED
+
+    def require_control(self, connection: Engine | Connection) -> None:
+        """Raise TransactionRefused where what the session does not commit may stay."""
+        if not self.controls(connection):
+            raise TransactionRefused(_LEFT_TO_THE_CONNECTION)
 
     def takes_events(self, connection: Connection) -> bool:
         """Whether a connection is to the database of the events, among those of the session."""

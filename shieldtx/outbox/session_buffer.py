@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -12,17 +12,11 @@ from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.several_commits import refuse_several_commits
-from shieldtx.outbox.transaction_watch import TransactionWatch
+from shieldtx.outbox.transaction_watch import TransactionWatch, enclosing
 from shieldtx.ports.outbox import OutboxWriter, Posting
 
 BUFFERS = "shieldtx.buffers"
 """The key of the buffers in the `info` of a session and the options of a connection."""
-
-_LEFT_TO_THE_CONNECTION = (
-    "this AsyncSession shares the transaction of its connection, which may commit without the "
-    "session: make it with join_transaction_mode='create_savepoint', or add events with "
-    "`await session.run_sync(outbox.add, event)`"
-)
 
 
 @dataclass(slots=True)
@@ -54,7 +48,7 @@ class SessionBuffer:
         self._session = session
         self._writer = writer
         self.binding = SessionBinding(session, writer)
-        self._watch = TransactionWatch(writer.marks, lambda: tuple(_enclosing(session)))
+        self._watch = TransactionWatch(session, writer.marks)
         self._after_commit = after_commit
         self._before_insert = before_insert
         self._entries: list[_Entry] = []
@@ -80,7 +74,7 @@ class SessionBuffer:
         how the session connects.
         """
         session = self._session
-        innermost = next(_enclosing(session), None)
+        innermost = next(enclosing(session), None)
         if innermost is not None and not innermost.is_active:
             raise TransactionRefused(
                 "the session's transaction has ended or failed, so an event has none to go into: "
@@ -96,8 +90,8 @@ class SessionBuffer:
         self._is_awaited = asynchronous
         is_shared = self.binding.is_shared
         self._must_control = asynchronous and is_shared
-        if self._must_control and not self.binding.controls(self.binding.bind):
-            raise TransactionRefused(_LEFT_TO_THE_CONNECTION)
+        if self._must_control:
+            self.binding.require_control(self.binding.bind)
         # A session on a caller's Connection may never be committed itself: nothing may wait in it.
         self._at_once = is_shared and not asynchronous
         if asynchronous or lazily:
@@ -111,7 +105,7 @@ class SessionBuffer:
         """Take postings in; an admitted transaction is open."""
         if not self._at_once:
             self._watch.on_wait(self._connection, may_ask=not self._is_awaited)
-        inside = tuple(_enclosing(self._session))
+        inside = tuple(enclosing(self._session))
         self._entries += [_Entry(posting=p, added_in=inside) for p in postings]
         self._hear_of_all()
         if self._at_once:
@@ -143,7 +137,7 @@ class SessionBuffer:
         self._writer.examine(connection)
         self._before_insert(connection)
         self._writer.insert(connection, [entry.posting for entry in waiting])
-        inside = tuple(_enclosing(self._session))
+        inside = tuple(enclosing(self._session))
         for entry in waiting:
             entry.written_in = inside
         if not self._is_ending:
@@ -199,8 +193,8 @@ class SessionBuffer:
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which a session begins, if that was left for later."""
         # Its transaction may have begun after the events were added.
-        if self._must_control and not self.binding.controls(connection):
-            raise TransactionRefused(_LEFT_TO_THE_CONNECTION)
+        if self._must_control:
+            self.binding.require_control(connection)
         if self._examines_next:
             self._examine(connection)
         if self._entries:
@@ -302,11 +296,3 @@ class SessionBuffer:
             for entry in self._entries:
                 if ended in entry.written_in:
                     entry.written_in = ()
-
-
-def _enclosing(session: Session) -> Iterator[SessionTransaction]:
-    """Yield the innermost open transaction of the session and all around it."""
-    transaction = session.get_nested_transaction() or session.get_transaction()
-    while transaction is not None:
-        yield transaction
-        transaction = transaction.parent

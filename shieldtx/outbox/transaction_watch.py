@@ -6,13 +6,13 @@ that wait for the commit would survive what undoes their data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import SessionTransaction
+from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.domain.sql import savepoint_in
 from shieldtx.errors import TransactionRefused
@@ -32,9 +32,6 @@ _UNHEARD = (
     "does not hear of: begin it with session.begin_nested()"
 )
 
-Enclosing = Callable[[], tuple[SessionTransaction, ...]]
-"""Returns the innermost open transaction of a session and those around it."""
-
 
 class _Mark(NamedTuple):
     number: int
@@ -49,9 +46,9 @@ class TransactionWatch:
     nothing had begun at the first event, and when something that can be undone is in sight.
     """
 
-    def __init__(self, marks: TransactionMarks, enclosing: Enclosing) -> None:
+    def __init__(self, session: Session, marks: TransactionMarks) -> None:
+        self._session = session
         self._marks = marks
-        self._enclosing = enclosing
         self._owner = next(_OWNERS)
         self._set: list[_Mark] = []
         self._last = 0
@@ -161,10 +158,18 @@ class TransactionWatch:
             return
         self._compare(before)
         self._last += 1
-        self._set.append(_Mark(self._last, self._enclosing()))
+        self._set.append(_Mark(self._last, tuple(enclosing(self._session))))
         self._is_unmarked = False
         self._observe(connection)
 
     def _compare(self, found: int) -> None:
         if found != (self._set[-1].number if self._set else 0):
             raise TransactionRefused(_GONE)
+
+
+def enclosing(session: Session) -> Iterator[SessionTransaction]:
+    """Yield the innermost open transaction of the session and all around it."""
+    transaction = session.get_nested_transaction() or session.get_transaction()
+    while transaction is not None:
+        yield transaction
+        transaction = transaction.parent

@@ -622,6 +622,27 @@ def test_a_guard_needs_a_message_a_barrier_and_a_whole_transaction(orders, ledge
             tx.guard(local)
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_a_rollback_of_the_driver_leaves_no_message_of_an_asynchronous_session(
+    orders, ledger, driver
+):
+    orders.app.barrier(PLACED, engine=ledger)
+
+    async def main() -> None:
+        engine = create_async_engine(ledger.url.set(drivername=f"postgresql+{driver}"))
+        async with orders.app.half(PLACED) as tx, AsyncSession(engine) as session, session.begin():
+            tx.guard(session)
+            await session.execute(text("INSERT INTO entries VALUES ('a')"))
+            raw = (await (await session.connection()).get_raw_connection()).driver_connection
+            await (raw.rollback() if driver == "psycopg" else raw.execute("ROLLBACK"))
+        await engine.dispose()
+
+    with pytest.raises(TransactionRefused):
+        asyncio.run(main())
+    assert entries(ledger) == []
+    assert orders.outbox() == {"DISCARDED": 1}
+
+
 def test_an_asynchronous_session_is_guarded_with_its_commit(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 

@@ -83,7 +83,7 @@ def _takes_events_when_the_transaction_has_ended(patch: Patch) -> None:
 
     def admit(self: SessionBuffer, **how: bool) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(session_buffer, "_enclosing", lambda _: iter(()))
+            meanwhile.setattr(session_buffer, "enclosing", lambda _: iter(()))
             sound(self, **how)
 
     patch.setattr(SessionBuffer, "admit", admit)
