@@ -227,7 +227,9 @@ class SessionBuffer:
             if self.binding.takes_events(connection):
                 if self._entries:
                     self._session.flush()
-                self.flush(connection)
+                # Of a commit of the session all is written, and looked at, mostly.
+                if self._waiting or not self._is_ending:
+                    self.flush(connection)
                 self._watch.forget()
         except BaseException:
             # After an error in this event, SQLAlchemy takes the transaction for ended: it would go

@@ -22,10 +22,10 @@ _OWNERS = count(1)
 _SQLALCHEMYS = "sa_savepoint_"
 """How the names of its savepoints begin."""
 _GONE = (
-    "the transaction that the events were added in, or that part of it, has been rolled back "
-    "without the session: by a rollback of the driver's connection, by one of its blocks, or to a "
-    "savepoint of a statement of its own. Nothing is committed: roll the session back, and use "
-    "session.rollback() and session.begin_nested(), which take the events along"
+    "the transaction that the events were added in has ended without the session, or a part of it "
+    "has been rolled back: by the driver's connection, by one of its blocks, or to a savepoint "
+    "that is a statement of its own. What the session still has to write is not committed: roll it "
+    "back, and use session.commit(), rollback() and begin_nested(), which take the events along"
 )
 _UNHEARD = (
     "the events would be added in a block of the driver's connection, whose end an AsyncSession "
@@ -60,7 +60,7 @@ class TransactionWatch:
         self._is_unmarked = False
         """Whether something was added, or written, since the last mark."""
         self._can_be_undone = False
-        """Whether a savepoint, or a block of the driver's, is known to be open, or was."""
+        """Whether a savepoint that is a statement of its own is known to be open, or was."""
         self._is_asking = False
 
     def on_wait(self, connection: Connection | None, *, may_ask: bool) -> None:
@@ -75,7 +75,6 @@ class TransactionWatch:
         if self._marks.is_in_block(connection):
             if not may_ask:
                 raise TransactionRefused(_UNHEARD)
-            self._can_be_undone = True
             self._mark(connection)
 
     def on_inserted(self, connection: Connection) -> None:
@@ -100,10 +99,11 @@ class TransactionWatch:
         if savepoint is not None and savepoint.startswith(_SQLALCHEMYS):
             # The session hears of its end.
             return
-        if savepoint is not None or self._marks.is_in_block(connection):
-            self._can_be_undone = True
+        self._can_be_undone = self._can_be_undone or savepoint is not None
         knows_nothing = state in {TransactionState.NONE, TransactionState.UNKNOWN}
-        if self._is_unmarked and not at_end and (self._can_be_undone or knows_nothing):
+        needs_mark = self._is_unmarked and (self._can_be_undone or knows_nothing)
+        # In a block of the driver's that began behind the events, a mark would be gone with that.
+        if needs_mark and not at_end and not self._marks.is_in_block(connection):
             self._mark(connection)
 
     def check(self, connection: Connection) -> None:

@@ -1,0 +1,361 @@
+"""Events are refused when their transaction was rolled back without the session, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from shieldtx.errors import TransactionRefused
+from tests.support.orders import Order, counts, placed, shop
+from tests.support.service import Service
+
+__all__ = ["shop"]
+
+GONE = "has ended without the session"
+READ = text("SELECT 1")
+
+
+def write(session: Session, number: int = 1) -> None:
+    session.execute(text("INSERT INTO orders (id) VALUES (:id)"), {"id": number})
+
+
+def add(shop: Service, session: Any) -> None:
+    shop.app.outbox.add(session, placed())
+
+
+def driver_of(session: Session) -> Any:
+    return session.connection().connection.driver_connection
+
+
+def fail_in_block(session: Session, act: Callable[[], object]) -> None:
+    with driver_of(session).transaction(force_rollback=True):
+        act()
+
+
+def flush_early(shop: Service, session: Session) -> None:
+    """Write what waits: an event can be cancelled only when it is there."""
+    shop.app.outbox.cancel(session, uuid4())
+
+
+@contextmanager
+def marks_in(shop: Service) -> Iterator[list[str]]:
+    """Note the statements by which a transaction is marked, or asked for its marks."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "shieldtx.marks" in statement:
+            found.append("mark" if "set_config" in statement else "look")
+
+    event.listen(shop.engine, "before_cursor_execute", note)
+    yield found
+    event.remove(shop.engine, "before_cursor_execute", note)
+
+
+def data_then_event(shop: Service, session: Session) -> None:
+    write(session)
+    add(shop, session)
+
+
+def event_then_data(shop: Service, session: Session) -> None:
+    add(shop, session)
+    write(session)
+
+
+def rolled_back_at_once(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    driver_of(session).rollback()
+
+
+def rolled_back_and_gone_on(shop: Service, session: Session) -> None:
+    event_then_data(shop, session)
+    driver_of(session).rollback()
+    driver_of(session).execute("SELECT 1")
+
+
+def rolled_back_before_an_object(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.add(Order(id=2))
+    driver_of(session).rollback()
+
+
+def in_a_block(shop: Service, session: Session) -> None:
+    write(session, 2)
+    fail_in_block(session, lambda: data_then_event(shop, session))
+
+
+def in_a_block_behind_another(shop: Service, session: Session) -> None:
+    event_then_data(shop, session)
+
+    def act() -> None:
+        write(session, 2)
+        add(shop, session)
+
+    fail_in_block(session, act)
+
+
+def in_a_block_whose_statement_follows(shop: Service, session: Session) -> None:
+    add(shop, session)
+
+    def act() -> None:
+        write(session)
+        add(shop, session)
+        write(session, 2)
+
+    write(session, 3)
+    fail_in_block(session, act)
+
+
+def by_hand(shop: Service, session: Session) -> None:
+    session.execute(text("SAVEPOINT mine"))
+    data_then_event(shop, session)
+    session.execute(text("ROLLBACK TO SAVEPOINT mine"))
+
+
+def by_hand_behind_another(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("SAVEPOINT mine"))
+    write(session, 2)
+    add(shop, session)
+    session.execute(READ)
+    session.execute(text("ROLLBACK TO SAVEPOINT mine"))
+
+
+def by_hand_before_a_third(shop: Service, session: Session) -> None:
+    by_hand_behind_another(shop, session)
+    add(shop, session)
+    session.execute(READ)
+
+
+def written_in_a_block(shop: Service, session: Session) -> None:
+    event_then_data(shop, session)
+    fail_in_block(session, lambda: flush_early(shop, session))
+
+
+def written_by_hand(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("SAVEPOINT mine"))
+    flush_early(shop, session)
+    session.execute(text("ROLLBACK TO mine"))
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        rolled_back_at_once,
+        rolled_back_and_gone_on,
+        rolled_back_before_an_object,
+        in_a_block,
+        in_a_block_behind_another,
+        in_a_block_whose_statement_follows,
+        by_hand,
+        by_hand_behind_another,
+        by_hand_before_a_third,
+        written_in_a_block,
+        written_by_hand,
+    ],
+)
+def test_what_is_lost_without_the_session_refuses_the_commit(
+    shop: Service, lose: Callable[[Service, Session], None]
+) -> None:
+    with pytest.raises(TransactionRefused, match=GONE), Session(shop.engine) as session:  # noqa: PT012
+        lose(shop, session)
+        session.commit()
+    assert counts(shop) == (0, 0)
+
+
+def test_a_lost_transaction_is_refused_at_the_next_statement(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        rolled_back_at_once(shop, session)
+        with pytest.raises(TransactionRefused, match=GONE):
+            session.execute(READ)
+
+
+def nested_around_the_second(shop: Service, session: Session) -> None:
+    add(shop, session)
+    with session.begin_nested() as savepoint:
+        write(session, 2)
+        add(shop, session)
+        session.execute(READ)
+        savepoint.rollback()
+    write(session)
+
+
+def nested_around_the_mark(shop: Service, session: Session) -> None:
+    add(shop, session)
+    savepoint = session.begin_nested()
+    session.execute(READ)
+    savepoint.rollback()
+    session.execute(READ)
+    write(session)
+
+
+def nested_and_released_by_hand_inside(shop: Service, session: Session) -> None:
+    event_then_data(shop, session)
+    with session.begin_nested():
+        session.execute(text("SAVEPOINT mine"))
+        session.execute(READ)
+        session.execute(text("RELEASE SAVEPOINT mine"))
+
+
+def undone_by_hand_behind_the_event(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("SAVEPOINT mine"))
+    write(session, 2)
+    session.execute(text("ROLLBACK TO SAVEPOINT mine"))
+
+
+def undone_in_a_block_behind_the_event(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    fail_in_block(session, lambda: write(session, 2))
+
+
+def undone_in_a_block_behind_what_is_written(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    flush_early(shop, session)
+    fail_in_block(session, lambda: write(session, 2))
+
+
+def added_in_a_block_that_ends_well(shop: Service, session: Session) -> None:
+    session.execute(READ)
+    with driver_of(session).transaction():
+        data_then_event(shop, session)
+        session.execute(READ)
+
+
+def failed_in_a_savepoint(shop: Service, session: Session) -> None:
+    add(shop, session)
+    with pytest.raises(DBAPIError), session.begin_nested():
+        session.execute(text("SELECT * FROM nowhere"))
+    write(session)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        data_then_event,
+        event_then_data,
+        nested_around_the_second,
+        nested_around_the_mark,
+        nested_and_released_by_hand_inside,
+        undone_by_hand_behind_the_event,
+        undone_in_a_block_behind_the_event,
+        undone_in_a_block_behind_what_is_written,
+        added_in_a_block_that_ends_well,
+        failed_in_a_savepoint,
+    ],
+)
+def test_what_leaves_events_and_their_data_is_committed(
+    shop: Service, keep: Callable[[Service, Session], None]
+) -> None:
+    with Session(shop.engine) as session:
+        keep(shop, session)
+        session.commit()
+    assert counts(shop) == (1, 1)
+
+
+def test_a_session_takes_events_again_after_a_lost_transaction(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        by_hand_behind_another(shop, session)
+        with pytest.raises(TransactionRefused, match=GONE):
+            session.commit()
+        session.rollback()
+        data_then_event(shop, session)
+        session.commit()
+        driver_of(session).rollback()
+        write(session, 2)
+        add(shop, session)
+        session.commit()
+    assert counts(shop) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("act", "asked"),
+    [
+        (data_then_event, []),
+        (event_then_data, ["mark", "look"]),
+        (nested_and_released_by_hand_inside, ["mark", "look"]),
+        (undone_by_hand_behind_the_event, ["mark", "look"]),
+    ],
+)
+def test_the_server_is_asked_only_where_the_driver_does_not_tell(
+    shop: Service, act: Callable[[Service, Session], None], asked: list[str]
+) -> None:
+    with marks_in(shop) as found, Session(shop.engine) as session:
+        act(shop, session)
+        session.commit()
+    assert found == asked
+
+
+def test_objects_that_are_flushed_with_the_commit_cost_no_question(shop: Service) -> None:
+    with marks_in(shop) as found, Session(shop.engine) as session:
+        add(shop, session)
+        session.add(Order(id=1))
+        session.commit()
+    assert found == []
+    assert counts(shop) == (1, 1)
+
+
+def test_a_connection_of_the_callers_that_is_rolled_back_takes_new_events(shop: Service) -> None:
+    with shop.engine.connect() as connection:
+        with Session(connection, join_transaction_mode="rollback_only") as session:
+            data_then_event(shop, session)
+            connection.rollback()
+        with Session(connection, join_transaction_mode="rollback_only") as session:
+            data_then_event(shop, session)
+            session.commit()
+        connection.commit()
+    assert counts(shop) == (1, 1)
+
+
+def test_an_object_does_not_outlive_an_event_that_was_inserted_at_once(shop: Service) -> None:
+    with shop.engine.connect() as connection, Session(connection) as session:
+        session.add(Order(id=1))
+        add(shop, session)
+        connection.connection.driver_connection.rollback()  # type: ignore[union-attr]
+        with pytest.raises(TransactionRefused, match=GONE):
+            session.commit()
+    assert counts(shop) == (0, 0)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_an_asynchronous_session_notices_a_rollback_of_the_driver(
+    shop: Service, driver: str
+) -> None:
+    async def lose() -> None:
+        engine = create_async_engine(shop.engine.url.set(drivername=f"postgresql+{driver}"))
+        async with AsyncSession(engine) as session:
+            await session.execute(text("INSERT INTO orders (id) VALUES (1)"))
+            add(shop, session)
+            raw = (await (await session.connection()).get_raw_connection()).driver_connection
+            await (raw.rollback() if driver == "psycopg" else raw.execute("ROLLBACK"))
+            with pytest.raises(TransactionRefused, match=GONE):
+                await session.commit()
+        await engine.dispose()
+
+    asyncio.run(lose())
+    assert counts(shop) == (0, 0)
+
+
+def test_an_asynchronous_session_takes_no_event_in_a_block_of_the_driver(shop: Service) -> None:
+    async def lose() -> None:
+        engine = create_async_engine(shop.engine.url.set(drivername="postgresql+psycopg"))
+        async with AsyncSession(engine) as session:
+            raw = (await (await session.connection()).get_raw_connection()).driver_connection
+            async with raw.transaction():
+                await session.execute(text("INSERT INTO orders (id) VALUES (1)"))
+                with pytest.raises(TransactionRefused, match="block of the driver"):
+                    add(shop, session)
+            await session.commit()
+        await engine.dispose()
+
+    asyncio.run(lose())
+    assert counts(shop) == (1, 0)
