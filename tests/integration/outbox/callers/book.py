@@ -30,7 +30,8 @@ class Pair:
     row_is_dropped: bool = False
     """Whether the row was an object that its session dropped, whose event was executed before."""
     row_may_stay: bool = False
-    """Whether the row was committed at once: by asyncpg, after a rollback without SQLAlchemy."""
+    """Whether each statement was committed at once, the event's too: so asyncpg does after a
+    rollback without SQLAlchemy, which goes on as if it had a transaction."""
     fate: Fate = Fate.OPEN
 
     def judge(self, *, row: bool, event: bool) -> str | None:
@@ -42,9 +43,10 @@ class Pair:
             return found if event else None
         if not self.accepted:
             return found if event or (row and not self.row_is_free) else None
+        if self.row_may_stay:
+            return found if event and not row else None
         if row is not event:
-            is_legal = self.row_is_dropped if event else self.row_may_stay
-            return None if is_legal else found
+            return None if self.row_is_dropped and event else found
         if self.fate is Fate.KEPT and not event:
             return found
         return found if self.fate is Fate.GONE and event else None

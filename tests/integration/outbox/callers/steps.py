@@ -186,6 +186,9 @@ class Steps:
     def _roll_back_driver(self) -> None:
         self._book.lose()
         self._is_rolled_back = True
+        for pair in self._book.pairs if self._case.driver is Driver.ASYNCPG else ():
+            # Its object may still be flushed, and is committed by that.
+            pair.row_may_stay = pair.row_is_free = True
         self._caller.roll_back_driver()
 
     def _lost_row_event(self) -> None:
