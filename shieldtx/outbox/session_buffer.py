@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
+from shieldtx.outbox.entries import Entry
 from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.several_commits import refuse_several_commits
 from shieldtx.outbox.transaction_watch import TransactionWatch, enclosing
@@ -17,18 +17,6 @@ from shieldtx.ports.outbox import OutboxWriter, Posting
 
 BUFFERS = "shieldtx.buffers"
 """The key of the buffers in the `info` of a session and the options of a connection."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A posting of the transaction that is open."""
-
-    posting: Posting
-    added_in: tuple[SessionTransaction, ...]
-    """The innermost transaction and those around it: when one is rolled back, the event is gone."""
-    written_in: tuple[SessionTransaction, ...] = ()
-    """Likewise of its INSERT: when one is rolled back, the row is gone, and the event waits again.
-    Empty: not written."""
 
 
 class SessionBuffer:
@@ -51,7 +39,7 @@ class SessionBuffer:
         self._watch = TransactionWatch(session, writer.marks)
         self._after_commit = after_commit
         self._before_insert = before_insert
-        self._entries: list[_Entry] = []
+        self._entries: list[Entry] = []
         self._at_once = False
         self._wakes = False
         self._examines_next = False
@@ -106,7 +94,7 @@ class SessionBuffer:
         if not self._at_once:
             self._watch.on_wait(self._connection, may_ask=not self._is_awaited)
         inside = tuple(enclosing(self._session))
-        self._entries += [_Entry(posting=p, added_in=inside) for p in postings]
+        self._entries += [Entry(posting=p, added_in=inside) for p in postings]
         self._hear_of_all()
         if self._at_once:
             self._flush_what_close_would_drop()
@@ -144,7 +132,7 @@ class SessionBuffer:
             self._watch.on_inserted(connection)
 
     @property
-    def _waiting(self) -> list[_Entry]:
+    def _waiting(self) -> list[Entry]:
         return [entry for entry in self._entries if not entry.written_in]
 
     def _examine(self, connection: Connection) -> None:
@@ -258,6 +246,11 @@ class SessionBuffer:
                 f"{len(waiting)} of its events: call session.commit() or session.rollback()"
             )
         self._watch.on_statement(connection, statement, at_end=self._is_ending)
+
+    def on_statement_end(self, connection: Connection) -> None:
+        """Know that a statement was run: it may have begun the driver's transaction."""
+        if self._entries and self.binding.takes_events(connection):
+            self._watch.on_statement_end(connection)
 
     def on_prepare(self, connection: Connection) -> None:
         """Insert what still waits, before the first phase of a commit in two phases."""

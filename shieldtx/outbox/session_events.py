@@ -37,6 +37,12 @@ def _on_statement(connection: Connection, _cursor: Any, statement: str, *_how: A
         buffer.on_statement(connection, statement)
 
 
+@sqlalchemy_event.listens_for(Engine, "after_cursor_execute")
+def _on_statement_end(connection: Connection, *_: Any) -> None:
+    for buffer in _listening(connection):
+        buffer.on_statement_end(connection)
+
+
 @sqlalchemy_event.listens_for(Engine, "prepare_twophase")
 def _on_prepare(connection: Connection, _: Any) -> None:
     for buffer in _listening(connection):

@@ -43,7 +43,7 @@ class TransactionWatch:
     """Watches the transaction of one session from its first event on.
 
     Mostly by what the driver knows, for nothing. The server is asked where that does not tell: when
-    nothing had begun at the first event, and when something that can be undone is in sight.
+    something that can be undone without the session is in sight.
     """
 
     def __init__(self, session: Session, marks: TransactionMarks) -> None:
@@ -94,17 +94,25 @@ class TransactionWatch:
         """Look before a statement is run; with `at_end`, the events follow at once."""
         if self._is_asking or not self._is_on:
             return
-        state = self._observe(connection)
+        self._observe(connection)
         savepoint = savepoint_in(statement)
         if savepoint is not None and savepoint.startswith(_SQLALCHEMYS):
             # The session hears of its end.
             return
         self._can_be_undone = self._can_be_undone or savepoint is not None
-        knows_nothing = state in {TransactionState.NONE, TransactionState.UNKNOWN}
-        needs_mark = self._is_unmarked and (self._can_be_undone or knows_nothing)
         # In a block of the driver's that began behind the events, a mark would be gone with that.
-        if needs_mark and not at_end and not self._marks.is_in_block(connection):
+        if (
+            self._can_be_undone
+            and self._is_unmarked
+            and not at_end
+            and not self._marks.is_in_block(connection)
+        ):
             self._mark(connection)
+
+    def on_statement_end(self, connection: Connection) -> None:
+        """Know whether a statement has begun a transaction."""
+        if self._is_on and not self._has_begun:
+            self._observe(connection)
 
     def check(self, connection: Connection) -> None:
         """Raise TransactionRefused if what the events were added in is gone."""

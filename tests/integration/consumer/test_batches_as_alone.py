@@ -261,7 +261,10 @@ def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> Non
         drain(downstream.app.build_consumer(name))
         assert take_effects(downstream) == expected, name
     assert downstream.inbox() == {"PROCESSED": 3 * len(KEYS)}
-    is_locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    is_locked = (
+        "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database "
+        "WHERE locktype = 'advisory' AND datname = current_database()"
+    )
     assert downstream.rows(is_locked) == [(0,)]
 
 
