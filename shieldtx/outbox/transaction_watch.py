@@ -158,6 +158,8 @@ class TransactionWatch:
         try:
             before = self._marks.mark(connection, owner=self._owner, number=self._last + 1)
         except DBAPIError:
+            if connection.invalidated:
+                raise
             # A transaction that has failed, of which not every driver knows: what follows says so.
             return
         finally:

@@ -96,6 +96,9 @@ class SqlOutboxWriter:
         try:
             self._location.check(connection)
         except (DBAPIError, PoolTimeout) as error:
+            if connection.invalidated:
+                # The caller's own connection is lost, of which nothing else would tell as well.
+                raise
             self._asks_again_at = monotonic() + _ASKS_AGAIN_S
             log.warning(
                 "whether the relay would find the events of this process cannot be seen now: %s",

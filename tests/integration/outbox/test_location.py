@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Connection, Engine, Text, column, create_engine, table, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -147,6 +148,19 @@ def test_a_handlers_event_in_another_database_fails_its_attempt(
     (reason,) = stock.rows("SELECT last_error FROM shield_inbox")
     assert "in which the relay of this service looks" in reason[0]
     assert paid(elsewhere) == (0, 0)
+
+
+def test_a_connection_that_is_lost_meanwhile_is_told_as_such(orders: Service) -> None:
+    engine = create_engine(orders.engine.url)
+    with Session(engine) as session:
+        session.execute(PAYMENTS.insert().values(what="paid"))
+        orders.app.outbox.add(session, Event(type=PLACED, key="k"))
+        backend = session.connection().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+        with orders.engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backend})
+        with pytest.raises(DBAPIError):
+            session.commit()
+    engine.dispose()
 
 
 def test_a_schema_map_that_is_set_after_an_event_was_added_is_refused(orders: Service) -> None:
