@@ -249,7 +249,7 @@ class SessionBuffer:
 
     def on_statement_end(self, connection: Connection) -> None:
         """Know that a statement was run: it may have begun the driver's transaction."""
-        if self._entries and self.binding.takes_events(connection):
+        if self._watch.waits_for_beginning and self.binding.takes_events(connection):
             self._watch.on_statement_end(connection)
 
     def on_prepare(self, connection: Connection) -> None:

@@ -7,6 +7,7 @@ that wait for the commit would survive what undoes their data.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
 
@@ -109,10 +110,14 @@ class TransactionWatch:
         ):
             self._mark(connection)
 
+    @property
+    def waits_for_beginning(self) -> bool:
+        """Whether the next statement may begin the driver's transaction."""
+        return self._is_on and not self._has_begun
+
     def on_statement_end(self, connection: Connection) -> None:
-        """Know whether a statement has begun a transaction."""
-        if self._is_on and not self._has_begun:
-            self._observe(connection)
+        """Know whether a statement has begun a transaction, where that `waits_for_beginning`."""
+        self._observe(connection)
 
     def check(self, connection: Connection) -> None:
         """Raise TransactionRefused if what the events were added in is gone."""
@@ -120,11 +125,8 @@ class TransactionWatch:
             return
         self._observe(connection)
         if self._set:
-            self._is_asking = True
-            try:
+            with self._asking():
                 found = self._marks.marked(connection, owner=self._owner)
-            finally:
-                self._is_asking = False
             self._compare(found)
 
     def on_rolled_back(self, savepoint: SessionTransaction) -> None:
@@ -143,27 +145,33 @@ class TransactionWatch:
         self._is_on = self._has_waited = self._has_begun = False
         self._is_unmarked = self._can_be_undone = False
 
-    def _observe(self, connection: Connection) -> TransactionState:
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Have statements pass that are the watch's own."""
+        self._is_asking = True
+        try:
+            yield
+        finally:
+            self._is_asking = False
+
+    def _observe(self, connection: Connection) -> None:
         state = self._marks.state(connection)
         if state is TransactionState.NONE and self._has_begun:
             raise TransactionRefused(_GONE)
         if state in {TransactionState.OPEN, TransactionState.FAILED}:
             self._has_begun = True
-        return state
 
     def _mark(self, connection: Connection) -> None:
         if self._marks.state(connection) is TransactionState.FAILED:
             return
-        self._is_asking = True
         try:
-            before = self._marks.mark(connection, owner=self._owner, number=self._last + 1)
+            with self._asking():
+                before = self._marks.mark(connection, owner=self._owner, number=self._last + 1)
         except DBAPIError:
             if connection.invalidated:
                 raise
             # A transaction that has failed, of which not every driver knows: what follows says so.
             return
-        finally:
-            self._is_asking = False
         if before is None:
             return
         self._compare(before)
