@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.verification.faults import matrix, mutant_runs, sweep
+from tests.verification.faults.markdown import figures_of
 from tests.verification.faults.matrix import Fault, Row
 from tests.verification.faults.mutant_runs import MutantRunResult
 from tests.verification.faults.mutants import MUTANTS
@@ -198,7 +199,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=2, help="pairs of banks at a time")
     parser.add_argument("--report", type=Path, default=Path("build/faults.json"))
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the figures of the last run, run nothing"
+    )
     asked = parser.parse_args()
+    if asked.markdown:
+        print(figures_of(json.loads(asked.report.read_text())))
+        return 0
     parts = asked.parts or PARTS
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))} (there are {', '.join(PARTS)})")
