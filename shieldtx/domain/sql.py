@@ -3,27 +3,128 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
 from typing import Final
 
-_BEFORE: Final = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
-"""What may come before a statement: comments too, in which tools put marks."""
+_LONGEST_KEPT: Final = 2_000
+"""Characters of a text whose statements are kept: it is asked for again and again."""
+
+# Nothing in here can match a text in two ways, so that no text takes longer than its length.
+_TOKEN: Final = re.compile(
+    r"--[^\n]*|/\*|;"
+    r"|\b[eE]'(?:[^'\\]|\\.)*(?:'|\Z)|'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)"
+    r"|(?<![\w$])(?P<dollars>\$(?:[^\W\d]\w*)?\$)",
+    re.DOTALL,
+)
+"""A comment, a quoted text or the end of a statement. (In a doubled quote the next text begins.)"""
+_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+_HAS_A_BODY: Final = re.compile(r"\bbegin\s+atomic\b", re.IGNORECASE)
+"""Of a function: its statements end with a semicolon, and it with END."""
+
+_OF_TRANSACTIONS: Final = re.compile(
+    r"\b(?:commit|end|abort|prepare|rollback|savepoint|release)\b", re.IGNORECASE
+)
 _TO_SAVEPOINT: Final = r"rollback(?:\s+(?:work|transaction))?\s+to\b"
 _ENDS_TRANSACTION: Final = re.compile(
-    rf"{_BEFORE}(?:commit|end|abort|prepare\s+transaction|(?!{_TO_SAVEPOINT})rollback)\b",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?:commit|end|abort|prepare\s+transaction|(?!{_TO_SAVEPOINT})rollback)\b", re.IGNORECASE
 )
 _SAVEPOINT: Final = re.compile(
-    rf"{_BEFORE}(?:(?:savepoint|release)\b|{_TO_SAVEPOINT})(?:\s+savepoint\b)?\s+(?P<name>[^\s;]+)",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?:(?P<word>savepoint|release)\b|(?P<back>{_TO_SAVEPOINT}))(?:\s+savepoint\b)?"
+    r"\s*(?:\"(?P<quoted>(?:[^\"]|\"\")+)\"|(?P<plain>[^\s\"]+))",
+    re.IGNORECASE,
 )
 
 
-def ends_transaction(statement: str) -> bool:
-    """Whether a statement ends the transaction."""
-    return _ENDS_TRANSACTION.match(statement) is not None
+class SavepointStep(Enum):
+    """What a statement does to a savepoint."""
+
+    SET = auto()
+    RELEASE = auto()
+    ROLL_BACK = auto()
 
 
-def savepoint_in(statement: str) -> str | None:
-    """Return the name of the savepoint that a statement sets, releases or rolls back to."""
-    found = _SAVEPOINT.match(statement)
-    return found["name"] if found is not None else None
+@dataclass(frozen=True, slots=True)
+class SavepointStatement:
+    """A statement that sets, releases or rolls back to a savepoint."""
+
+    step: SavepointStep
+    name: str
+    """As the server knows it: in small letters, unless it was quoted."""
+
+
+def statements_in(text: str) -> tuple[str, ...]:
+    """Return the statements of a text, without comments, and without space around them."""
+    return _known(text) if len(text) <= _LONGEST_KEPT else _split(text)
+
+
+def ends_transaction(text: str) -> bool:
+    """Whether one of the statements of a text ends the transaction."""
+    return any(_ENDS_TRANSACTION.match(each) for each in _of_transactions(text))
+
+
+def savepoints_in(text: str) -> tuple[SavepointStatement, ...]:
+    """Return what the statements of a text do to savepoints, in their order."""
+    found = map(_SAVEPOINT.match, _of_transactions(text))
+    return tuple(_savepoint(each) for each in found if each is not None)
+
+
+def _of_transactions(text: str) -> tuple[str, ...]:
+    return statements_in(text) if _OF_TRANSACTIONS.search(text) is not None else ()
+
+
+def _savepoint(found: re.Match[str]) -> SavepointStatement:
+    if found["back"]:
+        step = SavepointStep.ROLL_BACK
+    else:
+        is_release = found["word"].lower() == "release"
+        step = SavepointStep.RELEASE if is_release else SavepointStep.SET
+    quoted = found["quoted"]
+    name = quoted.replace('""', '"') if quoted else found["plain"].lower()
+    return SavepointStatement(step, name)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    if _HAS_A_BODY.search(text) is not None:
+        return (text.strip(),)
+    statements = ["".join(parts).strip() for parts in _parts(text)]
+    return tuple(each for each in statements if each)
+
+
+_known: Final = lru_cache(maxsize=512)(_split)
+
+
+def _parts(text: str) -> Iterator[list[str]]:
+    """Yield the parts of each statement, with a space in place of each comment."""
+    parts: list[str] = []
+    at = 0
+    while (token := _TOKEN.search(text, at)) is not None:
+        parts.append(text[at : token.start()])
+        word, at = token[0], token.end()
+        if token["dollars"]:
+            end = text.find(word, at)
+            at = len(text) if end < 0 else end + len(word)
+            parts.append(text[token.start() : at])
+        elif word == ";":
+            yield parts
+            parts = []
+        elif word == "/*":
+            at = _end_of_comment(text, at)
+            parts.append(" ")
+        else:
+            parts.append(" " if word.startswith("--") else word)
+    yield [*parts, text[at:]]
+
+
+def _end_of_comment(text: str, at: int) -> int:
+    """Return where a comment ends; PostgreSQL's have others in them."""
+    depth = 1
+    while depth:
+        edge = _COMMENT_EDGE.search(text, at)
+        if edge is None:
+            return len(text)
+        depth += 1 if edge[0] == "/*" else -1
+        at = edge.end()
+    return at

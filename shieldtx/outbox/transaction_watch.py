@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.domain.sql import savepoint_in
+from shieldtx.domain.sql import savepoints_in
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
 
@@ -96,11 +96,11 @@ class TransactionWatch:
         if self._is_asking or not self._is_on:
             return
         self._observe(connection)
-        savepoint = savepoint_in(statement)
-        if savepoint is not None and savepoint.startswith(_SQLALCHEMYS):
+        savepoints = savepoints_in(statement)
+        if savepoints and all(each.name.startswith(_SQLALCHEMYS) for each in savepoints):
             # The session hears of its end.
             return
-        self._can_be_undone = self._can_be_undone or savepoint is not None
+        self._can_be_undone = self._can_be_undone or bool(savepoints)
         # In a block of the driver's that began behind the events, a mark would be gone with that.
         if (
             self._can_be_undone

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from functools import lru_cache
 from typing import Any, Final
+
+from shieldtx.domain.sql import statements_in
 
 
 class LeftBehind(IntEnum):
@@ -22,13 +23,9 @@ class LeftBehind(IntEnum):
     """Until the connection is closed: a pool would hand it to the next transaction."""
 
 
-_LONGEST_KEPT: Final = 2_000
-"""Characters of a statement whose answer is kept: it is asked for again and again."""
-
 _FIRST_WORD: Final = re.compile(
     r"[\s(]*(set|reset|discard|declare|prepare|listen|load|do|savepoint)\b\s*(\w*)"
 )
-_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _OF_TRANSACTION: Final = {
     ("set", "local"),
     ("set", "transaction"),
@@ -48,24 +45,15 @@ _SET_LOCALLY: Final = re.compile(r"\bset_config\s*\([^()]*,\s*true\s*\)")
 
 def left_behind_by(statement: str, parameters: Any) -> LeftBehind:
     """Return for how long a statement leaves something behind on its connection."""
-    is_kept = len(statement) <= _LONGEST_KEPT
-    left = _by_known_text(statement) if is_kept else _by_text(statement)
+    left = max(map(_by_statement, statements_in(statement)), default=LeftBehind.NOTHING)
     if left is LeftBehind.IN_SESSION and _sets_locally(statement, parameters):
         return LeftBehind.IN_TRANSACTION
     return left
 
 
-def _by_text(statement: str) -> LeftBehind:
+def _by_statement(statement: str) -> LeftBehind:
     text = statement.lower()
-    left = max(_by_words(text), *map(_by_first_word, text.split(";")))
-    if "--" in text or "/*" in text:
-        # Or what looks like a comment, inside of a text.
-        text = _COMMENT.sub(" ", text)
-        left = max(left, _by_words(text), *map(_by_first_word, text.split(";")))
-    return left
-
-
-_by_known_text: Final = lru_cache(maxsize=512)(_by_text)
+    return max(_by_words(text), _by_first_word(text))
 
 
 def _by_first_word(text: str) -> LeftBehind:
@@ -96,8 +84,8 @@ def _sets_locally(statement: str, parameters: Any) -> bool:
     """Whether all that lasts is set_config(name, value, is_local), and each of these is local."""
     text = statement.lower()
     calls = text.count("set_config")
-    others = text.replace("set_config", "")
-    if not calls or _by_text(others) is LeftBehind.IN_SESSION:
+    others = map(_by_statement, statements_in(text.replace("set_config", "")))
+    if not calls or LeftBehind.IN_SESSION in others:
         return False
     if len(_SET_LOCALLY.findall(text)) == calls:
         return True

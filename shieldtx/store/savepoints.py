@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from typing import Final
-
-_STATEMENT: Final = re.compile(
-    r"\s*(savepoint|release|rollback)\s+"
-    r"(?:(?:(?:work|transaction)\s+)?to\s+)?(?:savepoint\s+)?\"?(\w+)",
-    re.IGNORECASE,
-)
+from shieldtx.domain.sql import SavepointStatement, SavepointStep, savepoints_in
 
 
 class Savepoints:
@@ -26,17 +18,17 @@ class Savepoints:
 
     def note_statement(self, statement: str) -> None:
         """Follow a statement that is about to be executed."""
-        found = _savepoint_in(statement)
-        if found is None:
-            return
-        word, name = found
-        if word == "savepoint":
-            self._open.append(name)
-        elif name in self._open:
+        for each in savepoints_in(statement):
+            self._note(each)
+
+    def _note(self, statement: SavepointStatement) -> None:
+        if statement.step is SavepointStep.SET:
+            self._open.append(statement.name)
+        elif statement.name in self._open:
             # Of two with the same name, the later one is meant.
-            position = len(self._open) - 1 - self._open[::-1].index(name)
+            position = len(self._open) - 1 - self._open[::-1].index(statement.name)
             is_inside = self._effect_depth is not None and position < self._effect_depth
-            if word == "rollback":
+            if statement.step is SavepointStep.ROLL_BACK:
                 self.is_effect_undone = self.is_effect_undone or is_inside
                 del self._open[position + 1 :]
             else:
@@ -50,9 +42,3 @@ class Savepoints:
     def forget_effect(self) -> None:
         """Note that the handler's turn is over: nobody can undo its effect any more."""
         self._effect_depth = None
-
-
-@lru_cache(maxsize=512)
-def _savepoint_in(statement: str) -> tuple[str, str] | None:
-    found = _STATEMENT.match(statement[:200])
-    return None if found is None else (found[1].lower(), found[2].lower())

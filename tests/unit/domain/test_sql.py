@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from shieldtx.domain.sql import ends_transaction, savepoint_in
+from shieldtx.domain.sql import (
+    SavepointStatement,
+    SavepointStep,
+    ends_transaction,
+    savepoints_in,
+    statements_in,
+)
+
+SET, RELEASE, ROLL_BACK = SavepointStep.SET, SavepointStep.RELEASE, SavepointStep.ROLL_BACK
 
 
 @pytest.mark.parametrize(
@@ -18,34 +28,100 @@ from shieldtx.domain.sql import ends_transaction, savepoint_in
         "-- why\nROLLBACK WORK",
         "PREPARE TRANSACTION 'x'",
         "commit and chain",
+        "SELECT 1; ROLLBACK; BEGIN",
+        "/* /* nested */ */ COMMIT",
+        "SELECT $a$ ; $a$; COMMIT",
     ],
 )
 def test_an_end_of_the_transaction_is_known(statement: str) -> None:
     assert ends_transaction(statement)
-    assert savepoint_in(statement) is None
+    assert savepoints_in(statement) == ()
+
+
+@pytest.mark.parametrize(
+    ("statement", "step", "name"),
+    [
+        ("SAVEPOINT mine", SET, "mine"),
+        ("savepoint Mine;", SET, "mine"),
+        ('SAVEPOINT "Mine and ""yours"""', SET, 'Mine and "yours"'),
+        ("/* by a tool */ SAVEPOINT mine", SET, "mine"),
+        ("/* by a tool */ ROLLBACK TO mine", ROLL_BACK, "mine"),
+        ("RELEASE mine", RELEASE, "mine"),
+        ("rollback work to savepoint mine", ROLL_BACK, "mine"),
+        ("Rollback Transaction To mine", ROLL_BACK, "mine"),
+        ("-- why\nRELEASE SAVEPOINT mine", RELEASE, "mine"),
+        ('ROLLBACK TO "mine";', ROLL_BACK, "mine"),
+    ],
+)
+def test_a_savepoint_is_known_by_its_name_and_ends_nothing(
+    statement: str, step: SavepointStep, name: str
+) -> None:
+    assert savepoints_in(statement) == (SavepointStatement(step, name),)
+    assert not ends_transaction(statement)
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "SAVEPOINT mine",
-        "savepoint mine;",
-        "/* by a tool */ ROLLBACK TO mine",
-        "RELEASE mine",
-        "rollback work to savepoint mine",
-        "Rollback Transaction To mine",
-        "RELEASE SAVEPOINT mine",
+        "SELECT 1",
+        "SELECT 'COMMIT'",
+        "INSERT INTO endings VALUES (1)",
+        "PREPARE x AS SELECT",
+        "/* a */ SELECT CASE WHEN a THEN 1 ELSE 0 /* b */ END FROM c",
+        "SELECT 'it''s ; COMMIT'",
+        "SELECT E'it\\'s ; COMMIT'",
+        'SELECT 1 AS "; COMMIT"',
+        "DO $$ BEGIN PERFORM 1; END $$",
+        "SELECT 1 -- ; COMMIT",
+        "SELECT 1 /* ; COMMIT",
+        "SELECT '; COMMIT",
+        "CREATE FUNCTION a() RETURNS int BEGIN ATOMIC SELECT 1; END",
+        "SELECT $1, $2; SELECT $1",
     ],
-)
-def test_a_savepoint_is_known_by_its_name_and_ends_nothing(statement: str) -> None:
-    assert savepoint_in(statement) == "mine"
-    assert not ends_transaction(statement)
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["SELECT 1", "SELECT 'COMMIT'", "INSERT INTO endings VALUES (1)", "PREPARE x AS SELECT"],
 )
 def test_other_statements_are_neither(statement: str) -> None:
     assert not ends_transaction(statement)
-    assert savepoint_in(statement) is None
+    assert savepoints_in(statement) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("", ()),
+        (" ; ;", ()),
+        ("SELECT 1", ("SELECT 1",)),
+        ("-- a\nSELECT /* b */ 1 ; SET x = ';' -- c", ("SELECT   1", "SET x = ';'")),
+        ("SELECT $tag$ a; $$ b $tag$; SELECT 2", ("SELECT $tag$ a; $$ b $tag$", "SELECT 2")),
+        ("SELECT a$b$; SELECT c$b$", ("SELECT a$b$", "SELECT c$b$")),
+        ("SELECT 1" + " " * 3_000 + "; SELECT 2", ("SELECT 1", "SELECT 2")),
+    ],
+)
+def test_a_text_is_split_into_its_statements(text: str, statements: tuple[str, ...]) -> None:
+    assert statements_in(text) == statements
+
+
+def test_what_several_statements_do_to_savepoints_is_told_in_their_order() -> None:
+    assert savepoints_in("INSERT INTO a VALUES (1); SAVEPOINT b; DELETE FROM a; ROLLBACK TO b") == (
+        SavepointStatement(SET, "b"),
+        SavepointStatement(ROLL_BACK, "b"),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/* a */" * 30_000 + "end",
+        "--\n" * 30_000 + " commit " * 10_000,
+        "/*" * 100_000 + "end",
+        "SELECT 'end" + "''" * 100_000,
+        "release " + " " * 100_000 + '"' + '"' * 100_001,
+        " " * 100_000 + "rollback" + " " * 100_000 + "work",
+        "$a$" * 50_000 + "end",
+    ],
+    ids=range(7),
+)
+def test_no_text_takes_longer_than_its_length(text: str) -> None:
+    began = time.process_time()
+    ends_transaction(text)
+    savepoints_in(text)
+    assert time.process_time() - began < 1

@@ -16,6 +16,8 @@ from shieldtx.store.savepoints import Savepoints
         (["SAVEPOINT a"], ["ROLLBACK TO SAVEPOINT a"], True),
         (["savepoint A"], ['rollback work to savepoint "a"'], True),
         (["SAVEPOINT a"], ["ROLLBACK TRANSACTION TO a"], True),
+        (["/* by a tool */ SAVEPOINT a"], ["-- by a tool\nROLLBACK TO a"], True),
+        (['SAVEPOINT "A"'], ["ROLLBACK TO a"], False),
         (["SAVEPOINT a"], ["ROLLBACK TO elsewhere"], False),
         (["SAVEPOINT a"], ["SAVEPOINT a", "ROLLBACK TO a"], False),
         (["SAVEPOINT a"], ["SAVEPOINT a", "RELEASE SAVEPOINT a", "ROLLBACK TO a"], True),
