@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection, Engine, UpdateBase, insert, select
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
@@ -32,6 +34,17 @@ class SessionBinding:
         return self._session.connection(
             bind_arguments={"clause": route_of(self._session, self._writer.routed_by)}
         )
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """All that the session's transaction has begun on."""
+        root = self._session.get_transaction()
+        return root.connections if root is not None else ()
+
+    @property
+    def begun_connection(self) -> Connection | None:
+        """That to the database of the events, if the session has begun on it."""
+        return next(filter(self.takes_events, self.connections), None)
 
     @property
     def bind(self) -> Engine | Connection:

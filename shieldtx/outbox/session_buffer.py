@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
+from shieldtx.outbox.connection_buffers import hear_of
 from shieldtx.outbox.entries import Entry
 from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.several_commits import refuse_several_commits
-from shieldtx.outbox.transaction_watch import TransactionWatch, enclosing
+from shieldtx.outbox.transaction_watch import TransactionWatch, enclosing, refuse_end
 from shieldtx.ports.outbox import OutboxWriter, Posting
-
-BUFFERS = "shieldtx.buffers"
-"""The key of the buffers in the `info` of a session and the options of a connection."""
 
 
 class SessionBuffer:
@@ -75,6 +72,8 @@ class SessionBuffer:
                     "call session.begin() before adding events"
                 )
             session.begin()
+        # After a commit that failed, the session may have gone on.
+        self._is_ending = False
         self._is_awaited = asynchronous
         is_shared = self.binding.is_shared
         self._must_control = asynchronous and is_shared
@@ -84,7 +83,7 @@ class SessionBuffer:
         self._at_once = is_shared and not asynchronous
         if asynchronous or lazily:
             self._examines_next = True
-            for connection in self._all_connections:
+            for connection in self.binding.connections:
                 self._examine(connection)
         else:
             self._examine(self.binding.connection())
@@ -92,7 +91,7 @@ class SessionBuffer:
     def add(self, postings: Iterable[Posting]) -> None:
         """Take postings in; an admitted transaction is open."""
         if not self._at_once:
-            self._watch.on_wait(self._connection, may_ask=not self._is_awaited)
+            self._watch.on_wait(self.binding.begun_connection, may_ask=not self._is_awaited)
         inside = tuple(enclosing(self._session))
         self._entries += [Entry(posting=p, added_in=inside) for p in postings]
         self._hear_of_all()
@@ -118,6 +117,8 @@ class SessionBuffer:
         if not self._entries:
             return
         connection = connection or self.binding.connection()
+        if self._is_over(connection):
+            return
         self._watch.check(connection)
         waiting = self._waiting
         if not waiting:
@@ -146,37 +147,21 @@ class SessionBuffer:
                 "the connection is in a savepoint that its session knows nothing of: begin it "
                 "with session.begin_nested(), so that its events can follow it"
             )
-        self._hear_of(connection)
+        hear_of(connection, self)
 
-    def _hear_of(self, connection: Connection) -> None:
-        """Hear of a connection's commit.
+    @property
+    def has_events(self) -> bool:
+        """Whether there are events that have not been committed."""
+        return bool(self._entries)
+
+    def _hear_of_all(self) -> None:
+        """Hear of the commit of each database: the first one refuses to be one of several.
 
         Whoever commits: the session, the connection by itself; and events may still come after
         `before_commit`, from the flush of the commit itself.
         """
-        heard_by: list[SessionBuffer] | None = connection.get_execution_options().get(BUFFERS)
-        if heard_by is None:
-            heard_by = []
-            connection.execution_options(**{BUFFERS: heard_by})
-        if self not in heard_by:
-            # A connection may outlive many sessions that were made on it.
-            heard_by[:] = [buffer for buffer in heard_by if buffer._entries]  # noqa: SLF001  its like
-            heard_by.append(self)
-
-    def _hear_of_all(self) -> None:
-        """Hear of the commit of each database: the first one refuses to be one of several."""
-        for connection in self._all_connections:
-            self._hear_of(connection)
-
-    @property
-    def _all_connections(self) -> Collection[Connection]:
-        root = self._session.get_transaction()
-        return root.connections if root is not None else ()
-
-    @property
-    def _connection(self) -> Connection | None:
-        """That to the database of the events, if the session has begun on it."""
-        return next(filter(self.binding.takes_events, self._all_connections), None)
+        for connection in self.binding.connections:
+            hear_of(connection, self)
 
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which a session begins, if that was left for later."""
@@ -186,7 +171,7 @@ class SessionBuffer:
         if self._examines_next:
             self._examine(connection)
         if self._entries:
-            self._hear_of(connection)
+            hear_of(connection, self)
 
     def on_before_commit(self) -> None:
         """Insert what waits."""
@@ -219,6 +204,8 @@ class SessionBuffer:
                 if self._waiting or not self._is_ending:
                     self.flush(connection)
                 self._watch.forget()
+                self._wakes = self._wakes or bool(self._entries)
+                self._entries = self._waiting
         except BaseException:
             # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
             # back to the pool with the connection, for somebody else to commit.
@@ -226,26 +213,45 @@ class SessionBuffer:
             raise
 
     def on_connection_rollback(self, connection: Connection) -> None:
-        """Forget what was inserted at once over a connection of the caller's, who has undone it."""
-        if self._at_once and self.binding.takes_events(connection):
+        """Forget what was inserted at once over a connection of the caller's, who has undone it.
+
+        What waits for a session's commit must not be in one that comes behind this.
+        """
+        if not self.binding.takes_events(connection):
+            return
+        if self._at_once:
             self._entries.clear()
             self._watch.forget()
+        else:
+            self._watch.lose()
+
+    def on_flush(self) -> None:
+        """Know that the session has written its data."""
+        if self._entries:
+            self._watch.on_flush(self.binding.begun_connection)
+
+    def on_failure(self, connection: Connection) -> None:
+        """Know that a statement has failed."""
+        if self._entries and self.binding.takes_events(connection):
+            self._watch.on_failure(connection)
 
     def on_statement(self, connection: Connection, statement: str) -> None:
-        """Refuse a statement that ends the transaction while events wait for its commit.
-
-        SQLAlchemy would not know of the end: a COMMIT would leave the events behind, and those of a
-        transaction that was rolled back would go into the next one.
-        """
-        if not self._entries or not self.binding.takes_events(connection):
+        """Refuse a statement that ends the transaction while events wait for its commit."""
+        if not self.has_events or not self.binding.takes_events(connection):
             return
-        waiting = self._waiting
-        if waiting and ends_transaction(statement):
-            raise TransactionRefused(
-                f"the statement {statement.strip()[:40]!r} would end the transaction without "
-                f"{len(waiting)} of its events: call session.commit() or session.rollback()"
-            )
+        if self._is_over(connection):
+            return
+        if waiting := self._waiting:
+            refuse_end(statement, waiting=len(waiting))
         self._watch.on_statement(connection, statement, at_end=self._is_ending)
+
+    def _is_over(self, connection: Connection) -> bool:
+        """Forget events whose transaction the owner of a connection has ended by its driver."""
+        is_over = self._watch.is_over(connection)
+        if is_over:
+            self._entries.clear()
+            self._watch.forget()
+        return is_over
 
     def on_statement_end(self, connection: Connection) -> None:
         """Know that a statement was run: it may have begun the driver's transaction."""
@@ -260,7 +266,7 @@ class SessionBuffer:
 
     def _refuse_other_databases(self) -> None:
         if self._entries and not self._session.twophase:
-            refuse_several_commits(self._all_connections, self.binding, self._writer)
+            refuse_several_commits(self.binding.connections, self.binding, self._writer)
 
     def on_after_commit(self) -> None:
         """Let the relay know."""

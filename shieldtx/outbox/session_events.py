@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, ExceptionContext
 from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session, SessionTransaction, UOWTransaction
 
-from shieldtx.outbox.session_buffer import BUFFERS, SessionBuffer
+from shieldtx.outbox.connection_buffers import BUFFERS
+from shieldtx.outbox.session_buffer import SessionBuffer
 
 
 def buffers_of(session: Session) -> dict[object, SessionBuffer]:
@@ -43,6 +44,13 @@ def _on_statement_end(connection: Connection, *_: Any) -> None:
         buffer.on_statement_end(connection)
 
 
+@sqlalchemy_event.listens_for(Engine, "handle_error")
+def _on_failure(context: ExceptionContext) -> None:
+    if context.connection is not None and not context.is_disconnect:
+        for buffer in _listening(context.connection):
+            buffer.on_failure(context.connection)
+
+
 @sqlalchemy_event.listens_for(Engine, "prepare_twophase")
 def _on_prepare(connection: Connection, _: Any) -> None:
     for buffer in _listening(connection):
@@ -53,6 +61,12 @@ def _on_prepare(connection: Connection, _: Any) -> None:
 def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
     for buffer in _buffers(session):
         buffer.on_begin(connection)
+
+
+@sqlalchemy_event.listens_for(Session, "after_flush")
+def _on_flush(session: Session, _: UOWTransaction) -> None:
+    for buffer in _buffers(session):
+        buffer.on_flush()
 
 
 @sqlalchemy_event.listens_for(Session, "before_commit")

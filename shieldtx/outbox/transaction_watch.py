@@ -6,7 +6,7 @@ that wait for the commit would survive what undoes their data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.domain.sql import savepoints_in
+from shieldtx.domain.sql import SavepointStatement, ends_transaction, savepoints_in
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
 
@@ -63,6 +63,10 @@ class TransactionWatch:
         self._can_be_undone = False
         """Whether a savepoint that is a statement of its own is known to be open, or was."""
         self._is_asking = False
+        self._is_lost = False
+        """Whether the transaction is known to be gone. It stays so, whatever comes next in it."""
+        self._has_pending = False
+        """Whether the session had data to write yet when the latest events were added."""
 
     def on_wait(self, connection: Connection | None, *, may_ask: bool) -> None:
         """Know that events wait from now on; without `may_ask`, where no answer can come.
@@ -70,6 +74,7 @@ class TransactionWatch:
         Raises TransactionRefused there for a block of the driver's: nobody would hear of its end.
         """
         self._is_on = self._has_waited = self._is_unmarked = True
+        self._has_pending = not self._session._is_clean()  # noqa: SLF001  a flush would do nothing
         if connection is None:
             return
         self._observe(connection)
@@ -97,8 +102,7 @@ class TransactionWatch:
             return
         self._observe(connection)
         savepoints = savepoints_in(statement)
-        if savepoints and all(each.name.startswith(_SQLALCHEMYS) for each in savepoints):
-            # The session hears of its end.
+        if savepoints and self._hears_of(savepoints):
             return
         self._can_be_undone = self._can_be_undone or bool(savepoints)
         # In a block of the driver's that began behind the events, a mark would be gone with that.
@@ -109,6 +113,45 @@ class TransactionWatch:
             and not self._marks.is_in_block(connection)
         ):
             self._mark(connection)
+
+    def _hears_of(self, savepoints: Iterable[SavepointStatement]) -> bool:
+        """Whether all are of the session's begin_nested(): a connection's own tells it nothing."""
+        return self._session.in_nested_transaction() and all(
+            each.name.startswith(_SQLALCHEMYS) for each in savepoints
+        )
+
+    def on_flush(self, connection: Connection | None) -> None:
+        """Know that the session has written its data: that of the latest events, perhaps.
+
+        Its own place is what counts then, not that where the events were added.
+        """
+        if connection is None or not (self._is_on and self._has_pending):
+            return
+        self._has_pending = False
+        if self._can_be_undone or self._marks.is_in_block(connection):
+            self._mark(connection)
+
+    def on_failure(self, connection: Connection) -> None:
+        """Know that a statement failed: it may have begun the driver's transaction."""
+        has_failed = self._marks.state(connection) is TransactionState.FAILED
+        self._has_begun = self._has_begun or has_failed
+
+    def lose(self) -> None:
+        """Know that the transaction was rolled back, and that its session goes on."""
+        self._is_lost = self._is_on
+
+    def is_over(self, connection: Connection) -> bool:
+        """Whether the driver has ended a transaction in which no event waits.
+
+        They were inserted when they were added, and have shared the fate of all that was executed;
+        but not that of data which the session has to write yet.
+        """
+        is_inserted = self._is_on and self._has_begun and not self._has_waited
+        return (
+            is_inserted
+            and self._marks.state(connection) is TransactionState.NONE
+            and self._session._is_clean()  # noqa: SLF001  a flush would do nothing
+        )
 
     @property
     def waits_for_beginning(self) -> bool:
@@ -144,6 +187,7 @@ class TransactionWatch:
         self._set.clear()
         self._is_on = self._has_waited = self._has_begun = False
         self._is_unmarked = self._can_be_undone = False
+        self._is_lost = self._has_pending = False
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -156,7 +200,8 @@ class TransactionWatch:
 
     def _observe(self, connection: Connection) -> None:
         state = self._marks.state(connection)
-        if state is TransactionState.NONE and self._has_begun:
+        self._is_lost = self._is_lost or (state is TransactionState.NONE and self._has_begun)
+        if self._is_lost:
             raise TransactionRefused(_GONE)
         if state in {TransactionState.OPEN, TransactionState.FAILED}:
             self._has_begun = True
@@ -182,7 +227,21 @@ class TransactionWatch:
 
     def _compare(self, found: int) -> None:
         if found != (self._set[-1].number if self._set else 0):
+            self._is_lost = True
             raise TransactionRefused(_GONE)
+
+
+def refuse_end(statement: str, *, waiting: int) -> None:
+    """Raise TransactionRefused for a statement that ends the transaction while events wait for it.
+
+    SQLAlchemy would not know of the end: a COMMIT would leave the events behind, and those of a
+    transaction that was rolled back would go into the next one.
+    """
+    if ends_transaction(statement):
+        raise TransactionRefused(
+            f"the statement {statement.strip()[:40]!r} would end the transaction without "
+            f"{waiting} of its events: call session.commit() or session.rollback()"
+        )
 
 
 def enclosing(session: Session) -> Iterator[SessionTransaction]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, TextClause, text
 
+from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionState
 from shieldtx.store.dialects import dialect_of, is_known
 
@@ -79,7 +80,13 @@ def _is_postgresql(connection: Connection) -> bool:
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:
     # Its caller's connection may fetch by a cursor on the server.
     options = {"stream_results": False}
-    return tuple(connection.execute(statement, given, execution_options=options).one())
+    result = connection.execute(statement, given, execution_options=options)
+    if result.returns_rows:
+        return tuple(result.one())
+    raise TransactionRefused(
+        "the connection is in a pipeline of its driver, whose answers come too late to know what "
+        "a savepoint or a block in it undoes with its events: use these outside of the pipeline"
+    )
 
 
 def _mark_of(owner: int, marks: str | None) -> int:

@@ -9,12 +9,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from shieldtx.errors import TransactionRefused
+from shieldtx.outbox.connection_buffers import BUFFERS
 from tests.support.orders import Order, counts, placed, shop
 from tests.support.service import Service
 
@@ -147,10 +148,98 @@ def written_by_hand(shop: Service, session: Session) -> None:
     session.execute(text("ROLLBACK TO mine"))
 
 
+def object_in_a_block(shop: Service, session: Session) -> None:
+    session.execute(READ)
+    session.add(Order(id=1))
+    add(shop, session)
+    fail_in_block(session, lambda: session.scalars(select(Order)).all())
+
+
+def object_by_hand(shop: Service, session: Session) -> None:
+    session.add(Order(id=1))
+    add(shop, session)
+    session.connection().execute(text("SAVEPOINT mine"))
+    session.flush()
+    session.execute(text("ROLLBACK TO mine"))
+
+
+def object_in_a_savepoint_of_the_connection(shop: Service, session: Session) -> None:
+    session.add(Order(id=1))
+    add(shop, session)
+    savepoint = session.connection().begin_nested()
+    session.flush()
+    savepoint.rollback()
+
+
+def connection_rolled_back(shop: Service, session: Session) -> None:
+    add(shop, session)
+    driver_of(session).execute("INSERT INTO orders VALUES (1)")
+    session.connection().rollback()
+    session.execute(READ)
+
+
+def rolled_back_when_the_first_statement_failed(shop: Service, session: Session) -> None:
+    add(shop, session)
+    with pytest.raises(DBAPIError):
+        session.execute(text("SELECT * FROM nowhere"))
+    driver_of(session).rollback()
+
+
+def by_hand_behind_a_commit_that_failed(shop: Service, session: Session) -> None:
+    def refuse(_: Session) -> None:
+        raise ValueError("refused")
+
+    add(shop, session)
+    event.listen(session, "before_commit", refuse)
+    with pytest.raises(ValueError, match="refused"):
+        session.commit()
+    event.remove(session, "before_commit", refuse)
+    by_hand(shop, session)
+
+
+def by_hand_before_the_commit(shop: Service, session: Session) -> None:
+    add(shop, session)
+
+    def act(session: Session) -> None:
+        by_hand(shop, session)
+
+    event.listen(session, "before_commit", act, once=True)
+
+
+def among_other_statements(shop: Service, session: Session) -> None:
+    session.execute(text("SELECT 1; SAVEPOINT mine"))
+    data_then_event(shop, session)
+    session.execute(text("SELECT 1; ROLLBACK TO mine"))
+
+
+def behind_a_comment(shop: Service, session: Session) -> None:
+    session.execute(text("/* by a tool */ SAVEPOINT mine"))
+    data_then_event(shop, session)
+    session.execute(text("-- by a tool\nROLLBACK TO mine"))
+
+
+def refused_and_gone_on(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    driver_of(session).rollback()
+    with pytest.raises(TransactionRefused, match=GONE):
+        session.commit()
+    driver_of(session).execute("INSERT INTO orders VALUES (7)")
+
+
 @pytest.mark.parametrize(
     "lose",
     [
         rolled_back_at_once,
+        object_in_a_block,
+        object_by_hand,
+        object_in_a_savepoint_of_the_connection,
+        connection_rolled_back,
+        rolled_back_when_the_first_statement_failed,
+        by_hand_behind_a_commit_that_failed,
+        by_hand_before_the_commit,
+        among_other_statements,
+        behind_a_comment,
+        refused_and_gone_on,
         rolled_back_and_gone_on,
         rolled_back_before_an_object,
         in_a_block,
@@ -231,6 +320,26 @@ def added_in_a_block_that_ends_well(shop: Service, session: Session) -> None:
         session.execute(READ)
 
 
+def undone_objects_behind_the_event(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+
+    def act() -> None:
+        session.add(Order(id=2))
+        session.flush()
+
+    fail_in_block(session, act)
+
+
+def in_a_case(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("/* a */ SELECT CASE WHEN true THEN 1 ELSE 2 /* b */ END"))
+
+
+def behind_many_comments(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("/* a line of a header */\n" * 100 + "SELECT 1"))
+
+
 def failed_in_a_savepoint(shop: Service, session: Session) -> None:
     add(shop, session)
     with pytest.raises(DBAPIError), session.begin_nested():
@@ -251,6 +360,9 @@ def failed_in_a_savepoint(shop: Service, session: Session) -> None:
         undone_in_a_block_behind_what_is_written,
         added_in_a_block_that_ends_well,
         failed_in_a_savepoint,
+        undone_objects_behind_the_event,
+        in_a_case,
+        behind_many_comments,
     ],
 )
 def test_what_leaves_events_and_their_data_is_committed(
@@ -314,6 +426,52 @@ def test_a_connection_of_the_callers_that_is_rolled_back_takes_new_events(shop: 
             data_then_event(shop, session)
             session.commit()
         connection.commit()
+    assert counts(shop) == (1, 1)
+
+
+def test_a_connection_of_the_callers_may_be_committed_by_its_driver(shop: Service) -> None:
+    with shop.engine.connect() as connection:
+        for number in (1, 3):
+            session = Session(connection)
+            write(session, number)
+            add(shop, session)
+            connection.connection.commit()
+            write(session, number + 1)
+            add(shop, session)
+            session.commit()
+            connection.commit()
+    assert counts(shop) == (4, 4)
+
+
+def test_sessions_that_are_never_closed_are_forgotten_with_their_events(shop: Service) -> None:
+    with shop.engine.connect() as connection:
+        sessions = [Session(connection) for _ in range(4)]
+        for number, session in enumerate(sessions):
+            write(session, number)
+            add(shop, session)
+            connection.commit()
+        assert len(connection.get_execution_options()[BUFFERS]) == 1
+    assert counts(shop) == (4, 4)
+
+
+def test_a_block_in_a_pipeline_is_refused_by_name(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        write(session)
+        with (
+            pytest.raises(TransactionRefused, match="pipeline"),
+            driver_of(session).pipeline(),
+            driver_of(session).transaction(),
+        ):
+            add(shop, session)
+        session.rollback()
+    assert counts(shop) == (0, 0)
+
+
+def test_a_pipeline_takes_events(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        with driver_of(session).pipeline():
+            event_then_data(shop, session)
+        session.commit()
     assert counts(shop) == (1, 1)
 
 

@@ -1,0 +1,31 @@
+"""Which buffers hear of a connection: of its commit, its statements and their failures."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+BUFFERS = "shieldtx.buffers"
+"""The key of the buffers in the `info` of a session and the options of a connection."""
+
+
+class Buffer(Protocol):
+    """Whatever holds events for a connection."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether it has still to hear of anything."""
+        ...
+
+
+def hear_of(connection: Connection, buffer: Buffer) -> None:
+    """Have a buffer hear of a connection."""
+    heard_by: list[Buffer] | None = connection.get_execution_options().get(BUFFERS)
+    if heard_by is None:
+        heard_by = []
+        connection.execution_options(**{BUFFERS: heard_by})
+    if buffer not in heard_by:
+        # A connection may outlive many sessions that were made on it.
+        heard_by[:] = [each for each in heard_by if each.has_events]
+        heard_by.append(buffer)
