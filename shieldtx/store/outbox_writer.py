@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _ASKS_AGAIN_S: Final = 60.0
 """Asked at each event, a database that does not answer would hold up every transaction."""
+_LONGEST_QUESTION_S: Final = 1.0
+"""A commit waits for the answer, and an event loop with it."""
 _ELSEWHERE = (
     "in which the relay of this service looks (SHIELDTX_DATABASE_URL): no relay would find the "
     "event. Add it in a session of that database; where the data is in another one, use a half "
@@ -95,7 +97,7 @@ class SqlOutboxWriter:
             return
         try:
             self._location.check(connection)
-        except (DBAPIError, PoolTimeout) as error:
+        except (DBAPIError, PoolTimeout, TimeoutError) as error:
             if connection.invalidated:
                 # The caller's own connection is lost, of which nothing else would tell as well.
                 raise
@@ -109,7 +111,12 @@ class SqlOutboxWriter:
     def _location(self) -> TableLocation | None:
         if self._relays_engine is None:
             return None
-        return TableLocation(self._relays_engine(), self._tables.outbox, advice=_ELSEWHERE)
+        return TableLocation(
+            self._relays_engine(),
+            self._tables.outbox,
+            advice=_ELSEWHERE,
+            longest_s=_LONGEST_QUESTION_S,
+        )
 
     def may_have_written(self, connection: Connection) -> bool:
         """Whether the open transaction may have changed its database; of a foreign one, yes.

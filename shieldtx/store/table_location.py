@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
 from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine, MetaData, Pool, Table
@@ -24,9 +27,21 @@ class TableLocation:
     the engine and its views share is not asked, nor again one that was found to agree.
     """
 
-    def __init__(self, engine: Engine, table: Table, *, advice: str = _CHECKED_THERE) -> None:
-        """Compare with what an engine reaches; `advice` ends what is said of another table."""
+    def __init__(
+        self,
+        engine: Engine,
+        table: Table,
+        *,
+        advice: str = _CHECKED_THERE,
+        longest_s: float | None = None,
+    ) -> None:
+        """Compare with what an engine reaches; `advice` ends what is said of another table.
+
+        With `longest_s`, a `check` raises TimeoutError where that engine takes so long to answer:
+        its connection waits for 10 s by default, and an event loop would wait with it.
+        """
         self._engine = engine
+        self._longest_s = longest_s
         self._table = table
         self._advice = advice
         self._agreeing: WeakSet[Pool] = WeakSet()
@@ -73,8 +88,29 @@ class TableLocation:
         return _is_same(own, found) or _is_same(self._own_identity(), found)
 
     def _own_identity(self) -> tuple[object, ...]:
+        if self._longest_s is None or not dialect_of(self._engine.dialect).has_server:
+            return self._ask()
+        answer: Future[tuple[object, ...]] = Future()
+        # Not of a pool: at the end of the process nobody waits for it.
+        Thread(target=_into, args=(answer, self._ask), daemon=True).start()
+        try:
+            return answer.result(self._longest_s)
+        except TimeoutError:
+            if answer.done():
+                raise
+            where = _address(self._engine.url)
+            raise TimeoutError(f"{where} did not answer within {self._longest_s} s") from None
+
+    def _ask(self) -> tuple[object, ...]:
         with self._engine.connect() as own:
             return dialect_of(own.dialect).table_identity(own, self._table)
+
+
+def _into(answer: Future[tuple[object, ...]], ask: Callable[[], tuple[object, ...]]) -> None:
+    try:
+        answer.set_result(ask())
+    except BaseException as error:  # noqa: BLE001  raised by `result`
+        answer.set_exception(error)
 
 
 def _is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

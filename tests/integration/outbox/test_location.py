@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -194,3 +196,40 @@ def test_events_are_taken_while_the_relays_database_cannot_be_asked(
     assert paid(orders.engine.url) == (3, 3)
     warnings = [r for r in caplog.records if "the relay would find" in r.getMessage()]
     assert len(warnings) == 1
+
+
+def test_an_event_loop_does_not_wait_for_a_server_that_does_not_answer(
+    orders: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def longest_pause(app: ShieldTx) -> float:
+        pauses: list[float] = []
+
+        async def watch() -> None:
+            latest = time.monotonic()
+            while True:
+                await asyncio.sleep(0.01)
+                pauses.append(time.monotonic() - latest)
+                latest = time.monotonic()
+
+        watching = asyncio.create_task(watch())
+        engine = create_async_engine(orders.engine.url.set(drivername="postgresql+asyncpg"))
+        async with AsyncSession(engine) as session:
+            app.outbox.add(session, Event(type=PLACED, key="k"))
+            await session.commit()
+        await engine.dispose()
+        watching.cancel()
+        return max(pauses)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = orders.engine.url.set(host="127.0.0.1", port=silent.getsockname()[1])
+        settings = Settings(
+            source="orders",
+            database_url=url.render_as_string(hide_password=False),
+            shards=SHARDS,
+            relay_wakeup=False,
+        )
+        app = ShieldTx(settings)
+        app.declare(PLACED)
+        assert asyncio.run(longest_pause(app)) < 5
+    assert orders.rows("SELECT count(*) FROM shield_outbox") == [(1,)]
+    assert "did not answer within 1.0 s" in caplog.text
