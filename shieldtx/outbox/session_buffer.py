@@ -96,17 +96,16 @@ class SessionBuffer:
         self._entries += [Entry(posting=p, added_in=inside) for p in postings]
         self._hear_of_all()
         if self._at_once:
-            self._flush_what_close_would_drop()
+            self._flush_data()
             self.flush()
 
-    def _flush_what_close_would_drop(self) -> None:
-        """Write the session's data before its events, where both outlive a session without commit.
+    def _flush_data(self) -> None:
+        """Write the session's data before its events, so that whatever undoes it undoes both.
 
-        Closed, such a session leaves to its connection what it has executed, and drops the rest.
+        Closed, a session may leave to its connection what it has executed, and drop the rest.
         """
-        session = self._session
-        if not session._flushing and not self.binding.controls(self.binding.bind):  # noqa: SLF001  no flush in a flush
-            session.flush()
+        if not self._session._flushing:  # noqa: SLF001  no flush in a flush
+            self._session.flush()
 
     def wake(self) -> None:
         """Let the relay know of the commit, also if no event comes with it."""

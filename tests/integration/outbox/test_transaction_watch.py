@@ -454,6 +454,23 @@ def test_sessions_that_are_never_closed_are_forgotten_with_their_events(shop: Se
     assert counts(shop) == (4, 4)
 
 
+@pytest.mark.parametrize("mode", ["conditional_savepoint", "create_savepoint", "control_fully"])
+def test_an_object_and_an_event_inserted_at_once_are_undone_together(
+    shop: Service, mode: Any
+) -> None:
+    with shop.engine.connect() as connection:
+        connection.execute(READ)
+        with Session(connection, join_transaction_mode=mode) as session:
+            session.connection()
+            savepoint = connection.begin_nested()
+            session.add(Order(id=1))
+            add(shop, session)
+            savepoint.rollback()
+            session.commit()
+        connection.commit()
+    assert counts(shop) == (0, 0)
+
+
 def test_a_block_in_a_pipeline_is_refused_by_name(shop: Service) -> None:
     with Session(shop.engine) as session:
         write(session)
@@ -477,8 +494,8 @@ def test_a_pipeline_takes_events(shop: Service) -> None:
 
 def test_an_object_does_not_outlive_an_event_that_was_inserted_at_once(shop: Service) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
-        session.add(Order(id=1))
         add(shop, session)
+        session.add(Order(id=1))
         connection.connection.driver_connection.rollback()  # type: ignore[union-attr]
         with pytest.raises(TransactionRefused, match=GONE):
             session.commit()

@@ -94,7 +94,7 @@ def _lets_the_events_of_asynchronous_listeners_wait(patch: Patch) -> None:
 
 
 def _writes_events_before_the_data_that_close_drops(patch: Patch) -> None:
-    patch.setattr(SessionBuffer, "_flush_what_close_would_drop", _nothing)
+    patch.setattr(SessionBuffer, "_flush_data", _nothing)
 
 
 def _lets_events_wait_in_a_session_on_a_connection(patch: Patch) -> None:
