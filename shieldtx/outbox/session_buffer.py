@@ -116,8 +116,7 @@ class SessionBuffer:
         if not self._entries:
             return
         connection = connection or self.binding.connection()
-        if self._is_over(connection):
-            return
+        self._forget_if_over(connection)
         self._watch.check(connection)
         waiting = self._waiting
         if not waiting:
@@ -238,19 +237,16 @@ class SessionBuffer:
         """Refuse a statement that ends the transaction while events wait for its commit."""
         if not self.has_events or not self.binding.takes_events(connection):
             return
-        if self._is_over(connection):
-            return
+        self._forget_if_over(connection)
         if waiting := self._waiting:
             refuse_end(statement, waiting=len(waiting))
         self._watch.on_statement(connection, statement, at_end=self._is_ending)
 
-    def _is_over(self, connection: Connection) -> bool:
+    def _forget_if_over(self, connection: Connection) -> None:
         """Forget events whose transaction the owner of a connection has ended by its driver."""
-        is_over = self._watch.is_over(connection)
-        if is_over:
+        if self._watch.is_over(connection):
             self._entries.clear()
             self._watch.forget()
-        return is_over
 
     def on_statement_end(self, connection: Connection) -> None:
         """Know that a statement was run: it may have begun the driver's transaction."""
