@@ -176,7 +176,7 @@ class InboxStore(Protocol):
     def note_effect(self, session: Session) -> None:
         """Note that the handler has done its work, where interceptors go on behind it.
 
-        `reset_session` raises HandlerError when they roll it back with a savepoint.
+        `reset_session` raises HandlerError when they roll it back, with whichever savepoint.
         """
         ...
 

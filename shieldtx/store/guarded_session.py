@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -22,12 +23,14 @@ from sqlalchemy.orm import Session, SessionTransaction
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
-from shieldtx.store.dialects import LOCKED_AT, TRANSACTION, dialect_of
+from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
 from shieldtx.store.left_behind import LeftBehind, left_behind_by
-from shieldtx.store.savepoints import Savepoints
 
 _GUARD: Final = "shieldtx.guard"
 """The key of a session's info with its guard."""
+
+_EFFECTS: Final = count(1)
+"""Numbers the effects that are marked: a connection may still have the mark of an earlier one."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,7 +43,8 @@ class _Guard:
     root: RootTransaction | None
     left_behind: LeftBehind = LeftBehind.NOTHING
     """By the owner's statements."""
-    savepoints: Savepoints = field(default_factory=Savepoints)
+    effect: int | None = None
+    """The number of the mark that was set behind the owner's effect."""
     turns: int = 0
     """How many owners the transaction has had, one after the other."""
     as_found: AsFound | None = None
@@ -88,11 +92,12 @@ def commits_refused(session: Session) -> Iterator[None]:
         raise guard.violation
 
     def look_at_statement(
-        _connection: Any, _cursor: Any, statement: str, parameters: Any, *_how: Any
+        _connection: Any, _cursor: Any, statement: str, parameters: Any, context: Any, *_how: Any
     ) -> None:
+        if context is not None and context.execution_options.get(OF_MARK):
+            return
         if ends_transaction(statement):
             raise guard.violation
-        guard.savepoints.note_statement(statement)
         if left := left_behind_by(statement, parameters):
             guard.left_behind = max(guard.left_behind, left)
 
@@ -154,12 +159,7 @@ def end_turn(session: Session) -> None:
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
-    if guard.savepoints.is_effect_undone:
-        raise HandlerError(
-            "an interceptor rolled back the savepoint in which the handler ran, and went on: raise "
-            "the error again, or call proceed() outside of the savepoint"
-        )
-    guard.savepoints.forget_effect()
+    _check_effect(guard)
     _release_savepoints(session, guard.connection)
     if len(session.identity_map):
         session.expunge_all()
@@ -167,9 +167,26 @@ def end_turn(session: Session) -> None:
 
 
 def note_effect(session: Session) -> None:
-    """Note that the effect of the owner is complete: `end_turn` raises if it is undone later."""
+    """Mark the effect of the owner, which is complete: `end_turn` raises if it is undone later.
+
+    A mark, because savepoints come in ways that SQLAlchemy does not hear of: the driver's cursors,
+    and its blocks.
+    """
+    check_intact(session)
     guard: _Guard = session.info[_GUARD]
-    guard.savepoints.note_effect()
+    guard.effect = next(_EFFECTS)
+    dialect_of(guard.connection.dialect).mark_effect(guard.connection, guard.effect)
+
+
+def _check_effect(guard: _Guard) -> None:
+    if guard.effect is None:
+        return
+    if not dialect_of(guard.connection.dialect).has_effect(guard.connection, guard.effect):
+        raise HandlerError(
+            "an interceptor rolled back the savepoint in which the handler ran, or the driver's "
+            "block around it, and went on: raise the error again, or call proceed() outside of it"
+        )
+    guard.effect = None
 
 
 def _release_savepoints(session: Session, connection: Connection) -> None:

@@ -170,7 +170,7 @@ class SqlInboxStore:
         end_turn(session)
 
     def note_effect(self, session: Session) -> None:
-        """Note that the handler has done its work; see `Savepoints`."""
+        """Note that the handler has done its work: a mark shows whether it is undone."""
         note_effect(session)
 
     def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:

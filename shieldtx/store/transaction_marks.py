@@ -9,7 +9,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionState
-from shieldtx.store.dialects import dialect_of, is_known
+from shieldtx.store.dialects import OF_MARK, dialect_of, is_known
 
 _SETTING: Final = "shieldtx.marks"
 _MARKED = text(f"SELECT current_setting('{_SETTING}', true)")
@@ -79,7 +79,7 @@ def _is_postgresql(connection: Connection) -> bool:
 
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:
     # Its caller's connection may fetch by a cursor on the server.
-    options = {"stream_results": False}
+    options = {"stream_results": False, OF_MARK: True}
     result = connection.execute(statement, given, execution_options=options)
     if result.returns_rows:
         return tuple(result.one())

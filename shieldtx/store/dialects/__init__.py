@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects.postgresql import PostgresDialect
-from shieldtx.store.dialects.protocol import LOCKED_AT, TRANSACTION, Dialect
+from shieldtx.store.dialects.protocol import LOCKED_AT, OF_MARK, TRANSACTION, Dialect
 from shieldtx.store.dialects.sqlite import SqliteDialect
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "autocommit_engine",
     "AUTOCOMMIT_ISOLATION",
     "LOCKED_AT",
+    "OF_MARK",
     "TRANSACTION",
 ]
 

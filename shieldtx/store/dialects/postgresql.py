@@ -43,8 +43,8 @@ from sqlalchemy.types import ARRAY, Float, Interval, TypeEngine
 
 from shieldtx.store import libpq
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects import postgresql_state
 from shieldtx.store.dialects.postgresql_identity import identity_of_table
+from shieldtx.store.dialects.postgresql_state import Transactions
 from shieldtx.store.dialects.postgresql_types import ArrayText, RowAddress
 from shieldtx.store.dialects.protocol import Dialect
 
@@ -76,7 +76,7 @@ _MADE_FOR = text("""
 """)
 
 
-class PostgresDialect(Dialect):
+class PostgresDialect(Transactions, Dialect):
     """PostgreSQL 14 and later, through psycopg 3."""
 
     name = "postgresql"
@@ -225,28 +225,6 @@ class PostgresDialect(Dialect):
     def is_transaction(self, name: str) -> ColumnElement[bool]:
         current = cast(func.pg_current_xact_id_if_assigned(), Text)
         return current == bindparam(name, type_=Text())
-
-    def mark_transaction(self, connection: Connection) -> None:
-        """Do nothing: the id of the transaction tells whether it has ended."""
-
-    def is_marked_transaction(self, connection: Connection) -> bool:
-        return True
-
-    def has_ended(self, connection: Connection) -> bool:
-        return postgresql_state.transaction_status(connection) == postgresql_state.IDLE
-
-    def is_aborted(self, connection: Connection) -> bool:
-        return postgresql_state.transaction_status(connection) == postgresql_state.IN_ERROR
-
-    def has_made_temporary(self, connection: Connection) -> bool:
-        return postgresql_state.has_made_temporary(connection)
-
-    def may_have_written(self, connection: Connection) -> bool:
-        xid = func.pg_current_xact_id_if_assigned()
-        return bool(connection.scalar(select(xid.is_not(None))))
-
-    def is_autocommit(self, connection: Connection) -> bool:
-        return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
     def try_migration_lock(self, connection: Connection, schema: str | None) -> bool:
         name = schema or connection.scalar(select(func.current_schema()))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, select, text
 
-IDLE, IN_ERROR = 0, 3
+from shieldtx.store.dialects.protocol import OF_MARK
+
+_IDLE, _IN_ERROR = 0, 3
 """libpq's PQTRANS_IDLE and PQTRANS_INERROR."""
 
 _NEW_TEMPORARY: Final = text(
@@ -21,12 +23,47 @@ _NEW_TEMPORARY: Final = text(
 """The ids of its savepoints are younger than the transaction's own."""
 
 
-def transaction_status(connection: Connection) -> int:
+_MARK_EFFECT: Final = text("SELECT set_config('shieldtx.effect', :number, true)")
+_EFFECT: Final = text("SELECT current_setting('shieldtx.effect', true)")
+
+
+class Transactions:
+    """What a dialect says of transactions in which a user's function runs."""
+
+    def mark_transaction(self, connection: Connection) -> None:
+        """Do nothing: the id of the transaction tells whether it has ended."""
+
+    def is_marked_transaction(self, connection: Connection) -> bool:
+        return True
+
+    def mark_effect(self, connection: Connection, number: int) -> None:
+        # The handler's connection may fetch by a cursor on the server.
+        options = {"stream_results": False, OF_MARK: True}
+        connection.execute(_MARK_EFFECT, {"number": str(number)}, execution_options=options)
+
+    def has_effect(self, connection: Connection, number: int) -> bool:
+        options = {"stream_results": False}
+        found = connection.scalar(_EFFECT, execution_options=options)
+        return bool(found == str(number))
+
+    def has_ended(self, connection: Connection) -> bool:
+        return _transaction_status(connection) == _IDLE
+
+    def is_aborted(self, connection: Connection) -> bool:
+        return _transaction_status(connection) == _IN_ERROR
+
+    def has_made_temporary(self, connection: Connection) -> bool:
+        return bool(connection.scalar(_NEW_TEMPORARY))
+
+    def may_have_written(self, connection: Connection) -> bool:
+        xid = func.pg_current_xact_id_if_assigned()
+        return bool(connection.scalar(select(xid.is_not(None))))
+
+    def is_autocommit(self, connection: Connection) -> bool:
+        return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+
+def _transaction_status(connection: Connection) -> int:
     """Return libpq's status of the connection, without asking the server."""
     status: int = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
     return status
-
-
-def has_made_temporary(connection: Connection) -> bool:
-    """Whether the open transaction has made temporary tables that are still there."""
-    return bool(connection.scalar(_NEW_TEMPORARY))

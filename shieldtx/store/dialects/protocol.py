@@ -27,6 +27,9 @@ LOCKED_AT: Final = "locked_at"
 TRANSACTION: Final = "in_transaction"
 """Parameters of a statement that settles rows which were locked by `lock_rows`."""
 
+OF_MARK: Final = "shieldtx.of_mark"
+"""An execution option of statements that set marks: nothing that a user's function meets."""
+
 UpsertInsert: TypeAlias = postgresql.Insert | sqlite.Insert
 """An INSERT that knows ON CONFLICT."""
 
@@ -195,6 +198,12 @@ class Dialect(Protocol):
 
         True where `is_transaction` gives the answer.
         """
+
+    def mark_effect(self, connection: Connection, number: int) -> None:
+        """Leave a number in the transaction, which a rollback to a savepoint takes away."""
+
+    def has_effect(self, connection: Connection, number: int) -> bool:
+        """Return whether the number of `mark_effect` is still there."""
 
     def has_ended(self, connection: Connection) -> bool:
         """Whether the driver has no transaction open, whatever SQLAlchemy takes for open."""

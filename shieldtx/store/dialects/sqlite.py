@@ -31,6 +31,7 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     update,
 )
 from sqlalchemy import (
@@ -42,10 +43,15 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import Float, TypeEngine
 
 from shieldtx.store.columns import Timestamp
-from shieldtx.store.dialects.protocol import Dialect
+from shieldtx.store.dialects.protocol import OF_MARK, Dialect
 
 _BUSY = "SQLITE_BUSY"
 _LOAN = "shieldtx_loan"
+_MAKE_EFFECTS = text(
+    "CREATE TEMP TABLE IF NOT EXISTS shieldtx_effect (id INTEGER PRIMARY KEY, number INTEGER)"
+)
+_MARK_EFFECT = text("INSERT OR REPLACE INTO temp.shieldtx_effect VALUES (1, :number)")
+_MARKED_EFFECT = text("SELECT number FROM temp.shieldtx_effect")
 
 
 class SqliteDialect(Dialect):
@@ -196,6 +202,18 @@ class SqliteDialect(Dialect):
         except DBAPIError:
             return False
         return True
+
+    def mark_effect(self, connection: Connection, number: int) -> None:
+        # Temporary tables are undone like others.
+        connection.execute(_MAKE_EFFECTS, execution_options={OF_MARK: True})
+        connection.execute(_MARK_EFFECT, {"number": number}, execution_options={OF_MARK: True})
+
+    def has_effect(self, connection: Connection, number: int) -> bool:
+        try:
+            found = connection.scalar(_MARKED_EFFECT)
+        except DBAPIError:
+            return False
+        return bool(found == number)
 
     def has_ended(self, connection: Connection) -> bool:
         return not getattr(connection.connection.dbapi_connection, "in_transaction", True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -425,6 +425,44 @@ def test_a_savepoint_may_be_rolled_back_in_an_effect(stores: Stores, way: str) -
             point.rollback() if way == "all" else point.commit()
         stores.inbox.reset_session(session)
     assert rows(stores) == [DONE]
+
+
+@pytest.mark.begun_by_hand
+@pytest.mark.parametrize("way", ["savepoint", "words", "cursor"])
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_an_effect_that_was_undone_behind_the_handler_is_noticed(
+    stores: Stores, is_undone: bool, together: bool, way: str
+) -> None:
+    # The connection has the mark of another effect.
+    with effect_of_one(stores, together=together) as session:
+        stores.inbox.note_effect(session)
+        stores.inbox.reset_session(session)
+
+    def run(session: Session, words: str) -> None:
+        (words_of(words)(session) if way == "cursor" else session.execute(text(words)))
+
+    def work(effect: AbstractContextManager[Session]) -> None:
+        with effect as session:
+            if way == "savepoint":
+                savepoint = session.begin_nested()
+                session.execute(text("SELECT 1"))
+                stores.inbox.note_effect(session)
+                savepoint.rollback() if is_undone else savepoint.commit()
+            else:
+                run(session, "SAVEPOINT mine")
+                stores.inbox.note_effect(session)
+                run(session, "ROLLBACK TO mine" if is_undone else "RELEASE mine")
+            stores.inbox.reset_session(session)
+
+    event = envelope("b")
+    if together:
+        effect = stores.inbox.effects(start(stores, event).started)
+    else:
+        receive(stores, event)
+        effect = stores.inbox.effect(begin(stores, event))
+    with pytest.raises(HandlerError, match="rolled back") if is_undone else nullcontext():
+        work(effect)
 
 
 @pytest.mark.begun_by_hand

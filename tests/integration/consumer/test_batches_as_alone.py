@@ -322,3 +322,21 @@ def test_a_connection_is_given_up_for_what_outlives_the_transaction_only(
     drain(world.consumer())
     assert len(seen) == len(KEYS)
     assert len(set(seen)) == connections
+
+
+def test_an_event_behind_a_savepoint_by_hand_costs_no_connection(world: World) -> None:
+    seen: list[int] = []
+    world.downstream.app.declare("stock.reserved")
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", alone=True)
+    def work(session: Session, event: Event) -> None:
+        world.downstream.app.outbox.add(session, Event(type="stock.reserved", key=event.key))
+        session.execute(text("SAVEPOINT mine"))
+        effect("done")(session, event)
+        session.execute(text("RELEASE mine"))
+        seen.append(session.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert world.downstream.inbox() == {"PROCESSED": len(KEYS)}
+    assert len(set(seen)) == 1

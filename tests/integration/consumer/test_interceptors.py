@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from typing import Any
 
 import pytest
 from greenlet import getcurrent, greenlet
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx import Event, RetryPolicy
@@ -219,6 +221,77 @@ def test_no_savepoint_takes_an_effect_away_in_silence(
     assert stock.inbox() == {"PROCESSED": 2, "MAX_RECONSUMED": 1}
     [(reason,)] = stock.rows("SELECT last_error FROM shield_inbox WHERE last_error <> ''")
     assert "rolled back the savepoint in which the handler ran" in reason
+
+
+def in_block(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    with suppress(RuntimeError), driver.transaction():
+        proceed()
+        if event.key == "b":
+            raise RuntimeError("the audit does not answer")
+
+
+def in_savepoint_of_a_cursor(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+    cursor = session.connection().connection.cursor()
+    cursor.execute("SAVEPOINT audit")
+    proceed()
+    cursor.execute("ROLLBACK TO audit" if event.key == "b" else "RELEASE audit")
+
+
+def in_block_of_two(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+    in_block(session, event, lambda: in_savepoint_of_its_own(session, event, proceed))
+
+
+def in_savepoint_of_its_own(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+    with session.begin_nested():
+        proceed()
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+@pytest.mark.parametrize("inside", [in_block, in_savepoint_of_a_cursor, in_block_of_two])
+def test_no_savepoint_of_the_driver_takes_an_effect_away_in_silence(
+    stock: Service, inside: Callable[..., None], alone: bool
+) -> None:
+    group = stock.app.consumer("stock")
+    group.intercepts(inside)
+
+    @group.handles("orders.placed", alone=alone, retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        session.add(Note(name=f"reserved {event.key}"))
+
+    drain(stock.app.build_consumer("stock"))
+    assert notes(stock) == ["reserved a", "reserved c"]
+    assert stock.inbox() == {"PROCESSED": 2, "MAX_RECONSUMED": 1}
+    [(reason,)] = stock.rows("SELECT last_error FROM shield_inbox WHERE last_error <> ''")
+    assert "or the driver's block around it" in reason
+
+
+def test_events_with_interceptors_share_a_transaction(stock: Service) -> None:
+    group, seen = stock.app.consumer("stock"), []
+    group.intercepts(in_savepoint_of_its_own)
+
+    @group.handles("orders.placed")
+    def reserve(session: Session, event: Event) -> None:
+        seen.append(session.scalar(text("SELECT txid_current()")))
+
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"PROCESSED": 3}
+    assert len(set(seen)) == 1
+
+
+def test_an_interceptor_hears_of_an_error_that_the_handler_went_on_after(stock: Service) -> None:
+    group = stock.app.consumer("stock")
+    group.intercepts(in_savepoint_of_its_own)
+
+    @group.handles("orders.placed", retry=ONCE)
+    def reserve(session: Session, event: Event) -> None:
+        with suppress(DBAPIError):
+            session.execute(text("SELECT 1 / 0"))
+
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"MAX_RECONSUMED": 3}
+    for (reason,) in stock.rows("SELECT last_error FROM shield_inbox"):
+        assert "went on after an error of the database" in reason
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])

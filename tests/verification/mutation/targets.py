@@ -29,7 +29,6 @@ PROTOCOL: Final = (
     "store.transaction_marks",
     "store.as_found",
     "store.left_behind",
-    "store.savepoints",
     "store.half_messages",
     "relay.relay",
     "relay.in_flight",
