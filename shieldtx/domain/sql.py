@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
@@ -32,27 +30,10 @@ _ENDS_TRANSACTION: Final = re.compile(
     rf"(?:commit|end|abort|prepare\s+transaction|(?!{_TO_SAVEPOINT})rollback)\b", re.IGNORECASE
 )
 _SAVEPOINT: Final = re.compile(
-    rf"(?:(?P<word>savepoint|release)\b|(?P<back>{_TO_SAVEPOINT}))(?:\s+savepoint\b)?"
+    rf"(?:(?:savepoint|release)\b|{_TO_SAVEPOINT})(?:\s+savepoint\b)?"
     r"\s*(?:\"(?P<quoted>(?:[^\"]|\"\")+)\"|(?P<plain>[^\s\"]+))",
     re.IGNORECASE,
 )
-
-
-class SavepointStep(Enum):
-    """What a statement does to a savepoint."""
-
-    SET = auto()
-    RELEASE = auto()
-    ROLL_BACK = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointStatement:
-    """A statement that sets, releases or rolls back to a savepoint."""
-
-    step: SavepointStep
-    name: str
-    """As the server knows it: in small letters, unless it was quoted."""
 
 
 def statements_in(text: str) -> tuple[str, ...]:
@@ -65,25 +46,22 @@ def ends_transaction(text: str) -> bool:
     return any(_ENDS_TRANSACTION.match(each) for each in _of_transactions(text))
 
 
-def savepoints_in(text: str) -> tuple[SavepointStatement, ...]:
-    """Return what the statements of a text do to savepoints, in their order."""
+def savepoints_in(text: str) -> tuple[str, ...]:
+    """Return the names of savepoints that a text sets, releases or rolls back to, in their order.
+
+    As the server knows them: in small letters, unless they were quoted.
+    """
     found = map(_SAVEPOINT.match, _of_transactions(text))
-    return tuple(_savepoint(each) for each in found if each is not None)
+    return tuple(_name_in(each) for each in found if each is not None)
 
 
 def _of_transactions(text: str) -> tuple[str, ...]:
     return statements_in(text) if _OF_TRANSACTIONS.search(text) is not None else ()
 
 
-def _savepoint(found: re.Match[str]) -> SavepointStatement:
-    if found["back"]:
-        step = SavepointStep.ROLL_BACK
-    else:
-        is_release = found["word"].lower() == "release"
-        step = SavepointStep.RELEASE if is_release else SavepointStep.SET
-    quoted = found["quoted"]
-    name = quoted.replace('""', '"') if quoted else found["plain"].lower()
-    return SavepointStatement(step, name)
+def _name_in(found: re.Match[str]) -> str:
+    quoted, plain = found["quoted"], found["plain"]
+    return quoted.replace('""', '"') if quoted else plain.lower()
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from shieldtx.domain.sql import SavepointStatement, ends_transaction, savepoints_in
+from shieldtx.domain.sql import ends_transaction, savepoints_in
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
 
@@ -114,10 +114,10 @@ class TransactionWatch:
         ):
             self._mark(connection)
 
-    def _hears_of(self, savepoints: Iterable[SavepointStatement]) -> bool:
+    def _hears_of(self, savepoints: Iterable[str]) -> bool:
         """Whether all are of the session's begin_nested(): a connection's own tells it nothing."""
         return self._session.in_nested_transaction() and all(
-            each.name.startswith(_SQLALCHEMYS) for each in savepoints
+            each.startswith(_SQLALCHEMYS) for each in savepoints
         )
 
     def on_flush(self, connection: Connection | None) -> None:
