@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from shieldtx.consumer.handlers import Interceptor
-from shieldtx.domain.callables import run
+from shieldtx.domain.callables import name_of, run
 from shieldtx.domain.events import Event
 from shieldtx.errors import HandlerError
 
@@ -17,7 +17,7 @@ def intercept(
     interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
 ) -> None:
     """Run an interceptor; raises HandlerError unless the handler has run once and went well."""
-    proceed = _Proceed(getattr(interceptor, "__qualname__", repr(interceptor)), call)
+    proceed = _Proceed(name_of(interceptor), call)
     try:
         run(interceptor, session, event, proceed)
         proceed.check()

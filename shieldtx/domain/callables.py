@@ -141,17 +141,21 @@ def _code_of(function: object) -> object:
             function = inside
 
 
-def _described(function: object) -> str:
-    """Name a function with the file and line of its code, where it has any.
+def name_of(function: object) -> str:
+    """Name a function, never by its `repr`.
 
-    Never by its `repr`: partials show their arguments in it, and dataclasses their fields.
+    Partials show their arguments in that, and dataclasses their fields.
     """
+    names = (getattr(each, "__qualname__", None) for each in (function, _code_of(function)))
+    return next(filter(None, names), f"an object of type {type(function).__qualname__}")
+
+
+def _described(function: object) -> str:
+    """Name a function with the file and line of its code, where it has any."""
     code = _code_of(function)
-    names = (getattr(each, "__qualname__", None) for each in (function, code))
-    name = next(filter(None, names), f"an object of type {type(function).__qualname__}")
     lines = getattr(inspect.unwrap(code), "__code__", None)  # type: ignore[arg-type]
     place = "" if lines is None else f" ({lines.co_filename}:{lines.co_firstlineno})"
-    return f"{name}{place}"
+    return f"{name_of(function)}{place}"
 
 
 def _shown(signature: inspect.Signature) -> str:

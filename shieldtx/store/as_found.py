@@ -1,29 +1,64 @@
 """What code finds on a session and its connection, in Python: the next code should find the same.
 
-Info, attributes, listeners and execution options, but for shieldtx's own. They are not put back:
-what a handler leaves may be waiting for the commit, as a listener does.
+Info, attributes, binds, listeners and execution options, but for shieldtx's own. They are not put
+back: what a handler leaves may be waiting for the commit, as a listener does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection
+from sqlalchemy.engine.events import ConnectionEvents
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.events import SessionEvents
 
 _OURS: Final = "shieldtx."
 """So begin shieldtx's own keys of a session's info, and of a connection's options."""
 
-_HABITS: Final = attrgetter("autoflush", "expire_on_commit", "autobegin", "bind")
-"""Attributes of a session that change what it does."""
+_HABITS: Final = attrgetter("autoflush", "expire_on_commit", "autobegin", "bind", "binds")
+"""Attributes of a session that change what it does, and where."""
 
-_OF_SESSION: Final = attrgetter(
-    *(name for name in vars(SessionEvents) if name[0] != "_" and name != "dispatch")
-)
+
+def _names_of(events: type) -> list[str]:
+    return [name for name in vars(events) if name[0] != "_" and name != "dispatch"]
+
+
+_OF_SESSION: Final = attrgetter(*_names_of(SessionEvents))
 """The listeners of one session. Each event's are an object, which is another one with the first."""
+_OF_CONNECTION: Final = attrgetter(*(f"{name}.local" for name in _names_of(ConnectionEvents)))
+"""Those of one connection, without those of its engine: its next statements are seen by them."""
+
+
+class _Listeners:
+    """The listeners of a session or a connection, as they were found."""
+
+    __slots__ = ("_collections", "_dispatch", "_found", "_has_any", "_of")
+
+    def __init__(self, of: Callable[[Any], tuple[Any, ...]], dispatch: object) -> None:
+        self._of, self._dispatch = of, dispatch
+        self._note(of(dispatch))
+        self._found = self._all
+
+    def are_unchanged(self) -> bool:
+        """Whether they are the same ones."""
+        collections = self._of(self._dispatch)
+        if collections == self._collections and not self._has_any:
+            return True
+        # Some are there, or were: perhaps they are gone, as an interceptor's are.
+        self._note(collections)
+        return self._all == self._found
+
+    def _note(self, collections: tuple[Any, ...]) -> None:
+        self._collections = collections
+        # What has none yet is a tuple, which stays as it is.
+        self._has_any = any(not isinstance(each.listeners, tuple) for each in collections)
+
+    @property
+    def _all(self) -> list[tuple[Any, ...]]:
+        return [tuple(each.listeners) for each in self._collections]
 
 
 class AsFound:
@@ -39,19 +74,17 @@ class AsFound:
         "_info",
         "_info_size",
         "_listeners",
+        "_listeners_of_connection",
         "_options",
         "_options_seen",
         "_session",
-        "_statement_listeners",
-        "_statement_listeners_size",
     )
 
     def __init__(self, session: Session, connection: Connection) -> None:
         self._session = session
         self._connection = connection
-        self._listeners = _OF_SESSION(session.dispatch)
-        self._statement_listeners = _statement_listeners(connection)
-        self._statement_listeners_size = len(self._statement_listeners)
+        self._listeners = _Listeners(_OF_SESSION, session.dispatch)
+        self._listeners_of_connection = _Listeners(_OF_CONNECTION, connection.dispatch)
         self._habits = _HABITS(session)
         self._info, self._info_size = _others(session.info), len(session.info)
         self._options_seen = connection.get_execution_options()
@@ -66,7 +99,8 @@ class AsFound:
             and _HABITS(session) == self._habits
             and self._has_same_info()
             and self._has_same_options()
-            and self._has_same_listeners()
+            and self._listeners.are_unchanged()
+            and self._listeners_of_connection.are_unchanged()
         )
 
     def _has_same_info(self) -> bool:
@@ -83,26 +117,6 @@ class AsFound:
             return True
         self._options_seen = options
         return _others(options) == self._options
-
-    def _has_same_listeners(self) -> bool:
-        if len(self._statement_listeners) != self._statement_listeners_size:
-            return False
-        listeners = _OF_SESSION(self._session.dispatch)
-        if listeners == self._listeners:
-            return True
-        # Some were there: perhaps they are gone, as an interceptor's are.
-        self._listeners = listeners
-        return not any(each.listeners for each in listeners)
-
-
-def _statement_listeners(connection: Connection) -> Sized:
-    """Return the connection's own listeners of statements, without those of its engine.
-
-    They are the ones that see, or change, the statements of the next handler.
-    """
-    joined = connection.dispatch.before_cursor_execute
-    listeners: Sized = getattr(joined, "local", joined).listeners
-    return listeners
 
 
 def _others(values: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -161,8 +161,7 @@ class SqlInboxStore:
             if (settled := session.info.get(_SETTLED)) is not None:
                 parameters = self._of_batch(settled)
                 locked = locked._replace(number=len(settled))
-            else:
-                refuse_temporary(session)
+            refuse_temporary(session)
             settle(session, locked, self._all_processed, parameters)
 
     def reset_session(self, session: Session) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, TextClause, create_engine, func, insert, select, table, text
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
 
@@ -21,6 +21,9 @@ WITHOUT_THE_HABIT = "b"
 """The event whose handler has not the habit, so that it shows what another one has left."""
 
 Habit = Callable[[Session, Event], object]
+
+EFFECTS = table("effects")
+engine_of_nothing = create_engine("sqlite://")
 
 STAGING = "staging (event_id text, key text, what text)"
 
@@ -40,7 +43,7 @@ FOUND = text(
     """
     SELECT current_setting('search_path'), nullif(current_setting('app.tenant', true), ''),
            current_user::text, current_setting('TimeZone'), current_setting('lock_timeout'),
-           to_regclass('pg_temp.staging') IS NOT NULL,
+           to_regclass('staging') IS NOT NULL,
            (SELECT count(*) FROM pg_cursors WHERE name = 'mine'),
            (SELECT count(*) FROM pg_prepared_statements WHERE name = 'mine'),
            (SELECT count(*) FROM pg_listening_channels())
@@ -124,6 +127,29 @@ def listens_to_connection(session: Session, event: Event) -> None:
         return statement.replace("'found'", f"'found by {event.key}'"), parameters
 
 
+def rewrites_statements(session: Session, event: Event) -> None:
+    @sqlalchemy_event.listens_for(session.connection(), "before_execute", retval=True)
+    def rewrite(connection: Connection, element: Any, *given: Any) -> tuple[Any, Any, Any]:
+        if isinstance(element, TextClause):
+            element = text(element.text.replace("'found'", f"'found by {event.key}'"))
+        return element, given[0], given[1]
+
+
+def listens_for_a_while_then_for_good(session: Session, event: Event) -> None:
+    def hear(_: Any) -> None:
+        session.connection().execute(
+            text("INSERT INTO effects VALUES ('', :key, 'heard')"), {"key": event.key}
+        )
+
+    sqlalchemy_event.listen(session, "do_orm_execute", hear)
+    if event.key == "a":
+        sqlalchemy_event.remove(session, "do_orm_execute", hear)
+
+
+def binds_a_table(session: Session, event: Event) -> None:
+    session.bind_table(EFFECTS, engine_of_nothing)
+
+
 def translates(session: Session, event: Event) -> None:
     session.connection().execution_options(schema_translate_map={"t": "tenant"})
 
@@ -187,6 +213,9 @@ HABITS: dict[str, Habit] = {
     "listener of the session": listens_to_session,
     "listener of the commit": writes_at_commit,
     "listener of the connection": listens_to_connection,
+    "listener of the connection's statements": rewrites_statements,
+    "listener where another one was": listens_for_a_while_then_for_good,
+    "bind": binds_a_table,
     "execution option": translates,
     "savepoint of the session": opens_savepoints("session"),
     "savepoint of the connection": opens_savepoints("connection"),
@@ -206,6 +235,7 @@ def found(session: Session) -> str:
         "user": session.info.get("user") or getattr(session, "user", None),
         "autoflush": session.autoflush,
         "nested": session.in_nested_transaction() or session.connection().in_nested_transaction(),
+        "bind": str(session.get_bind(clause=insert(EFFECTS)).engine.url.database),
         "options": str(session.connection().get_execution_options().get("schema_translate_map")),
     }
     return json.dumps([*in_database, on_session])
@@ -268,6 +298,20 @@ def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> Non
     assert downstream.rows(is_locked) == [(0,)]
 
 
+def test_the_look_at_what_is_found_leaves_nothing_behind_itself(world: World) -> None:
+    seen = set()
+
+    @world.downstream.app.consumer("stock").handles("orders.placed")
+    def work(session: Session, event: Event) -> None:
+        of_group("stock", HABITS["none"])(session, event)
+        seen.add(session.scalar(text("SELECT txid_current()")))
+
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert len(world.downstream.effects()) == len(KEYS)
+    assert len(seen) == 1
+
+
 def test_what_is_left_behind_is_not_met_across_lists_and_single_events(world: World) -> None:
     group = world.downstream.app.consumer("stock")
     make = text(f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP")
@@ -288,6 +332,18 @@ def test_what_is_left_behind_is_not_met_across_lists_and_single_events(world: Wo
     drain(world.relay)
     drain(world.downstream.app.build_consumer("stock"))
     assert sorted(world.downstream.effects()) == list("abcde")
+
+
+def test_a_batch_that_ends_early_is_looked_through_for_temporary_tables(world: World) -> None:
+    def stage(session: Session, event: Event) -> None:
+        if event.key == "b":
+            session.execute(text("SET LOCAL lock_timeout = '9s'"))
+        stages("SELECT make_staging()")(session, event)
+
+    world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)(stage)
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert sorted(world.downstream.effects()) == list(KEYS)
 
 
 def test_who_leaves_nothing_behind_shares_transactions_and_the_connection(world: World) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from shieldtx import Event, RetryPolicy
 from shieldtx.errors import HandlerError
 from shieldtx.ports.inbox import AttemptOutcome
-from tests.support.service import Service, drain, make_topics
+from tests.support.service import Service, drain, effect, make_topics
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -264,6 +265,19 @@ def test_no_savepoint_of_the_driver_takes_an_effect_away_in_silence(
     assert stock.inbox() == {"PROCESSED": 2, "MAX_RECONSUMED": 1}
     [(reason,)] = stock.rows("SELECT last_error FROM shield_inbox WHERE last_error <> ''")
     assert "or the driver's block around it" in reason
+
+
+def test_the_arguments_of_an_interceptor_are_in_no_reason(stock: Service) -> None:
+    def check(key: str, session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        assert key
+
+    group = stock.app.consumer("stock")
+    group.intercepts(partial(check, "s3cr3t"))
+    group.handles("orders.placed", retry=ONCE)(effect("done"))
+    drain(stock.app.build_consumer("stock"))
+    reasons = {row[0] for row in stock.rows("SELECT last_error FROM shield_inbox")}
+    assert len(reasons) == 1
+    assert "check returned without calling proceed()" in reasons.pop()
 
 
 def test_events_with_interceptors_share_a_transaction(stock: Service) -> None:
