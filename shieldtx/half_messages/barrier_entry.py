@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
 from shieldtx.half_messages.barrier_binding import (
     connection_to,
@@ -36,6 +37,12 @@ _REFUSED = (
     "this transaction could not be guarded, and the error of that was swallowed: it cannot be "
     "committed, since nobody could tell that it was. Roll it back, and let the error out"
 )
+_GONE = (
+    "the barrier is not in this transaction any more: it was rolled back, with all that was before "
+    "or with a part of it, or committed, by the driver's connection, by one of its blocks, or to a "
+    "savepoint that is a statement of its own. Nothing is committed, since nobody could tell that "
+    "it was: use session.commit(), rollback() and begin_nested()"
+)
 
 
 class _State(Enum):
@@ -45,6 +52,8 @@ class _State(Enum):
     WAITING = auto()
     """For its session to begin on its connection, or to commit: with either it enters."""
     ENTERED = auto()
+    PREPARED = auto()
+    """By the first of two phases."""
     REFUSED = auto()
     """It could not enter, and cannot be committed."""
     ENDED = auto()
@@ -78,7 +87,8 @@ class BarrierEntry:
     @property
     def is_open(self) -> bool:
         """Whether the local transaction may still commit or roll back."""
-        return self._state in {_State.WAITING, _State.ENTERED} and self.caller.in_transaction()
+        may_end = self._state in {_State.WAITING, _State.ENTERED, _State.PREPARED}
+        return may_end and self.caller.in_transaction()
 
     @property
     def is_waiting(self) -> bool:
@@ -199,8 +209,31 @@ class BarrierEntry:
         self._check_refused()
         if self.is_waiting and self._leads_over(connection):
             self._enter_over(connection)
+        elif self._state is _State.ENTERED and connection is self._connection:
+            self._check_entered(connection)
         if isinstance(self.caller, Session):
             self._check_others(self.caller)
+
+    def _check_entered(self, connection: Connection) -> None:
+        # Nothing that the driver shows would tell, when its next statements have followed.
+        if not self._barrier.has_entered(connection, self._event_ids):
+            raise TransactionRefused(_GONE)
+
+    def on_prepare(self, connection: Connection) -> None:
+        """Note that the transaction is about to be prepared, which may be a statement as others."""
+        if self._state is _State.ENTERED and connection is self._connection:
+            self._state = _State.PREPARED
+
+    def on_statement(self, connection: Connection, statement: str) -> None:
+        """Refuse a statement that ends the transaction: no commit would be heard of."""
+        may_commit = self._state in {_State.WAITING, _State.ENTERED, _State.REFUSED}
+        # It concerns all of them where it is not known yet over which one it enters.
+        is_its_own = self._connection is None or connection is self._connection
+        if may_commit and is_its_own and ends_transaction(statement):
+            raise TransactionRefused(
+                f"the statement {statement.strip()[:40]!r} would end a guarded transaction: call "
+                "commit() or rollback() of its session or connection"
+            )
 
     def _check_refused(self) -> None:
         if self._state is _State.REFUSED:

@@ -39,18 +39,48 @@ def _on_end(session: Session, ended: SessionTransaction) -> None:
         forget_entries_in(session)
 
 
+@sqlalchemy_event.listens_for(Engine, "before_cursor_execute")
+def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    for entry in entries_heard_by(connection):
+        entry.on_statement(connection, statement)
+
+
 @sqlalchemy_event.listens_for(Engine, "commit")
-@sqlalchemy_event.listens_for(Engine, "prepare_twophase")
-def _on_connection_commit(connection: Connection, *_: Any) -> None:
+def _on_connection_commit(connection: Connection) -> None:
     try:
-        for entry in list(entries_heard_by(connection)):
-            entry.before_connection_commit(connection)
+        _before_commit(connection)
     except BaseException:
         # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
         # back to the pool with the connection, and its next user would commit it.
         connection.connection.rollback()
         _on_connection_end(connection)
         raise
+
+
+@sqlalchemy_event.listens_for(Engine, "prepare_twophase")
+def _on_prepare(connection: Connection, _xid: Any) -> None:
+    # After an error in this event, the transaction is open: its owner rolls it back.
+    _before_commit(connection)
+    for entry in entries_heard_by(connection):
+        entry.on_prepare(connection)
+
+
+@sqlalchemy_event.listens_for(Engine, "commit_twophase")
+def _on_commit_twophase(connection: Connection, xid: Any, is_prepared: bool) -> None:  # noqa: FBT001  SQLAlchemy's signature
+    if is_prepared:
+        return
+    try:
+        _before_commit(connection)
+    except BaseException:
+        # As of one phase. Drivers do not roll it back otherwise.
+        connection.dialect.do_rollback_twophase(connection, xid, is_prepared=False)
+        _on_connection_end(connection)
+        raise
+
+
+def _before_commit(connection: Connection) -> None:
+    for entry in list(entries_heard_by(connection)):
+        entry.before_connection_commit(connection)
 
 
 @sqlalchemy_event.listens_for(Engine, "commit")

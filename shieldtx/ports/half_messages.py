@@ -149,7 +149,8 @@ class Barrier(Protocol):
     def admit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself.
 
-        No statement is run, so that this can be called where a session is asynchronous.
+        Also in a block of the driver's, whose rollback nobody hears of. No statement is run, so
+        that this can be called where a session is asynchronous.
         """
         ...
 
@@ -158,6 +159,14 @@ class Barrier(Protocol):
 
         Raises LateTransaction when one of them has been given up, TransactionRefused when the
         connection commits each statement by itself, or leads to another database than checks do.
+        """
+        ...
+
+    def has_entered(self, connection: Connection, event_ids: Collection[UUID]) -> bool:
+        """Whether the open transaction is the one that has entered, and has not lost that again.
+
+        Drivers have a rollback and blocks of their own, and ROLLBACK TO is a statement as any
+        other. True as well for a transaction that has failed, and will commit nothing.
         """
         ...
 

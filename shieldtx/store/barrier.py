@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,12 +11,19 @@ from sqlalchemy import Connection, Engine, UpdateBase, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.errors import LateTransaction
+from shieldtx.errors import LateTransaction, TransactionRefused
+from shieldtx.ports.transaction_marks import TransactionState
 from shieldtx.store.admission import admit, may_have_written
 from shieldtx.store.dialects import autocommit_engine, dialect_of
 from shieldtx.store.statements import barrier as sql
 from shieldtx.store.table_location import TableLocation
 from shieldtx.store.tables import Tables
+from shieldtx.store.transaction_marks import SqlTransactionMarks
+
+_IN_A_BLOCK = (
+    "the barrier would be in a block of the driver's connection, whose end the session does not "
+    "hear of, and be gone when that alone is rolled back: guard the transaction outside of it"
+)
 
 
 class SqlBarrier:
@@ -30,19 +37,23 @@ class SqlBarrier:
         self._location = TableLocation(self._autocommit, tables.barrier)
         self._tables = tables
         self._patience = patience
+        self._marks = SqlTransactionMarks()
         # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
         self.routed_by: UpdateBase = update(tables.barrier)
 
     def admit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself.
 
-        Also where its `schema_translate_map` redirects the barrier. No statement is run.
+        Also where its `schema_translate_map` redirects the barrier, and in a block of its driver.
+        No statement is run.
         """
         admit(
             connection,
             self._tables.barrier,
             or_else="the barrier would commit before the local transaction does",
         )
+        if self._marks.is_in_block(connection):
+            raise TransactionRefused(_IN_A_BLOCK)
 
     def may_have_written(self, connection: Connection) -> bool:
         """Whether the open transaction may have changed its database; of a foreign one, yes.
@@ -65,7 +76,7 @@ class SqlBarrier:
         self._location.check(connection)
         dialect = dialect_of(connection.dialect)
         # In an order that all agree on: two that wait for each other would be a deadlock.
-        rows = [{"event_id": event_id} for event_id in sorted(event_ids)]
+        rows = [{"event_id": each, "mark": _mark_of(each)} for each in sorted(event_ids)]
         try:
             connection.execute(sql.enter(self._tables, dialect), rows)
         except IntegrityError as error:
@@ -75,6 +86,22 @@ class SqlBarrier:
                 "transaction, or this one was entered twice. Roll it back, and begin anew with a "
                 "new half message"
             ) from error
+
+    def has_entered(self, connection: Connection, event_ids: Collection[UUID]) -> bool:
+        """Whether the open transaction is the one that has entered, and has not lost that again.
+
+        On SQLite, one that follows it is taken for it. True where a statement has failed: nothing
+        can be asked, and nothing will be committed.
+        """
+        if self._marks.state(connection) is TransactionState.FAILED:
+            return True
+        # Its caller's connection may fetch by a cursor on the server.
+        at_once = {"stream_results": False}
+        if sql.has_marks(dialect_of(connection.dialect)):
+            marks = connection.scalar(sql.marks(), execution_options=at_once) or ""
+            return all(_mark_of(each) in marks for each in event_ids)
+        found = connection.scalars(sql.entered(self._tables, [*event_ids]))
+        return set(found) >= set(event_ids)
 
     def ask(self, event_id: UUID) -> LocalOutcome:
         """Return how the local transaction ended; one that has not come is shut out."""
@@ -101,6 +128,10 @@ class SqlBarrier:
         """Return how the local transaction ended, as far as can be seen; it changes nothing."""
         with self._autocommit.begin() as connection:
             return _end_in(connection.scalar(sql.found(self._tables, event_id)))
+
+
+def _mark_of(event_id: UUID) -> str:
+    return f" {event_id};"
 
 
 def _end_in(row: Any) -> LocalOutcome:

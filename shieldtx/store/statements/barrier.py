@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Delete, Insert, Select, delete, select
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Insert,
+    Select,
+    String,
+    bindparam,
+    delete,
+    func,
+    select,
+    true,
+)
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
+_MARKS: Final = "shieldtx.entered"
+"""A setting of PostgreSQL's, which a transaction sets for itself and a rollback sets back."""
+
 
 def enter(t: Tables, d: Dialect) -> Insert:
-    """Say, in a local transaction, that it commits; a check that came first refuses it."""
-    return t.barrier.insert().values(committed=True, entered_at=d.now())
+    """Say, in a local transaction, that it commits; a check that came first refuses it.
+
+    To be executed with an `event_id` and a `mark` for each row.
+    """
+    return t.barrier.insert().values(committed=_marked(d), entered_at=d.now())
+
+
+def _marked(d: Dialect) -> ColumnElement[bool]:
+    """Return true; on PostgreSQL, the mark of the row is added to those of the transaction.
+
+    By the INSERT itself: whatever undoes the row, and the end of its transaction, takes the mark
+    along.
+    """
+    if not has_marks(d):
+        return true()
+    before = func.coalesce(func.current_setting(_MARKS, True), "", type_=String())  # noqa: FBT003  PostgreSQL's signature
+    return func.set_config(_MARKS, before + bindparam("mark", type_=String()), True).is_not(None)  # noqa: FBT003  PostgreSQL's signature
+
+
+def has_marks(d: Dialect) -> bool:
+    """Whether a database keeps marks."""
+    return d.name == "postgresql"
+
+
+def marks() -> Select[Any]:
+    """Select the marks of the transaction, whatever its role may read and wherever it looks."""
+    return select(func.current_setting(_MARKS, True))  # noqa: FBT003  PostgreSQL's signature
+
+
+def entered(t: Tables, event_ids: Sequence[UUID]) -> Select[Any]:
+    """Select those whose rows are there."""
+    b = t.barrier.c
+    return select(b.event_id).where(b.event_id.in_(event_ids), b.committed)
 
 
 def close(t: Tables, d: Dialect, event_id: UUID) -> ReturningInsert[Any]:

@@ -640,6 +640,7 @@ def test_a_rollback_of_the_driver_leaves_no_message_of_an_asynchronous_session(
     with pytest.raises(TransactionRefused):
         asyncio.run(main())
     assert entries(ledger) == []
+    check(orders)
     assert orders.outbox() == {"DISCARDED": 1}
 
 
