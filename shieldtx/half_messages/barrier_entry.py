@@ -38,9 +38,8 @@ _REFUSED = (
     "committed, since nobody could tell that it was. Roll it back, and let the error out"
 )
 _GONE = (
-    "the barrier is not in this transaction any more: it was rolled back, with all that was before "
-    "or with a part of it, or committed, by the driver's connection, by one of its blocks, or to a "
-    "savepoint that is a statement of its own. Nothing is committed, since nobody could tell that "
+    "the barrier is not in this transaction any more: the driver's connection, a block of it or a "
+    "ROLLBACK TO has ended it, or a part of it. It is not committed, since nobody could tell that "
     "it was: use session.commit(), rollback() and begin_nested()"
 )
 
@@ -209,27 +208,29 @@ class BarrierEntry:
         self._check_refused()
         if self.is_waiting and self._leads_over(connection):
             self._enter_over(connection)
-        elif self._state is _State.ENTERED and connection is self._connection:
-            self._check_entered(connection)
+        elif self._has_lost(connection):
+            raise TransactionRefused(_GONE)
         if isinstance(self.caller, Session):
             self._check_others(self.caller)
 
-    def _check_entered(self, connection: Connection) -> None:
-        # Nothing that the driver shows would tell, when its next statements have followed.
-        if not self._barrier.has_entered(connection, self._event_ids):
-            raise TransactionRefused(_GONE)
+    def _has_lost(self, connection: Connection) -> bool:
+        # The server is asked: what the driver shows tells nothing once its next statements follow.
+        there = self._barrier.has_entered
+        return self._has_entered_over(connection) and not there(connection, self._event_ids)
+
+    def _has_entered_over(self, connection: Connection) -> bool:
+        return self._state is _State.ENTERED and connection is self._connection
 
     def on_prepare(self, connection: Connection) -> None:
         """Note that the transaction is about to be prepared, which may be a statement as others."""
-        if self._state is _State.ENTERED and connection is self._connection:
+        if self._has_entered_over(connection):
             self._state = _State.PREPARED
 
     def on_statement(self, connection: Connection, statement: str) -> None:
         """Refuse a statement that ends the transaction: no commit would be heard of."""
         may_commit = self._state in {_State.WAITING, _State.ENTERED, _State.REFUSED}
-        # It concerns all of them where it is not known yet over which one it enters.
-        is_its_own = self._connection is None or connection is self._connection
-        if may_commit and is_its_own and ends_transaction(statement):
+        # Any of the session's, where it is not known yet over which one it enters.
+        if may_commit and self._connection in {None, connection} and ends_transaction(statement):
             raise TransactionRefused(
                 f"the statement {statement.strip()[:40]!r} would end a guarded transaction: call "
                 "commit() or rollback() of its session or connection"

@@ -24,6 +24,10 @@ _IN_A_BLOCK = (
     "the barrier would be in a block of the driver's connection, whose end the session does not "
     "hear of, and be gone when that alone is rolled back: guard the transaction outside of it"
 )
+_IN_A_PIPELINE = (
+    "the connection is in a pipeline of its driver, whose answers come too late to know whether "
+    "the barrier is still in the transaction: commit it outside of the pipeline"
+)
 
 
 class SqlBarrier:
@@ -98,7 +102,10 @@ class SqlBarrier:
         # Its caller's connection may fetch by a cursor on the server.
         at_once = {"stream_results": False}
         if sql.has_marks(dialect_of(connection.dialect)):
-            marks = connection.scalar(sql.marks(), execution_options=at_once) or ""
+            result = connection.execute(sql.marks(), execution_options=at_once)
+            if not result.returns_rows:
+                raise TransactionRefused(_IN_A_PIPELINE)
+            marks = result.scalar_one() or ""
             return all(_mark_of(each) in marks for each in event_ids)
         found = connection.scalars(sql.entered(self._tables, [*event_ids]))
         return set(found) >= set(event_ids)

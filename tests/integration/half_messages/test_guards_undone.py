@@ -1,186 +1,386 @@
-"""A guard that is undone without its session: nothing is committed that no message tells of."""
+"""A guard that is undone without its session: data commits with its message, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from itertools import product
 from typing import Any
-from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from shieldtx.errors import TransactionRefused
-from tests.integration.half_messages.test_guards_that_fail import PAID, Bank, Caller, bank
+from tests.integration.half_messages.test_guards_that_fail import PAID, Bank, bank
 
 __all__ = ["bank"]
 
-Local = Session | Connection
-Guard = Callable[[Local], None]
-Way = Callable[[Local, Guard], None]
+
+class Caller(Enum):
+    """By what a service makes its local transaction."""
+
+    CONNECTION = auto()
+    TWO_PHASE_CONNECTION = auto()
+    """It commits without preparing, which SQLAlchemy allows."""
+    SESSION = auto()
+    SESSION_OF_PSYCOPG2 = auto()
+    SESSION_ON_CONNECTION = auto()
+    TWO_PHASE_SESSION = auto()
+    ASYNC_SESSION = auto()
+    ASYNC_SESSION_OF_ASYNCPG = auto()
 
 
-def book(local: Local) -> None:
-    local.execute(text("INSERT INTO entries VALUES ('paid')"))
+class End(Enum):
+    """What a service does then."""
+
+    COMMITS = auto()
+    COMMITS_ITS_CONNECTION = auto()
+    SAYS_COMMIT = auto()
+    """By a statement, of which SQLAlchemy does not know what it does."""
 
 
-def connection_of(local: Local) -> Any:
-    """The driver's connection, by its pool."""
-    return (local if isinstance(local, Connection) else local.connection()).connection
+class Failed(Exception):
+    """What a service raises."""
 
 
-def to_a_savepoint(local: Local, guard: Guard) -> None:
-    local.execute(text("SAVEPOINT mine"))
-    guard(local)
+Guard = Callable[[Any], None]
+
+# --- how a guard is undone ------------------------------------------------------------------------
+
+
+def a_block_of_the_driver_fails(bank: Bank, local: Any, guard: Guard) -> None:
     local.execute(text("SELECT 1"))
-    local.execute(text("ROLLBACK TO mine"))
+    with suppress(Failed), _driver_block(local):
+        with bank.swallow():
+            guard(local)
+        raise Failed
 
 
-def to_a_savepoint_among_other_statements(local: Local, guard: Guard) -> None:
-    local.execute(text("SELECT 1; SAVEPOINT mine"))
+def a_savepoint_in_words_is_rolled_back(bank: Bank, local: Any, guard: Guard) -> None:
+    local.execute(text("SAVEPOINT a"))
     guard(local)
+    with bank.swallow():
+        local.execute(text("ROLLBACK TO a"))
+
+
+def the_driver_rolls_a_savepoint_back(bank: Bank, local: Any, guard: Guard) -> None:
     local.execute(text("SELECT 1"))
-    local.execute(text("SELECT 1; ROLLBACK TO mine"))
-
-
-def to_a_savepoint_of_a_cursor(local: Local, guard: Guard) -> None:
-    connection_of(local).cursor().execute("SAVEPOINT mine")
+    _say(local, "SAVEPOINT a")
     guard(local)
-    connection_of(local).cursor().execute("ROLLBACK TO mine")
+    _say(local, "ROLLBACK TO a")
 
 
-def in_a_block(local: Local, guard: Guard) -> None:
-    local.execute(text("SELECT 1"))
-    with suppress(TransactionRefused), connection_of(local).driver_connection.transaction():
-        guard(local)
-
-
-def by_the_driver(local: Local, guard: Guard) -> None:
+def the_driver_rolls_back(bank: Bank, local: Any, guard: Guard) -> None:
     guard(local)
-    book(local)
-    connection_of(local).driver_connection.rollback()
+    _say(local, "ROLLBACK")
+    _say(local, "BEGIN")
 
 
-def by_the_pools_connection(local: Local, guard: Guard) -> None:
+def the_pools_connection_rolls_back(bank: Bank, local: Any, guard: Guard) -> None:
     guard(local)
-    connection_of(local).rollback()
+    # In a transaction of two phases, drivers refuse it.
+    with suppress(_connection(local).dialect.dbapi.Error):
+        _connection(local).connection.rollback()
 
 
-def by_a_statement(local: Local, guard: Guard) -> None:
+def a_statement_rolls_back(bank: Bank, local: Any, guard: Guard) -> None:
+    """It is refused itself, and undoes nothing."""
     guard(local)
-    local.execute(text("SELECT 1"))
-    with suppress(TransactionRefused):
-        local.execute(text("SELECT 1; ROLLBACK; BEGIN"))
-    raise TransactionRefused
+    with bank.swallow():
+        local.execute(text("ROLLBACK"))
 
 
-BY_STATEMENTS: tuple[Way, ...] = (to_a_savepoint, to_a_savepoint_among_other_statements)
-BY_THE_DRIVER: tuple[Way, ...] = (
-    to_a_savepoint_of_a_cursor,
-    in_a_block,
-    by_the_driver,
-    by_the_pools_connection,
-    by_a_statement,
+Undo = Callable[[Bank, Any, Guard], None]
+UNDO: tuple[Undo, ...] = (
+    a_block_of_the_driver_fails,
+    a_savepoint_in_words_is_rolled_back,
+    the_driver_rolls_a_savepoint_back,
+    the_driver_rolls_back,
+    the_pools_connection_rolls_back,
+    a_statement_rolls_back,
 )
+HAS_NO_BLOCKS = {
+    Caller.SESSION_OF_PSYCOPG2,
+    # psycopg allows none in a transaction of two phases.
+    Caller.TWO_PHASE_CONNECTION,
+    Caller.TWO_PHASE_SESSION,
+}
 
 
-def run(bank: Bank, caller: Caller, way: Way, guard: Callable[[Any], None]) -> None:
-    """Undo the guard of a local transaction, go on, and commit."""
-    if caller is Caller.ASYNC_SESSION:
-        asyncio.run(run_asynchronously(bank, way, guard))
+def _connection(local: Session | Connection) -> Connection:
+    return local if isinstance(local, Connection) else local.connection()
+
+
+def _driver(local: Session | Connection) -> Any:
+    return _connection(local).connection.driver_connection
+
+
+def _wait(result: Any) -> Any:
+    return await_only(result) if isinstance(result, Awaitable) else result
+
+
+def _say(local: Session | Connection, statement: str) -> None:
+    """Execute a statement of which SQLAlchemy hears nothing."""
+    driver = _driver(local)
+    has_execute = hasattr(driver, "execute")
+    _wait((driver if has_execute else driver.cursor()).execute(statement))
+
+
+@contextmanager
+def _driver_block(local: Session | Connection) -> Iterator[None]:
+    block = _driver(local).transaction()
+    is_async = hasattr(block, "__aenter__")
+    _wait(block.__aenter__() if is_async else block.__enter__())
+    leave = block.__aexit__ if is_async else block.__exit__
+    try:
+        yield
+    except Failed as error:
+        _wait(leave(Failed, error, error.__traceback__))
+        raise
+    _wait(leave(None, None, None))
+
+
+# --- what a service does --------------------------------------------------------------------------
+
+
+def run(ledger: Engine, caller: Caller, use: Callable[[Any, Callable[[], None]], None]) -> None:
+    """Make a local transaction by a caller, given with its commit."""
+    if caller in {Caller.ASYNC_SESSION, Caller.ASYNC_SESSION_OF_ASYNCPG}:
+        asyncio.run(_run_async(ledger, caller, use))
         return
-    engine = create_engine(bank.ledger.url)
-    with Session(engine) if caller is Caller.SESSION else engine.connect() as local:
-        way(local, guard)
-        book(local)
-        try:
-            local.commit()
-        except TransactionRefused:
-            # Whoever swallows that and commits again, has not more.
-            with suppress(TransactionRefused, SQLAlchemyError):
-                local.commit()
-            with suppress(TransactionRefused, SQLAlchemyError):
-                book(local)
-                local.commit()
-            raise
+    is_psycopg2 = caller is Caller.SESSION_OF_PSYCOPG2
+    url = ledger.url.set(drivername="postgresql+psycopg2") if is_psycopg2 else ledger.url
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        if caller is Caller.CONNECTION:
+            use(connection, connection.commit)
+        elif caller is Caller.TWO_PHASE_CONNECTION:
+            use(connection, connection.begin_twophase().commit)
+        elif caller is Caller.SESSION_ON_CONNECTION:
+            connection.begin()
+            with Session(connection) as session:
+                use(session, lambda: (session.commit(), connection.commit())[0])
+        else:
+            with Session(engine, twophase=caller is Caller.TWO_PHASE_SESSION) as session:
+                use(session, session.commit)
     engine.dispose()
 
 
-async def run_asynchronously(bank: Bank, way: Way, guard: Callable[[Any], None]) -> None:
-    engine = create_async_engine(bank.ledger.url)
-    async with AsyncSession(engine) as session:
-        await session.run_sync(lambda local: way(local, lambda _: guard(session)))
-        await session.run_sync(book)
-        await session.commit()
-    await engine.dispose()
-
-
-CASES = [*product((*BY_STATEMENTS, *BY_THE_DRIVER), [Caller.CONNECTION, Caller.SESSION])]
-
-
-@pytest.mark.parametrize("way", BY_STATEMENTS)
-def test_an_asynchronous_session_that_has_begun_enters_with_its_commit(
-    bank: Bank, way: Way
-) -> None:
-    with bank.pay.app.half(PAID) as half:
-        run(bank, Caller.ASYNC_SESSION, way, half.guard)
-    assert bank.committed() == bank.sent() == 1
-
-
-def test_what_undoes_the_guard_of_an_asynchronous_session_refuses_the_commit(bank: Bank) -> None:
-    async def pay(event_id: UUID) -> None:
-        engine = create_async_engine(bank.ledger.url)
+async def _run_async(ledger: Engine, caller: Caller, use: Any) -> None:
+    is_asyncpg = caller is Caller.ASYNC_SESSION_OF_ASYNCPG
+    url = ledger.url.set(drivername="postgresql+asyncpg") if is_asyncpg else ledger.url
+    engine = create_async_engine(url)
+    try:
         async with AsyncSession(engine) as session:
-            bank.pay.app.guard(session, event_id)
-            await session.execute(text("SELECT 1"))
-            driver: Any = (
-                await (await session.connection()).get_raw_connection()
-            ).driver_connection
-            await driver.rollback()
-            await session.run_sync(book)
-            with pytest.raises(TransactionRefused, match="not in this transaction any more"):
-                await session.commit()
+            await session.run_sync(lambda local: use(local, local.commit))
+    finally:
         await engine.dispose()
 
-    asyncio.run(pay(bank.pay.app.half_prepare(PAID)))
-    assert bank.committed() == bank.sent() == 0
+
+def _book(local: Session | Connection) -> None:
+    local.execute(text("INSERT INTO entries VALUES ('paid')"))
 
 
-@pytest.mark.parametrize(("way", "caller"), CASES)
-def test_what_undoes_a_guard_refuses_the_commit(bank: Bank, way: Way, caller: Caller) -> None:
-    event_id = bank.pay.app.half_prepare(PAID)
-    with pytest.raises(TransactionRefused):
-        run(bank, caller, way, lambda local: bank.pay.app.guard(local, event_id))
-    assert bank.committed() == bank.sent() == 0
+def _end(local: Any, end: End, commit: Callable[[], None]) -> None:
+    if end is End.SAYS_COMMIT:
+        local.execute(text("COMMIT"))
+    elif end is End.COMMITS_ITS_CONNECTION:
+        _connection(local).commit()
+    else:
+        commit()
 
 
-@pytest.mark.parametrize(("way", "caller"), CASES)
-def test_so_it_is_in_a_block_of_the_message(bank: Bank, way: Way, caller: Caller) -> None:
-    with pytest.raises(TransactionRefused), bank.pay.app.half(PAID) as half:
-        run(bank, caller, way, half.guard)
-    assert bank.committed() == bank.sent() == 0
+def _named(value: Any) -> str:
+    return value.name if isinstance(value, Enum) else value.__name__
 
 
-def undone_behind_the_guard(local: Local, guard: Guard) -> None:
+CASES = [
+    case
+    for case in product(UNDO, Caller, End)
+    if not (case[0] is a_block_of_the_driver_fails and case[1] in HAS_NO_BLOCKS)
+]
+
+
+@pytest.mark.parametrize(("undo", "caller", "end"), CASES, ids=_named)
+def test_what_has_lost_its_guard_is_not_committed(
+    bank: Bank, undo: Undo, caller: Caller, end: End
+) -> None:
+    for is_by_hand in (True, False):
+        bank.errors.clear()
+        if is_by_hand:
+            event_id = bank.pay.app.half_prepare(PAID)
+            _use(bank, undo, caller, end, lambda local, i=event_id: bank.pay.app.guard(local, i))
+        else:
+            with bank.swallow(), bank.pay.app.half(PAID) as half:
+                _use(bank, undo, caller, end, half.guard)
+        assert bank.sent() == bank.committed()
+        has_no_rollback = undo is the_pools_connection_rolls_back and "TWO_PHASE" in caller.name
+        if not has_no_rollback:
+            assert any(isinstance(error, TransactionRefused) for error in bank.errors)
+            assert bank.committed() == 0 or undo is a_statement_rolls_back
+
+
+def _use(bank: Bank, undo: Undo, caller: Caller, end: End, guard: Guard) -> None:
+    def use(local: Any, commit: Callable[[], None]) -> None:
+        undo(bank, local, guard)
+        _book(local)
+        with bank.swallow():
+            _end(local, end, commit)
+        # Of what was refused, nothing is left to commit.
+        with bank.swallow():
+            commit()
+
+    run(bank.ledger, caller, use)
+
+
+# --- what takes nothing from the guard ------------------------------------------------------------
+
+
+def a_savepoint_in_words_is_released(bank: Bank, local: Any, guard: Guard) -> None:
+    local.execute(text("SAVEPOINT a"))
     guard(local)
-    local.execute(text("SAVEPOINT mine"))
-    book(local)
-    local.execute(text("ROLLBACK TO mine"))
+    local.execute(text("RELEASE a"))
 
 
-def released(local: Local, guard: Guard) -> None:
-    local.execute(text("SAVEPOINT mine"))
+def a_later_savepoint_is_rolled_back(bank: Bank, local: Any, guard: Guard) -> None:
     guard(local)
-    local.execute(text("RELEASE mine"))
+    local.execute(text("SAVEPOINT a"))
+    _book(local)
+    local.execute(text("ROLLBACK TO SAVEPOINT a"))
 
 
-@pytest.mark.parametrize(("way", "caller"), [*product([undone_behind_the_guard, released], Caller)])
-def test_what_leaves_the_guard_is_committed_and_sent(bank: Bank, way: Way, caller: Caller) -> None:
+def a_later_block_of_the_driver_fails(bank: Bank, local: Any, guard: Guard) -> None:
+    guard(local)
+    with suppress(Failed), _driver_block(local):
+        _book(local)
+        raise Failed
+
+
+def it_has_another_role_then(bank: Bank, local: Any, guard: Guard) -> None:
+    guard(local)
+    local.execute(text("GRANT INSERT ON entries TO pg_monitor"))
+    local.execute(text("SET LOCAL ROLE pg_monitor"))
+
+
+def it_looks_elsewhere_then(bank: Bank, local: Any, guard: Guard) -> None:
+    guard(local)
+    local.execute(text("CREATE SCHEMA elsewhere"))
+    local.execute(text("CREATE TABLE elsewhere.shield_barrier (LIKE shield_barrier)"))
+    local.execute(text("CREATE TABLE elsewhere.entries (LIKE entries)"))
+    local.execute(text("INSERT INTO public.entries VALUES ('paid')"))
+    local.execute(text("SET LOCAL search_path TO elsewhere"))
+
+
+HARMLESS: tuple[Undo, ...] = (
+    a_savepoint_in_words_is_released,
+    a_later_savepoint_is_rolled_back,
+    a_later_block_of_the_driver_fails,
+    it_has_another_role_then,
+    it_looks_elsewhere_then,
+)
+
+
+@pytest.mark.parametrize(
+    ("harmless", "caller"),
+    [
+        case
+        for case in product(HARMLESS, Caller)
+        if not (case[0] is a_later_block_of_the_driver_fails and case[1] in HAS_NO_BLOCKS)
+    ],
+    ids=_named,
+)
+def test_what_keeps_its_guard_is_committed(bank: Bank, harmless: Undo, caller: Caller) -> None:
     with bank.pay.app.half(PAID) as half:
-        run(bank, caller, way, half.guard)
+
+        def use(local: Any, commit: Callable[[], None]) -> None:
+            harmless(bank, local, half.guard)
+            _book(local)
+            commit()
+
+        run(bank.ledger, caller, use)
     assert bank.committed() == bank.sent() == 1
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_each_message_of_a_transaction_is_looked_for(bank: Bank, is_undone: bool) -> None:
+    first, second = bank.pay.app.half_prepare(PAID), bank.pay.app.half_prepare(PAID)
+    with Session(bank.ledger) as session, bank.swallow():
+        bank.pay.app.guard(session, first)
+        session.execute(text("SAVEPOINT a"))
+        bank.pay.app.guard(session, second)
+        if is_undone:
+            session.execute(text("ROLLBACK TO a"))
+        _book(session)
+        session.commit()
+    assert (bank.committed(), bank.sent()) == ((0, 0) if is_undone else (1, 2))
+
+
+def test_what_the_driver_has_committed_is_sent_and_the_rest_is_refused(bank: Bank) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    with Session(bank.ledger) as session:
+        bank.pay.app.guard(session, event_id)
+        _book(session)
+        _driver(session).commit()
+        _book(session)
+        with pytest.raises(TransactionRefused, match="not in this transaction any more"):
+            session.commit()
+    assert bank.committed() == bank.sent() == 1
+
+
+def test_a_preparation_that_is_refused_leaves_the_transaction_to_its_owner(bank: Bank) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    with bank.ledger.connect() as connection:
+        two_phases = connection.begin_twophase()
+        a_savepoint_in_words_is_rolled_back(
+            bank, connection, lambda local: bank.pay.app.guard(local, event_id)
+        )
+        _book(connection)
+        for step in (two_phases.prepare, two_phases.commit):
+            with pytest.raises(TransactionRefused, match="not in this transaction any more"):
+                step()
+    with bank.ledger.begin() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM pg_prepared_xacts")) == 0
+    assert bank.committed() == bank.sent() == 0
+
+
+def test_an_asynchronous_session_that_waits_is_not_ended_by_a_statement(bank: Bank) -> None:
+    """It would commit before its guard."""
+
+    async def main() -> None:
+        engine = create_async_engine(bank.ledger.url)
+        async with bank.pay.app.half(PAID) as half, AsyncSession(engine) as session:
+            await session.execute(text("SELECT 1"))
+            half.guard(session)
+            await session.run_sync(_book)
+            with pytest.raises(TransactionRefused, match="'COMMIT' would end"):
+                await session.execute(text("COMMIT"))
+            await session.commit()
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert bank.committed() == bank.sent() == 1
+
+
+def test_a_commit_in_a_pipeline_cannot_ask(bank: Bank) -> None:
+    with bank.swallow(), bank.pay.app.half(PAID) as half, Session(bank.ledger) as session:
+        half.guard(session)
+        _book(session)
+        with _driver(session).pipeline(), pytest.raises(TransactionRefused, match="pipeline"):
+            session.commit()
+    assert bank.committed() == bank.sent() == 0
+
+
+def test_the_commit_of_a_transaction_that_has_failed_commits_nothing_as_before(bank: Bank) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    with bank.ledger.connect() as connection:
+        bank.pay.app.guard(connection, event_id)
+        _book(connection)
+        with bank.swallow():
+            connection.execute(text("SELECT 1 / 0"))
+        connection.commit()
+    assert bank.committed() == bank.sent() == 0
