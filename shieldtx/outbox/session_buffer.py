@@ -94,7 +94,10 @@ class SessionBuffer:
             self._watch.on_wait(self.binding.begun_connection, may_ask=not self._is_awaited)
         inside = tuple(enclosing(self._session))
         self._entries += [Entry(posting=p, added_in=inside) for p in postings]
-        self._hear_of_all()
+        # Whoever commits, of each database: the session, the connection by itself; and events may
+        # still come after `before_commit`, from the flush of the commit itself.
+        for connection in self.binding.connections:
+            hear_of(connection, self)
         if self._at_once:
             self._flush_data()
             self.flush()
@@ -152,15 +155,6 @@ class SessionBuffer:
         """Whether there are events that have not been committed."""
         return bool(self._entries)
 
-    def _hear_of_all(self) -> None:
-        """Hear of the commit of each database: the first one refuses to be one of several.
-
-        Whoever commits: the session, the connection by itself; and events may still come after
-        `before_commit`, from the flush of the commit itself.
-        """
-        for connection in self.binding.connections:
-            hear_of(connection, self)
-
     def on_begin(self, connection: Connection) -> None:
         """Examine the connection on which a session begins, if that was left for later."""
         # Its transaction may have begun after the events were added.
@@ -185,8 +179,6 @@ class SessionBuffer:
         session.flush()
         self.flush()
         self._refuse_other_databases()
-        if self._entries:
-            self._hear_of_all()
 
     def on_connection_commit(self, connection: Connection) -> None:
         """Insert what still waits, in the transaction that ends.
@@ -230,7 +222,7 @@ class SessionBuffer:
 
     def on_failure(self, connection: Connection) -> None:
         """Know that a statement has failed."""
-        if self._entries and self.binding.takes_events(connection):
+        if self.binding.takes_events(connection):
             self._watch.on_failure(connection)
 
     def on_statement(self, connection: Connection, statement: str) -> None:
@@ -257,7 +249,7 @@ class SessionBuffer:
         """Insert what still waits, before the first phase of a commit in two phases."""
         if self.binding.takes_events(connection):
             self.flush(connection)
-            self._watch.end()
+            self._watch.forget()
 
     def _refuse_other_databases(self) -> None:
         if self._entries and not self._session.twophase:
@@ -292,3 +284,5 @@ class SessionBuffer:
             for entry in self._entries:
                 if ended in entry.written_in:
                     entry.written_in = ()
+            if not self._entries:
+                self._watch.forget()

@@ -6,7 +6,7 @@ that wait for the commit would survive what undoes their data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
@@ -63,8 +63,9 @@ class TransactionWatch:
         self._can_be_undone = False
         """Whether a savepoint that is a statement of its own is known to be open, or was."""
         self._is_asking = False
-        self._is_lost = False
-        """Whether the transaction is known to be gone. It stays so, whatever comes next in it."""
+        self._lost_in: tuple[SessionTransaction, ...] | None = None
+        """In what the events are known to be gone; that stays so until one of these is rolled back.
+        Nothing is in here where the whole transaction is gone."""
         self._has_pending = False
         """Whether the session had data to write yet when the latest events were added."""
 
@@ -100,11 +101,18 @@ class TransactionWatch:
         """Look before a statement is run; with `at_end`, the events follow at once."""
         if self._is_asking or not self._is_on:
             return
-        self._observe(connection)
         savepoints = savepoints_in(statement)
         if savepoints and self._hears_of(savepoints):
+            # Its rollback may take along what is lost: nothing is refused here.
+            self._note_state(connection)
             return
+        self._observe(connection)
         self._can_be_undone = self._can_be_undone or bool(savepoints)
+        if savepoints and self._is_unmarked and self._has_failed(connection):
+            # It can only roll back, and to a savepoint from before the events: one that was set
+            # behind them would have found them marked.
+            self._lost_in = tuple(enclosing(self._session))
+            return
         # In a block of the driver's that began behind the events, a mark would be gone with that.
         if (
             self._can_be_undone
@@ -114,11 +122,9 @@ class TransactionWatch:
         ):
             self._mark(connection)
 
-    def _hears_of(self, savepoints: Iterable[str]) -> bool:
-        """Whether all are of the session's begin_nested(): a connection's own tells it nothing."""
-        return self._session.in_nested_transaction() and all(
-            each.startswith(_SQLALCHEMYS) for each in savepoints
-        )
+    def _hears_of(self, savepoints: Sequence[str]) -> bool:
+        """Whether they are of the session's begin_nested(): a connection's own tells it nothing."""
+        return self._session.in_nested_transaction() and savepoints[0].startswith(_SQLALCHEMYS)
 
     def on_flush(self, connection: Connection | None) -> None:
         """Know that the session has written its data: that of the latest events, perhaps.
@@ -133,12 +139,13 @@ class TransactionWatch:
 
     def on_failure(self, connection: Connection) -> None:
         """Know that a statement failed: it may have begun the driver's transaction."""
-        has_failed = self._marks.state(connection) is TransactionState.FAILED
-        self._has_begun = self._has_begun or has_failed
+        if self._is_on and self._has_failed(connection):
+            self._has_begun = True
 
     def lose(self) -> None:
         """Know that the transaction was rolled back, and that its session goes on."""
-        self._is_lost = self._is_on
+        if self._is_on:
+            self._lost_in = ()
 
     def is_over(self, connection: Connection) -> bool:
         """Whether the driver has ended a transaction in which no event waits.
@@ -146,7 +153,7 @@ class TransactionWatch:
         They were inserted when they were added, and have shared the fate of all that was executed;
         but not that of data which the session has to write yet.
         """
-        is_inserted = self._is_on and self._has_begun and not self._has_waited
+        is_inserted = self._has_begun and not self._has_waited
         return (
             is_inserted
             and self._marks.state(connection) is TransactionState.NONE
@@ -164,8 +171,6 @@ class TransactionWatch:
 
     def check(self, connection: Connection) -> None:
         """Raise TransactionRefused if what the events were added in is gone."""
-        if not self._is_on:
-            return
         self._observe(connection)
         if self._set:
             with self._asking():
@@ -174,20 +179,21 @@ class TransactionWatch:
 
     def on_rolled_back(self, savepoint: SessionTransaction) -> None:
         """Know that the session has rolled a savepoint back, and the marks in it."""
+        if savepoint in (self._lost_in or ()):
+            self._lost_in = None
         kept = [mark for mark in self._set if savepoint not in mark.set_in]
         self._is_unmarked = self._is_unmarked or len(kept) < len(self._set)
         self._set = kept
 
-    def end(self) -> None:
-        """Look no more: the transaction is about to be prepared, and leaves the connection."""
-        self._is_on = False
-
     def forget(self) -> None:
-        """Know that the transaction has ended, and another one may begin."""
+        """Know that the transaction has ended or is prepared, and another one may begin."""
+        # What is still marked in the database is another transaction's, or nobody's.
+        self._owner = next(_OWNERS)
         self._set.clear()
         self._is_on = self._has_waited = self._has_begun = False
         self._is_unmarked = self._can_be_undone = False
-        self._is_lost = self._has_pending = False
+        self._has_pending = False
+        self._lost_in = None
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -198,16 +204,23 @@ class TransactionWatch:
         finally:
             self._is_asking = False
 
+    def _has_failed(self, connection: Connection) -> bool:
+        return self._marks.state(connection) is TransactionState.FAILED
+
     def _observe(self, connection: Connection) -> None:
-        state = self._marks.state(connection)
-        self._is_lost = self._is_lost or (state is TransactionState.NONE and self._has_begun)
-        if self._is_lost:
+        self._note_state(connection)
+        if self._lost_in is not None:
             raise TransactionRefused(_GONE)
-        if state in {TransactionState.OPEN, TransactionState.FAILED}:
+
+    def _note_state(self, connection: Connection) -> None:
+        state = self._marks.state(connection)
+        if state is TransactionState.NONE and self._has_begun:
+            self._lost_in = ()
+        elif state in {TransactionState.OPEN, TransactionState.FAILED}:
             self._has_begun = True
 
     def _mark(self, connection: Connection) -> None:
-        if self._marks.state(connection) is TransactionState.FAILED:
+        if self._has_failed(connection):
             return
         try:
             with self._asking():
@@ -215,7 +228,9 @@ class TransactionWatch:
         except DBAPIError:
             if connection.invalidated:
                 raise
-            # A transaction that has failed, of which not every driver knows: what follows says so.
+            # A transaction that has failed, of which not every driver knows: what follows says so,
+            # unless it rolls back to a savepoint.
+            self._lost_in = tuple(enclosing(self._session))
             return
         if before is None:
             return
@@ -223,11 +238,9 @@ class TransactionWatch:
         self._last += 1
         self._set.append(_Mark(self._last, tuple(enclosing(self._session))))
         self._is_unmarked = False
-        self._observe(connection)
 
     def _compare(self, found: int) -> None:
         if found != (self._set[-1].number if self._set else 0):
-            self._is_lost = True
             raise TransactionRefused(_GONE)
 
 

@@ -88,7 +88,7 @@ class TableLocation:
         return _is_same(own, found) or _is_same(self._own_identity(), found)
 
     def _own_identity(self) -> tuple[object, ...]:
-        if self._longest_s is None or not dialect_of(self._engine.dialect).has_server:
+        if self._longest_s is None:
             return self._ask()
         answer: Future[tuple[object, ...]] = Future()
         # Not of a pool: at the end of the process nobody waits for it.

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionState
-from shieldtx.store.dialects import OF_MARK, dialect_of, is_known
+from shieldtx.store.dialects import OF_MARK, dialect_of
 
 _SETTING: Final = "shieldtx.marks"
 _MARKED = text(f"SELECT current_setting('{_SETTING}', true)")
@@ -73,8 +73,7 @@ class SqlTransactionMarks:
 
 
 def _is_postgresql(connection: Connection) -> bool:
-    dialect = connection.dialect
-    return is_known(dialect) and dialect_of(dialect).name == "postgresql"
+    return dialect_of(connection.dialect).name == "postgresql"
 
 
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:

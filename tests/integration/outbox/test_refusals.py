@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from shieldtx import ShieldTx
+from shieldtx import Event, ShieldTx
 from shieldtx.errors import TransactionRefused
 from tests.support.orders import Base, Order, counts, placed, shop
 from tests.support.service import Service
@@ -172,6 +173,29 @@ def test_an_asynchronous_session_with_two_databases_is_refused(
     assert entries(ledger) == 0
 
 
+def test_the_other_databases_connection_does_not_commit_alone(
+    shop: Service, ledger: Engine
+) -> None:
+    with Session(shop.engine, binds={Entry: ledger}) as session:
+        session.add_all([Order(id=1), Entry(id=1)])
+        session.flush()
+        shop.app.outbox.add(session, placed())
+        other = session.connection(bind_arguments={"mapper": Entry})
+        with pytest.raises(TransactionRefused, match="writes into several databases"):
+            other.commit()
+
+    assert counts(shop) == (0, 0)
+    assert entries(ledger) == 0
+
+
+def test_an_error_of_the_database_that_is_not_ours_is_raised_as_it_is(shop: Service) -> None:
+    shop.execute("ALTER TABLE shield_outbox ADD CONSTRAINT short CHECK (length(key) < 2)")
+    with Session(shop.engine) as session:
+        shop.app.outbox.add(session, Event(type="orders.placed", key="long"))
+        with pytest.raises(IntegrityError, match="short"):
+            session.commit()
+
+
 def test_a_database_that_is_only_read_does_no_harm(shop: Service, ledger: Engine) -> None:
     with Session(shop.engine, binds={Entry: ledger}) as session:
         assert session.scalars(select(Entry)).all() == []
@@ -203,8 +227,12 @@ def test_a_session_without_events_may_write_into_two_databases(
     with Session(shop.engine, binds={Entry: ledger}) as session:
         session.add_all([Order(id=1), Entry(id=1)])
         session.commit()
+        shop.app.outbox.add(session, placed())
+        session.commit()
+        session.add_all([Order(id=2), Entry(id=2)])
+        session.commit()
 
-    assert (counts(shop), entries(ledger)) == ((1, 0), 1)
+    assert (counts(shop), entries(ledger)) == ((2, 1), 2)
 
 
 def test_two_databases_commit_in_two_phases(shop: Service, ledger: Engine) -> None:

@@ -82,6 +82,13 @@ def rolled_back_and_gone_on(shop: Service, session: Session) -> None:
     session.execute(READ)
 
 
+def rolled_back_before_a_nested_one(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    driver_of(session).rollback()
+    with session.begin_nested() as savepoint:
+        savepoint.rollback()
+
+
 def rolled_back_before_an_object(shop: Service, session: Session) -> None:
     data_then_event(shop, session)
     session.add(Order(id=2))
@@ -226,32 +233,76 @@ def refused_and_gone_on(shop: Service, session: Session) -> None:
     driver_of(session).execute("INSERT INTO orders VALUES (7)")
 
 
-@pytest.mark.parametrize(
-    "lose",
-    [
-        rolled_back_at_once,
-        object_in_a_block,
-        object_by_hand,
-        object_in_a_savepoint_of_the_connection,
-        connection_rolled_back,
-        rolled_back_when_the_first_statement_failed,
-        by_hand_behind_a_commit_that_failed,
-        by_hand_before_the_commit,
-        among_other_statements,
-        behind_a_comment,
-        refused_and_gone_on,
-        rolled_back_and_gone_on,
-        rolled_back_before_an_object,
-        in_a_block,
-        in_a_block_behind_another,
-        in_a_block_whose_statement_follows,
-        by_hand,
-        by_hand_behind_another,
-        by_hand_before_a_third,
-        written_in_a_block,
-        written_by_hand,
-    ],
+def by_hand_after_an_error(shop: Service, session: Session) -> None:
+    session.execute(text("SAVEPOINT mine"))
+    data_then_event(shop, session)
+    with pytest.raises(DBAPIError):
+        session.execute(text("SELECT * FROM nowhere"))
+    session.execute(text("ROLLBACK TO mine"))
+
+
+def by_hand_after_an_error_behind_another(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("SAVEPOINT mine"))
+    write(session, 2)
+    add(shop, session)
+    with pytest.raises(DBAPIError):
+        session.execute(text("SELECT * FROM nowhere"))
+    session.execute(text("ROLLBACK TO mine"))
+
+
+def by_hand_around_a_nested_one(shop: Service, session: Session) -> None:
+    write(session, 2)
+    session.execute(text("SAVEPOINT mine"))
+    data_then_event(shop, session)
+    with session.begin_nested() as savepoint:
+        session.execute(READ)
+        savepoint.rollback()
+    session.execute(READ)
+    session.execute(text("ROLLBACK TO mine"))
+
+
+def by_hand_around_a_nested_one_at_the_end(shop: Service, session: Session) -> None:
+    write(session, 2)
+    session.execute(text("SAVEPOINT mine"))
+    data_then_event(shop, session)
+    with session.begin_nested() as savepoint:
+        session.execute(READ)
+        savepoint.rollback()
+    session.execute(text("ROLLBACK TO mine"))
+
+
+LOSSES = (
+    rolled_back_at_once,
+    object_in_a_block,
+    object_by_hand,
+    object_in_a_savepoint_of_the_connection,
+    connection_rolled_back,
+    rolled_back_when_the_first_statement_failed,
+    by_hand_behind_a_commit_that_failed,
+    by_hand_before_the_commit,
+    among_other_statements,
+    behind_a_comment,
+    refused_and_gone_on,
+    rolled_back_and_gone_on,
+    rolled_back_before_a_nested_one,
+    rolled_back_before_an_object,
+    in_a_block,
+    in_a_block_behind_another,
+    in_a_block_whose_statement_follows,
+    by_hand,
+    by_hand_behind_another,
+    by_hand_before_a_third,
+    written_in_a_block,
+    written_by_hand,
+    by_hand_after_an_error,
+    by_hand_after_an_error_behind_another,
+    by_hand_around_a_nested_one,
+    by_hand_around_a_nested_one_at_the_end,
 )
+
+
+@pytest.mark.parametrize("lose", LOSSES)
 def test_what_is_lost_without_the_session_refuses_the_commit(
     shop: Service, lose: Callable[[Service, Session], None]
 ) -> None:
@@ -259,6 +310,28 @@ def test_what_is_lost_without_the_session_refuses_the_commit(
         lose(shop, session)
         session.commit()
     assert counts(shop) == (0, 0)
+
+
+# Of the commit of a connection, its session does not hear.
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
+@pytest.mark.parametrize("lose", [each for each in LOSSES if each is not by_hand_before_the_commit])
+def test_so_it_does_where_the_connection_commits(
+    shop: Service, lose: Callable[[Service, Session], None]
+) -> None:
+    with pytest.raises(TransactionRefused, match=GONE), Session(shop.engine) as session:  # noqa: PT012
+        lose(shop, session)
+        session.connection().commit()
+    assert counts(shop) == (0, 0)
+
+
+@pytest.mark.parametrize("lose", [by_hand, by_hand_behind_another, written_by_hand])
+def test_so_it_does_in_two_phases(shop: Service, lose: Callable[[Service, Session], None]) -> None:
+    with Session(shop.engine, twophase=True) as session:
+        lose(shop, session)
+        with pytest.raises(TransactionRefused, match=GONE):
+            session.commit()
+    assert counts(shop) == (0, 0)
+    assert shop.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()") == []
 
 
 def test_a_lost_transaction_is_refused_at_the_next_statement(shop: Service) -> None:
@@ -340,6 +413,33 @@ def behind_many_comments(shop: Service, session: Session) -> None:
     session.execute(text("/* a line of a header */\n" * 100 + "SELECT 1"))
 
 
+def undone_by_hand_after_an_error(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("SAVEPOINT mine"))
+    with pytest.raises(DBAPIError):
+        session.execute(text("SELECT * FROM nowhere"))
+    session.execute(text("ROLLBACK TO mine"))
+
+
+def undone_around_what_is_lost_behind_the_event(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    for lose in (by_hand, by_hand_after_an_error, by_hand_behind_another):
+        with session.begin_nested() as savepoint:
+            session.execute(text("DELETE FROM orders"))
+            lose(shop, session)
+            savepoint.rollback()
+
+
+def undone_around_what_is_lost(shop: Service, session: Session) -> None:
+    write(session, 3)
+    for lose in (by_hand, by_hand_after_an_error, by_hand_behind_another):
+        with session.begin_nested() as savepoint:
+            lose(shop, session)
+            savepoint.rollback()
+    session.execute(text("DELETE FROM orders"))
+    data_then_event(shop, session)
+
+
 def failed_in_a_savepoint(shop: Service, session: Session) -> None:
     add(shop, session)
     with pytest.raises(DBAPIError), session.begin_nested():
@@ -359,6 +459,9 @@ def failed_in_a_savepoint(shop: Service, session: Session) -> None:
         undone_in_a_block_behind_the_event,
         undone_in_a_block_behind_what_is_written,
         added_in_a_block_that_ends_well,
+        undone_by_hand_after_an_error,
+        undone_around_what_is_lost,
+        undone_around_what_is_lost_behind_the_event,
         failed_in_a_savepoint,
         undone_objects_behind_the_event,
         in_a_case,
@@ -443,6 +546,39 @@ def test_a_connection_of_the_callers_may_be_committed_by_its_driver(shop: Servic
     assert counts(shop) == (4, 4)
 
 
+def test_a_connection_that_had_events_may_be_rolled_back_by_its_driver_before_others(
+    shop: Service,
+) -> None:
+    with shop.engine.connect() as connection, Session(connection) as session:
+        data_then_event(shop, session)
+        session.commit()
+        session.execute(READ)
+        driver_of(session).rollback()
+        with pytest.raises(DBAPIError):
+            session.execute(text("SELECT * FROM nowhere"))
+        driver_of(session).rollback()
+        write(session, 2)
+        add(shop, session)
+        session.commit()
+    assert counts(shop) == (2, 2)
+
+
+def test_data_is_written_before_an_event_that_is_inserted_at_once(shop: Service) -> None:
+    """So the transaction has the locks of its rows when its events get their numbers."""
+    written: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT"):
+            written.append(statement.split()[2])
+
+    event.listen(shop.engine, "before_cursor_execute", note)
+    with shop.engine.connect() as connection, Session(connection) as session:
+        session.add(Order(id=1))
+        add(shop, session)
+    event.remove(shop.engine, "before_cursor_execute", note)
+    assert written == ["orders", "shield_outbox"]
+
+
 def test_sessions_that_are_never_closed_are_forgotten_with_their_events(shop: Service) -> None:
     with shop.engine.connect() as connection:
         sessions = [Session(connection) for _ in range(4)]
@@ -495,6 +631,7 @@ def test_a_pipeline_takes_events(shop: Service) -> None:
 def test_an_object_does_not_outlive_an_event_that_was_inserted_at_once(shop: Service) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
         add(shop, session)
+        session.execute(READ)
         session.add(Order(id=1))
         connection.connection.driver_connection.rollback()  # type: ignore[union-attr]
         with pytest.raises(TransactionRefused, match=GONE):
@@ -513,6 +650,26 @@ def test_an_asynchronous_session_notices_a_rollback_of_the_driver(
             add(shop, session)
             raw = (await (await session.connection()).get_raw_connection()).driver_connection
             await (raw.rollback() if driver == "psycopg" else raw.execute("ROLLBACK"))
+            with pytest.raises(TransactionRefused, match=GONE):
+                await session.commit()
+        await engine.dispose()
+
+    asyncio.run(lose())
+    assert counts(shop) == (0, 0)
+
+
+def test_a_savepoint_by_hand_may_be_rolled_back_after_an_error(shop: Service) -> None:
+    """asyncpg does not say that its transaction has failed: the mark fails, and nothing else."""
+
+    async def lose() -> None:
+        engine = create_async_engine(shop.engine.url.set(drivername="postgresql+asyncpg"))
+        async with AsyncSession(engine) as session:
+            await session.execute(text("SAVEPOINT mine"))
+            await session.execute(text("INSERT INTO orders (id) VALUES (1)"))
+            add(shop, session)
+            with pytest.raises(DBAPIError):
+                await session.execute(text("SELECT * FROM nowhere"))
+            await session.execute(text("ROLLBACK TO mine"))
             with pytest.raises(TransactionRefused, match=GONE):
                 await session.commit()
         await engine.dispose()
