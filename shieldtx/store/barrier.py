@@ -99,10 +99,10 @@ class SqlBarrier:
         """
         if self._marks.state(connection) is TransactionState.FAILED:
             return True
-        # Its caller's connection may fetch by a cursor on the server.
-        at_once = {"stream_results": False}
         if sql.has_marks(dialect_of(connection.dialect)):
-            result = connection.execute(sql.marks(), execution_options=at_once)
+            # Its caller's connection may fetch by a cursor on the server.
+            at_once = {"stream_results": False}
+            result = connection.execute(sql.MARKS, execution_options=at_once)
             if not result.returns_rows:
                 raise TransactionRefused(_IN_A_PIPELINE)
             marks = result.scalar_one() or ""

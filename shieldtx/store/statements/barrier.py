@@ -8,15 +8,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import (
-    ColumnElement,
     Delete,
     Insert,
     Select,
     String,
     bindparam,
     delete,
-    func,
     select,
+    text,
     true,
 )
 from sqlalchemy.sql.dml import ReturningInsert
@@ -26,36 +25,29 @@ from shieldtx.store.tables import Tables
 
 _MARKS: Final = "shieldtx.entered"
 """A setting of PostgreSQL's, which a transaction sets for itself and a rollback sets back."""
+_MARKED: Final = text(
+    f"set_config('{_MARKS}', coalesce(current_setting('{_MARKS}', true), '') || :mark, true) "
+    "IS NOT NULL"
+).bindparams(bindparam("mark", type_=String()))
+
+MARKS: Final = text(f"SELECT current_setting('{_MARKS}', true)")
+"""The marks of the transaction, whatever its role may read and wherever its tables are."""
 
 
 def enter(t: Tables, d: Dialect) -> Insert:
     """Say, in a local transaction, that it commits; a check that came first refuses it.
 
-    To be executed with an `event_id` and a `mark` for each row.
+    To be executed with an `event_id` and a `mark` for each row. On PostgreSQL the mark is added to
+    those of the transaction, by the INSERT itself: whatever undoes the row, and the end of its
+    transaction, takes the mark along.
     """
-    return t.barrier.insert().values(committed=_marked(d), entered_at=d.now())
-
-
-def _marked(d: Dialect) -> ColumnElement[bool]:
-    """Return true; on PostgreSQL, the mark of the row is added to those of the transaction.
-
-    By the INSERT itself: whatever undoes the row, and the end of its transaction, takes the mark
-    along.
-    """
-    if not has_marks(d):
-        return true()
-    before = func.coalesce(func.current_setting(_MARKS, True), "", type_=String())  # noqa: FBT003  PostgreSQL's signature
-    return func.set_config(_MARKS, before + bindparam("mark", type_=String()), True).is_not(None)  # noqa: FBT003  PostgreSQL's signature
+    committed = _MARKED if has_marks(d) else true()
+    return t.barrier.insert().values(committed=committed, entered_at=d.now())
 
 
 def has_marks(d: Dialect) -> bool:
     """Whether a database keeps marks."""
     return d.name == "postgresql"
-
-
-def marks() -> Select[Any]:
-    """Select the marks of the transaction, whatever its role may read and wherever it looks."""
-    return select(func.current_setting(_MARKS, True))  # noqa: FBT003  PostgreSQL's signature
 
 
 def entered(t: Tables, event_ids: Sequence[UUID]) -> Select[Any]:
