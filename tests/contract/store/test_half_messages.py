@@ -624,6 +624,20 @@ def test_a_late_local_transaction_cannot_commit(stores: Stores) -> None:
     assert stores.barrier.ask(event_id) is ROLLBACK
 
 
+def test_what_has_entered_is_there_until_a_part_of_it_is_undone(stores: Stores) -> None:
+    first, second = new_event_id(), new_event_id()
+    with stores.engine.connect() as connection:
+        stores.barrier.enter(connection, [first])
+        connection.exec_driver_sql("SAVEPOINT a")
+        stores.barrier.enter(connection, [second])
+        assert stores.barrier.has_entered(connection, [first, second])
+        connection.exec_driver_sql("ROLLBACK TO a")
+        assert stores.barrier.has_entered(connection, [first])
+        assert not stores.barrier.has_entered(connection, [first, second])
+        connection.connection.rollback()
+        assert not stores.barrier.has_entered(connection, [first])
+
+
 def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> None:
     event_id = new_event_id()
     with stores.engine.connect() as connection:
