@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
@@ -63,3 +63,27 @@ def _bind_to(barrier: Barrier, session: Session) -> Engine | Connection:
             "unknown: guard the connection to the one that the message is about: "
             "guard(session.connection(bind_arguments={'mapper': ...}))"
         ) from error
+
+
+def connections_of(caller: Session | Connection) -> Sequence[Connection]:
+    """Return the connections that a caller's transaction has begun on."""
+    if isinstance(caller, Connection):
+        return [caller]
+    root = caller.get_transaction()
+    return list(root.connections) if root is not None else []
+
+
+def savepoints_of(transaction: Session | Connection) -> tuple[object, ...]:
+    """Return the savepoints that are open: of a connection, their names."""
+    found: list[object] = []
+    if isinstance(transaction, Session):
+        nested = transaction.get_nested_transaction()
+        while nested is not None:
+            found.append(nested)
+            nested = nested.parent if nested.parent is not None and nested.parent.nested else None
+    else:
+        savepoint = transaction.get_nested_transaction()
+        while savepoint is not None:
+            found.append(savepoint._savepoint)  # noqa: SLF001  SQLAlchemy's events name them
+            savepoint = savepoint._previous_nested  # noqa: SLF001  nothing else tells
+    return tuple(found)

@@ -14,8 +14,10 @@ from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import TransactionRefused
 from shieldtx.half_messages.barrier_binding import (
     connection_to,
+    connections_of,
     leads_to,
     refuse_written,
+    savepoints_of,
     shares_its_transaction,
 )
 from shieldtx.ports.half_messages import Barrier
@@ -82,6 +84,7 @@ class BarrierEntry:
         self._state = _State.NEW
         self._connection: Connection | None = None
         """Over which it has entered."""
+        self._refused_in: tuple[object, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -114,10 +117,10 @@ class BarrierEntry:
             for earlier in entries_of(self.caller):
                 earlier.give_way_to(self)
         except BaseException:
-            self._refuse()
+            self._state = _State.REFUSED
             raise
         finally:
-            for connection in _connections_of(self.caller):
+            for connection in connections_of(self.caller):
                 self._hear_of(connection)
 
     def _enter_at_once(self) -> None:
@@ -137,7 +140,7 @@ class BarrierEntry:
         root = self.caller.get_transaction()
         if root is None or not root.is_active:
             raise TransactionRefused(_ENDED)
-        for connection in _connections_of(self.caller):
+        for connection in connections_of(self.caller):
             if self._leads_over(connection):
                 self._check_savepoint(connection)
                 self._barrier.admit(connection)
@@ -145,13 +148,13 @@ class BarrierEntry:
 
     def _check_savepoint(self, transaction: Session | Connection) -> None:
         if transaction.in_nested_transaction():
-            # Its own rollback undoes all that this is about: the rest may be committed.
-            self._state = _State.ENDED
+            self._refused_in = savepoints_of(transaction)
             raise TransactionRefused(_IN_A_SAVEPOINT)
 
-    def _refuse(self) -> None:
-        if self._state is not _State.ENDED:
-            self._state = _State.REFUSED
+    def on_savepoint_rolled_back(self, savepoint: object) -> None:
+        """Let the rest be committed: the rollback has undone all that the guard was about."""
+        if self._state is _State.REFUSED and savepoint in self._refused_in:
+            self._state = _State.ENDED
 
     def _leads_over(self, connection: Connection) -> bool:
         session = self.caller
@@ -161,7 +164,7 @@ class BarrierEntry:
         try:
             self._barrier.enter(connection, sorted(self._event_ids))
         except BaseException:
-            self._refuse()
+            self._state = _State.REFUSED
             raise
         self._state, self._connection = _State.ENTERED, connection
         self._hear_of(connection)
@@ -244,7 +247,7 @@ class BarrierEntry:
         # Two phases commit all of them, or none.
         if session.twophase or not self.is_open:
             return
-        others = [c for c in _connections_of(session) if not self._is_over(c)]
+        others = [c for c in connections_of(session) if not self._is_over(c)]
         refuse_written(
             self._barrier,
             [connection for connection in others if connection.in_transaction()],
@@ -289,12 +292,5 @@ def forget_entries_in(session: Session) -> None:
 def entries_of(caller: Session | Connection) -> list[BarrierEntry]:
     """Return the entries of a transaction, those of its connections by themselves included."""
     own = entries_in(caller) if isinstance(caller, Session) else []
-    heard = chain.from_iterable(map(entries_heard_by, _connections_of(caller)))
+    heard = chain.from_iterable(map(entries_heard_by, connections_of(caller)))
     return list(dict.fromkeys([*own, *heard]))
-
-
-def _connections_of(caller: Session | Connection) -> Sequence[Connection]:
-    if isinstance(caller, Connection):
-        return [caller]
-    root = caller.get_transaction()
-    return list(root.connections) if root is not None else []

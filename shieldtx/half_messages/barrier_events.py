@@ -39,6 +39,18 @@ def _on_end(session: Session, ended: SessionTransaction) -> None:
         forget_entries_in(session)
 
 
+@sqlalchemy_event.listens_for(Session, "after_soft_rollback")
+def _on_soft_rollback(session: Session, rolled_back: SessionTransaction) -> None:
+    for entry in entries_in(session):
+        entry.on_savepoint_rolled_back(rolled_back)
+
+
+@sqlalchemy_event.listens_for(Engine, "rollback_savepoint")
+def _on_savepoint_rolled_back(connection: Connection, name: str, _context: Any) -> None:
+    for entry in entries_heard_by(connection):
+        entry.on_savepoint_rolled_back(name)
+
+
 @sqlalchemy_event.listens_for(Engine, "before_cursor_execute")
 def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
     for entry in entries_heard_by(connection):

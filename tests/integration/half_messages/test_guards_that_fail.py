@@ -244,6 +244,56 @@ def test_so_it_is_with_a_message_that_was_prepared_by_hand(
     assert bank.committed() == bank.sent() == 0
 
 
+def _refused_in_savepoints(bank: Bank, local: Session | Connection, guard: Guard) -> list[Any]:
+    savepoints = [local.begin_nested(), local.begin_nested()]
+    local.execute(text("SELECT 1"))
+    with bank.swallow():
+        guard(local)
+    _book(local)
+    return savepoints
+
+
+@pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
+def test_a_guard_that_was_refused_in_a_savepoint_that_stays_refuses_the_commit(
+    bank: Bank, caller: Caller
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
+    with connect() as local:
+        outer, inner = _refused_in_savepoints(
+            bank, local, lambda local: bank.pay.app.guard(local, event_id)
+        )
+        inner.commit()
+        outer.commit()
+        with bank.swallow():
+            local.commit()
+    assert bank.committed() == bank.sent() == 0
+    assert len(bank.errors) == 2
+
+
+@pytest.mark.parametrize("which", ["inner", "outer"])
+@pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
+def test_the_rollback_of_a_savepoint_takes_the_refusal_of_its_guard_along(
+    bank: Bank, caller: Caller, which: str
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
+    with connect() as local:
+        outer, inner = _refused_in_savepoints(
+            bank, local, lambda local: bank.pay.app.guard(local, event_id)
+        )
+        if which == "inner":
+            inner.rollback()
+            outer.commit()
+        else:
+            inner.commit()
+            outer.rollback()
+        local.execute(text("INSERT INTO entries VALUES ('another')"))
+        local.commit()
+    assert (bank.committed(), bank.sent()) == (1, 0)
+    assert len(bank.errors) == 1
+
+
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
 def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
     connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
