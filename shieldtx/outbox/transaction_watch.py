@@ -214,7 +214,8 @@ class TransactionWatch:
 
     def _note_state(self, connection: Connection) -> None:
         state = self._marks.state(connection)
-        if state is TransactionState.NONE and self._has_begun:
+        is_over = state is TransactionState.NONE and self._has_begun
+        if is_over or state is TransactionState.ENDED:
             self._lost_in = ()
         elif state in {TransactionState.OPEN, TransactionState.FAILED}:
             self._has_begun = True

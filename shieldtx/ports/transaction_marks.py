@@ -16,6 +16,8 @@ class TransactionState(Enum):
     OPEN = "open"
     FAILED = "failed"
     """A statement has failed: the server runs nothing but a rollback."""
+    ENDED = "ended"
+    """It has ended one that SQLAlchemy goes on in: each statement is committed by itself."""
     UNKNOWN = "unknown"
 
 

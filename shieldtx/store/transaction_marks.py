@@ -45,8 +45,7 @@ class SqlTransactionMarks:
             return TransactionState.UNKNOWN
         driver: Any = connection.connection.driver_connection
         if hasattr(driver, "is_in_transaction"):
-            # asyncpg
-            return TransactionState.OPEN if driver.is_in_transaction() else TransactionState.NONE
+            return _state_of_asyncpg(connection, driver)
         info = getattr(driver, "info", None)
         status = getattr(info, "transaction_status", getattr(driver, "_transaction_status", None))
         return _STATES.get(status, TransactionState.UNKNOWN)
@@ -74,6 +73,14 @@ class SqlTransactionMarks:
 
 def _is_postgresql(connection: Connection) -> bool:
     return dialect_of(connection.dialect).name == "postgresql"
+
+
+def _state_of_asyncpg(connection: Connection, driver: Any) -> TransactionState:
+    if driver.is_in_transaction():
+        return TransactionState.OPEN
+    # SQLAlchemy begins its transactions itself, by the first statement, and not once more.
+    has_begun = getattr(connection.connection.dbapi_connection, "_started", False)
+    return TransactionState.ENDED if has_begun else TransactionState.NONE
 
 
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:

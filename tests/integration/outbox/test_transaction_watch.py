@@ -9,10 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import Connection, event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.connection_buffers import BUFFERS
@@ -675,6 +676,26 @@ def test_a_savepoint_by_hand_may_be_rolled_back_after_an_error(shop: Service) ->
         await engine.dispose()
 
     asyncio.run(lose())
+    assert counts(shop) == (0, 0)
+
+
+def test_no_event_is_inserted_where_asyncpg_commits_each_statement(shop: Service) -> None:
+    """SQLAlchemy begins no other transaction there when the driver has rolled one back."""
+
+    def lose(connection: Connection) -> None:
+        with Session(connection) as session:
+            session.execute(READ)
+            await_only(driver_of(session).execute("ROLLBACK"))
+            with pytest.raises(TransactionRefused, match=GONE):
+                add(shop, session)
+
+    async def main() -> None:
+        engine = create_async_engine(shop.engine.url.set(drivername="postgresql+asyncpg"))
+        async with engine.connect() as connection:
+            await connection.run_sync(lose)
+        await engine.dispose()
+
+    asyncio.run(main())
     assert counts(shop) == (0, 0)
 
 

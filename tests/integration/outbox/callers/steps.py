@@ -259,4 +259,7 @@ class Steps:
         # What a shared session rolls back depends on how it joined.
         self._book.end(Fate.EITHER if self._case.mode.is_shared else Fate.GONE)
         self._caller.call("rollback")
+        if self._caller.savepoints:
+            # The session tells of the innermost one's while that of the others is still to come.
+            self._book.end(Fate.EITHER)
         self._caller.savepoints.clear()
