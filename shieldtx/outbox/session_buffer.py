@@ -105,10 +105,15 @@ class SessionBuffer:
     def _flush_data(self) -> None:
         """Write the session's data before its events, so that whatever undoes it undoes both.
 
-        Closed, a session may leave to its connection what it has executed, and drop the rest.
+        Closed, a session may leave to its connection what it has executed, and drop the rest. Where
+        it drops both, objects from before a block of the driver's are not written in that.
         """
-        if not self._session._flushing:  # noqa: SLF001  no flush in a flush
-            self._session.flush()
+        session, binding = self._session, self.binding
+        if session._flushing:  # noqa: SLF001  no flush in a flush
+            return
+        is_in_block = self._writer.marks.is_in_block(binding.connection())
+        if not (is_in_block and binding.controls(binding.bind)):
+            session.flush()
 
     def wake(self) -> None:
         """Let the relay know of the commit, also if no event comes with it."""

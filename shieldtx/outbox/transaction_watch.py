@@ -63,11 +63,12 @@ class TransactionWatch:
         self._can_be_undone = False
         """Whether a savepoint that is a statement of its own is known to be open, or was."""
         self._is_asking = False
+        self._has_pending = False
+        """Whether the session had objects to write yet when an event was added, or a savepoint was
+        set that is a statement of its own."""
         self._lost_in: tuple[SessionTransaction, ...] | None = None
         """In what the events are known to be gone; that stays so until one of these is rolled back.
         Nothing is in here where the whole transaction is gone."""
-        self._has_pending = False
-        """Whether the session had data to write yet when the latest events were added."""
 
     def on_wait(self, connection: Connection | None, *, may_ask: bool) -> None:
         """Know that events wait from now on; without `may_ask`, where no answer can come.
@@ -75,7 +76,7 @@ class TransactionWatch:
         Raises TransactionRefused there for a block of the driver's: nobody would hear of its end.
         """
         self._is_on = self._has_waited = self._is_unmarked = True
-        self._has_pending = not self._session._is_clean()  # noqa: SLF001  a flush would do nothing
+        self._note_pending()
         if connection is None:
             return
         self._observe(connection)
@@ -107,7 +108,9 @@ class TransactionWatch:
             self._note_state(connection)
             return
         self._observe(connection)
-        self._can_be_undone = self._can_be_undone or bool(savepoints)
+        if savepoints:
+            self._can_be_undone = True
+            self._note_pending()
         if savepoints and self._is_unmarked and self._has_failed(connection):
             # It can only roll back, and to a savepoint from before the events: one that was set
             # behind them would have found them marked.
@@ -127,14 +130,15 @@ class TransactionWatch:
         return self._session.in_nested_transaction() and savepoints[0].startswith(_SQLALCHEMYS)
 
     def on_flush(self, connection: Connection | None) -> None:
-        """Know that the session has written its data: that of the latest events, perhaps.
+        """Know that the session has written its objects, those of the events perhaps.
 
-        Its own place is what counts then, not that where the events were added.
+        Where they are written counts then, not where the events were added. Of a block of the
+        driver's nobody knows which of them are from before it.
         """
-        if connection is None or not (self._is_on and self._has_pending):
+        if connection is None or not self._is_on:
             return
-        self._has_pending = False
-        if self._can_be_undone or self._marks.is_in_block(connection):
+        has_pending, self._has_pending = self._has_pending, False
+        if (has_pending and self._can_be_undone) or self._marks.is_in_block(connection):
             self._mark(connection)
 
     def on_failure(self, connection: Connection) -> None:
@@ -192,8 +196,8 @@ class TransactionWatch:
         self._set.clear()
         self._is_on = self._has_waited = self._has_begun = False
         self._is_unmarked = self._can_be_undone = False
-        self._has_pending = False
         self._lost_in = None
+        self._has_pending = False
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -203,6 +207,10 @@ class TransactionWatch:
             yield
         finally:
             self._is_asking = False
+
+    def _note_pending(self) -> None:
+        is_clean = self._session._is_clean()  # noqa: SLF001  a flush would do nothing
+        self._has_pending = self._has_pending or not is_clean
 
     def _has_failed(self, connection: Connection) -> bool:
         return self._marks.state(connection) is TransactionState.FAILED

@@ -79,8 +79,8 @@ def _state_of_asyncpg(connection: Connection, driver: Any) -> TransactionState:
     if driver.is_in_transaction():
         return TransactionState.OPEN
     # SQLAlchemy begins its transactions itself, by the first statement, and not once more.
-    has_begun = getattr(connection.connection.dbapi_connection, "_started", False)
-    return TransactionState.ENDED if has_begun else TransactionState.NONE
+    begun = getattr(connection.connection.dbapi_connection, "_transaction", None)
+    return TransactionState.NONE if begun is None else TransactionState.ENDED
 
 
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:

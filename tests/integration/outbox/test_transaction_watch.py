@@ -163,6 +163,23 @@ def object_in_a_block(shop: Service, session: Session) -> None:
     fail_in_block(session, lambda: session.scalars(select(Order)).all())
 
 
+def objects_undone_behind_the_event(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+
+    def act() -> None:
+        session.add(Order(id=2))
+        session.flush()
+
+    fail_in_block(session, act)
+
+
+def object_behind_the_event_in_a_block(shop: Service, session: Session) -> None:
+    write(session, 2)
+    add(shop, session)
+    session.add(Order(id=1))
+    fail_in_block(session, lambda: session.scalars(select(Order)).all())
+
+
 def object_by_hand(shop: Service, session: Session) -> None:
     session.add(Order(id=1))
     add(shop, session)
@@ -276,6 +293,8 @@ def by_hand_around_a_nested_one_at_the_end(shop: Service, session: Session) -> N
 LOSSES = (
     rolled_back_at_once,
     object_in_a_block,
+    objects_undone_behind_the_event,
+    object_behind_the_event_in_a_block,
     object_by_hand,
     object_in_a_savepoint_of_the_connection,
     connection_rolled_back,
@@ -394,16 +413,6 @@ def added_in_a_block_that_ends_well(shop: Service, session: Session) -> None:
         session.execute(READ)
 
 
-def undone_objects_behind_the_event(shop: Service, session: Session) -> None:
-    data_then_event(shop, session)
-
-    def act() -> None:
-        session.add(Order(id=2))
-        session.flush()
-
-    fail_in_block(session, act)
-
-
 def in_a_case(shop: Service, session: Session) -> None:
     data_then_event(shop, session)
     session.execute(text("/* a */ SELECT CASE WHEN true THEN 1 ELSE 2 /* b */ END"))
@@ -464,7 +473,6 @@ def failed_in_a_savepoint(shop: Service, session: Session) -> None:
         undone_around_what_is_lost,
         undone_around_what_is_lost_behind_the_event,
         failed_in_a_savepoint,
-        undone_objects_behind_the_event,
         in_a_case,
         behind_many_comments,
     ],

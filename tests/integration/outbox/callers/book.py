@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
@@ -82,6 +82,10 @@ class Book:
     def lose(self) -> None:
         """What is executed is rolled back without SQLAlchemy; objects may still be flushed."""
         self._decide(chain(self._left, *self._scopes), Fate.EITHER)
+
+    def doubt(self, numbers: Collection[int]) -> None:
+        """Some pairs may be gone, or not, whatever the transaction says of its end."""
+        self._decide([pair for pair in self.pairs if pair.number in numbers], Fate.EITHER)
 
     def leave(self) -> None:
         """The session committed; whether anything is kept is up to the owner of its connection."""

@@ -93,9 +93,16 @@ class Steps:
             Step.SWALLOW_FLUSH: self._fail_by_flush,
             Step.DRIVER_ROLLBACK: self._roll_back_driver,
             Step.UNDONE_BY_HAND: lambda: caller.undo_by_hand(self._lost_row_event),
-            Step.UNDONE_IN_BLOCK: lambda: caller.undo_in_block(self._lost_row_event),
-            Step.WRITTEN_IN_BLOCK: lambda: caller.undo_in_block(caller.cancel),
+            Step.UNDONE_IN_BLOCK: lambda: self._undo_in_block(self._lost_row_event),
+            Step.WRITTEN_IN_BLOCK: lambda: self._undo_in_block(caller.cancel),
         }
+
+    def _undo_in_block(self, action: Callable[[], None]) -> None:
+        """Objects that are flushed in the block are lost with it: their session keeps no word."""
+        session = self._caller.sync_session if self._caller.session is not None else None
+        pending = {each.id for each in getattr(session, "new", ())}
+        self._caller.undo_in_block(action)
+        self._book.doubt(pending)
 
     def _pair(self) -> Pair:
         number = next(self._numbers)
