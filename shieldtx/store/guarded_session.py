@@ -47,6 +47,8 @@ class _Guard:
     """The number of the mark that was set behind the owner's effect."""
     turns: int = 0
     """How many owners the transaction has had, one after the other."""
+    has_met_temporary: bool = False
+    """Whether temporary tables of owners before were there when one began to leave things."""
     as_found: AsFound | None = None
     """What the owner's code found on the session and its connection."""
 
@@ -99,6 +101,7 @@ def commits_refused(session: Session) -> Iterator[None]:
         if ends_transaction(statement):
             raise guard.violation
         if left := left_behind_by(statement, parameters):
+            _look_for_temporary(guard)
             guard.left_behind = max(guard.left_behind, left)
 
     listeners = (("commit", reject_commit), ("before_cursor_execute", look_at_statement))
@@ -149,6 +152,10 @@ def settle(
     settled: CursorResult[Any] = guard.connection.execute(statement, given)
     if settled.rowcount != rows.number:
         raise guard.violation
+    has_made_temporary = settled.returns_rows and any(settled.scalars())
+    _refuse_temporary(guard, is_there=has_made_temporary)
+    if has_made_temporary and guard.left_behind is not LeftBehind.IN_SESSION:
+        _close_if_temporary_stays(session, guard.connection)
 
 
 def end_turn(session: Session) -> None:
@@ -217,19 +224,44 @@ def is_left_as_found(session: Session) -> bool:
     return not is_left and guard.as_found is not None and guard.as_found.is_unchanged()
 
 
-def refuse_temporary(session: Session) -> None:
+def _look_for_temporary(guard: _Guard) -> None:
+    """Look, before an owner leaves something behind, for what nobody has shown until then.
+
+    What the owner makes itself could not be told from it any more.
+    """
+    if not guard.turns or guard.left_behind is not LeftBehind.NOTHING:
+        return
+    dialect = dialect_of(guard.connection.dialect)
+    if not dialect.is_aborted(guard.connection):
+        guard.has_met_temporary = dialect.has_made_temporary(guard.connection)
+
+
+def _refuse_temporary(guard: _Guard, *, is_there: bool) -> None:
     """Raise HandlerError for temporary tables that no statement of the owners has shown.
 
     Made by the database's functions or by way of the driver, they were there for every owner of the
     transaction behind the one that has made them.
     """
-    guard: _Guard = session.info[_GUARD]
-    has_met = guard.turns > 1
-    if has_met and dialect_of(guard.connection.dialect).has_made_temporary(guard.connection):
+    has_shown = guard.left_behind is not LeftBehind.NOTHING
+    if guard.has_met_temporary or (is_there and guard.turns > 1 and not has_shown):
         raise HandlerError(
             f"a {guard.owner} has made a temporary table by a function of the database or by the "
             "driver, which the next event would have met. Declare it with alone=True"
         )
+
+
+def _close_if_temporary_stays(session: Session, connection: Connection) -> None:
+    """Have the connection closed where temporary tables are still there after the COMMIT."""
+
+    def look(_: Session) -> None:
+        try:
+            stays = dialect_of(connection.dialect).keeps_temporary(connection)
+        except Exception:  # noqa: BLE001  all is committed, and a connection can be spared
+            stays = True
+        if stays:
+            _close_when_returned(connection)
+
+    event.listen(session, "after_commit", look, insert=True)
 
 
 def _close_when_returned(connection: Connection) -> None:

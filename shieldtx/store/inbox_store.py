@@ -25,7 +25,6 @@ from shieldtx.store.guarded_session import (
     is_left_as_found,
     lock_rows,
     note_effect,
-    refuse_temporary,
     settle,
 )
 from shieldtx.store.halving import receive_in_halves
@@ -161,7 +160,6 @@ class SqlInboxStore:
             if (settled := session.info.get(_SETTLED)) is not None:
                 parameters = self._of_batch(settled)
                 locked = locked._replace(number=len(settled))
-            refuse_temporary(session)
             settle(session, locked, self._all_processed, parameters)
 
     def reset_session(self, session: Session) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Boolean, Connection, Update, func, literal_column, select, text
 
 from shieldtx.store.dialects.protocol import OF_MARK
 
 _IDLE, _IN_ERROR = 0, 3
 """libpq's PQTRANS_IDLE and PQTRANS_INERROR."""
 
-_NEW_TEMPORARY: Final = text(
+_MADE_TEMPORARY: Final = literal_column(
     """
-    SELECT CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
+    CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
         SELECT FROM pg_catalog.pg_class
         WHERE relnamespace = pg_my_temp_schema()
           AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
     ) END
-    """
+    """,
+    Boolean(),
 )
 """The ids of its savepoints are younger than the transaction's own."""
-
+_KEEPS_TEMPORARY: Final = """
+    SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = pg_my_temp_schema())
+"""
 
 _MARK_EFFECT: Final = text("SELECT set_config('shieldtx.effect', :number, true)")
 _EFFECT: Final = text("SELECT current_setting('shieldtx.effect', true)")
@@ -53,7 +56,20 @@ class Transactions:
         return _transaction_status(connection) == _IN_ERROR
 
     def has_made_temporary(self, connection: Connection) -> bool:
-        return bool(connection.scalar(_NEW_TEMPORARY))
+        options = {"stream_results": False}
+        return bool(connection.scalar(select(_MADE_TEMPORARY), execution_options=options))
+
+    def tells_temporary(self, settled: Update) -> Update:
+        return settled.returning(_MADE_TEMPORARY)
+
+    def keeps_temporary(self, connection: Connection) -> bool:
+        # By the driver: the session and its connection are between two transactions.
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(_KEEPS_TEMPORARY)
+            return bool((cursor.fetchone() or (False,))[0])
+        finally:
+            cursor.close()
 
     def may_have_written(self, connection: Connection) -> bool:
         xid = func.pg_current_xact_id_if_assigned()

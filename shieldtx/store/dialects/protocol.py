@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Table,
     TextClause,
+    Update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
@@ -216,6 +217,15 @@ class Dialect(Protocol):
 
         False where a temporary table stays whatever becomes of the transaction.
         """
+
+    def tells_temporary(self, settled: Update) -> Update:
+        """Have an UPDATE return, in each of its rows, the answer of `has_made_temporary`.
+
+        Without rows where the answer is always no.
+        """
+
+    def keeps_temporary(self, connection: Connection) -> bool:
+        """Whether temporary tables have outlived the transaction that is just over."""
 
     def may_have_written(self, connection: Connection) -> bool:
         """Whether the open transaction has changed rows, or locked some."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     TextClause,
+    Update,
     and_,
     bindparam,
     cast,
@@ -222,6 +223,12 @@ class SqliteDialect(Dialect):
         return False
 
     def has_made_temporary(self, connection: Connection) -> bool:
+        return False
+
+    def tells_temporary(self, settled: Update) -> Update:
+        return settled
+
+    def keeps_temporary(self, connection: Connection) -> bool:
         return False
 
     def may_have_written(self, connection: Connection) -> bool:

@@ -109,9 +109,10 @@ def all_processed(t: Tables, d: Dialect) -> Update:
 
 
 def _in_its_transaction(settled: Update, d: Dialect) -> Update:
-    return settled.where(d.is_transaction(TRANSACTION)).values(
+    settled = settled.where(d.is_transaction(TRANSACTION)).values(
         settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=None
     )
+    return d.tells_temporary(settled)
 
 
 @built_once

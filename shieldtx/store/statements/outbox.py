@@ -147,11 +147,12 @@ def lock_row(t: Tables, d: Dialect, token: UUID, event_id: UUID) -> Executable:
 
 def failed(t: Tables, d: Dialect, token: UUID, event_id: UUID, *, reason: str) -> Update:
     """Settle a row that is never to be delivered; run by `guarded_session.settle`."""
-    return (
+    settled = (
         _write_back(t, d, token, [event_id], OutboxStatus.FAILED)
         .where(d.is_transaction(TRANSACTION))
         .values(settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=storable(reason))
     )
+    return d.tells_temporary(settled)
 
 
 def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:

@@ -12,6 +12,7 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
+from shieldtx.store.left_behind import LeftBehind, left_behind_by
 from tests.integration.consumer.test_consumer import Make, World
 from tests.support.service import Service, Wire, drain, effect, make_topics
 
@@ -37,8 +38,14 @@ SETUP = (
             ON COMMIT DROP;
     END $$
     """,
+    """
+    CREATE FUNCTION make_staging_to_stay() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        CREATE TEMP TABLE IF NOT EXISTS staging (event_id text, key text, what text);
+    END $$
+    """,
 )
 
+# Nothing in it may be taken for what leaves something behind: each event would have a transaction.
 FOUND = text(
     """
     SELECT current_setting('search_path'), nullif(current_setting('app.tenant', true), ''),
@@ -180,6 +187,13 @@ HABITS: dict[str, Habit] = {
     "temporary table in its schema": stages(f"CREATE TABLE IF NOT EXISTS pg_temp.{STAGING}"),
     "temporary table of a query": runs("SELECT 1 AS n INTO TEMP staging"),
     "temporary table of a function": stages("SELECT make_staging()"),
+    "temporary table of a function behind a setting": stages(
+        "SET LOCAL lock_timeout = '9s'", "SELECT make_staging()"
+    ),
+    "temporary table of a function before a setting": stages(
+        "SELECT make_staging()", "SET LOCAL lock_timeout = '9s'"
+    ),
+    "temporary table of a function, which stays": stages("SELECT make_staging_to_stay()"),
     "temporary table of the driver": stages_by_driver,
     "temporary view": runs("CREATE OR REPLACE TEMPORARY VIEW staging AS SELECT 1"),
     "temporary sequence": runs("CREATE TEMP SEQUENCE IF NOT EXISTS staging"),
@@ -273,6 +287,10 @@ def take_effects(service: Service) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
+def test_to_look_at_what_is_found_leaves_nothing_behind() -> None:
+    assert left_behind_by(str(FOUND), {}) is LeftBehind.NOTHING
+
+
 @pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
 def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> None:
     downstream = world.downstream
@@ -344,6 +362,71 @@ def test_a_batch_that_ends_early_is_looked_through_for_temporary_tables(world: W
     world.write(*KEYS)
     drain(world.consumer())
     assert sorted(world.downstream.effects()) == list(KEYS)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+@pytest.mark.parametrize(
+    "further",
+    [
+        runs("SET LOCAL lock_timeout = '9s'"),
+        runs(f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP"),
+        keeps_info,
+    ],
+    ids=["setting", "temporary table", "info"],
+)
+def test_a_temporary_table_of_a_function_is_not_met_by_who_ends_the_transaction(
+    world: World, further: Habit, alone: bool
+) -> None:
+    group = world.downstream.app.consumer("stock")
+
+    def stage_and_leave(session: Session, event: Event) -> None:
+        further(session, event)
+        stages("SELECT make_staging()")(session, event)
+
+    group.handles("orders.placed", retry=ONCE, alone=alone)(stages("SELECT make_staging()"))
+    group.handles("orders.paid", topic="orders.placed", retry=ONCE, alone=alone)(stage_and_leave)
+    types = {"a": "placed", "b": "paid", "c": "placed", "d": "placed"}
+    with world.upstream.transaction() as session:
+        for key, name in types.items():
+            world.upstream.app.outbox.add(session, Event(type=f"orders.{name}", key=key))
+    drain(world.relay)
+    drain(world.downstream.app.build_consumer("stock"))
+    assert world.downstream.inbox() == {"PROCESSED": 4}
+    assert sorted(world.downstream.effects()) == list("abcd")
+
+
+def test_who_makes_a_temporary_table_by_a_statement_ends_a_transaction_of_several(
+    world: World,
+) -> None:
+    seen: list[int] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
+    def work(session: Session, event: Event) -> None:
+        if len(seen) == len(KEYS) - 1:
+            runs(f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP")(session, event)
+        seen.append(session.scalar(text("SELECT txid_current()")) or 0)
+
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert len(seen) == len(KEYS)
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize(("stays", "connections"), [(False, 1), (True, 4)])
+def test_a_connection_is_given_up_for_temporary_tables_that_stay(
+    world: World, stays: bool, connections: int
+) -> None:
+    seen: list[int] = []
+
+    @world.downstream.app.consumer("stock").handles("orders.placed", alone=True)
+    def work(session: Session, event: Event) -> None:
+        stages(f"SELECT make_staging{'_to_stay' if stays else ''}()")(session, event)
+        seen.append(session.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+    world.write(*KEYS)
+    drain(world.consumer())
+    assert sorted(world.downstream.effects()) == list(KEYS)
+    assert len(set(seen)) == connections
 
 
 def test_who_leaves_nothing_behind_shares_transactions_and_the_connection(world: World) -> None:

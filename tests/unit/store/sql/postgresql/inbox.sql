@@ -55,7 +55,13 @@ SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=:locked_a
     last_error=NULL, together=false
 WHERE shield_inbox.event_id = :of_event::UUID AND shield_inbox.consumer_group = :of_group::VARCHAR AND
     shield_inbox.lease_token = :with_token::UUID AND shield_inbox.status IN ('PROCESSING') AND
-    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR;
+    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR
+RETURNING
+CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
+  SELECT FROM pg_catalog.pg_class
+  WHERE relnamespace = pg_my_temp_schema()
+  AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
+  ) END;
 
 -- compensated
 UPDATE shield_inbox
@@ -63,7 +69,13 @@ SET compensated_id=:compensated::UUID, status='PROCESSED', lease_token=NULL, lea
     settled_at=:locked_at::TIMESTAMP WITH TIME ZONE, last_error=NULL, together=false
 WHERE shield_inbox.event_id = :of_event::UUID AND shield_inbox.consumer_group = :of_group::VARCHAR AND
     shield_inbox.lease_token = :with_token::UUID AND shield_inbox.status IN ('PROCESSING') AND
-    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR;
+    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR
+RETURNING
+CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
+  SELECT FROM pg_catalog.pg_class
+  WHERE relnamespace = pg_my_temp_schema()
+  AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
+  ) END;
 
 -- all_processed
 UPDATE shield_inbox
@@ -71,7 +83,13 @@ SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=:locked_a
     last_error=NULL, together=false
 WHERE shield_inbox.event_id = ANY (:of_events::UUID[]) AND shield_inbox.consumer_group = :of_group::VARCHAR
     AND shield_inbox.lease_token = :with_token::UUID AND shield_inbox.status IN ('PROCESSING') AND
-    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR;
+    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR
+RETURNING
+CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
+  SELECT FROM pg_catalog.pg_class
+  WHERE relnamespace = pg_my_temp_schema()
+  AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
+  ) END;
 
 -- release
 UPDATE shield_inbox

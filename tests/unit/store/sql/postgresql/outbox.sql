@@ -70,7 +70,13 @@ SET status='FAILED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at::
     last_error='sample'
 WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.lease_token = :lease_token_1::UUID AND
     shield_outbox.status IN ('PROCESSING') AND CAST(pg_current_xact_id_if_assigned() AS TEXT) =
-    :in_transaction::VARCHAR;
+    :in_transaction::VARCHAR
+RETURNING
+CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
+  SELECT FROM pg_catalog.pg_class
+  WHERE relnamespace = pg_my_temp_schema()
+  AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
+  ) END;
 
 -- replay
 UPDATE shield_outbox
