@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
-from shieldtx.domain.callables import check_callable, run
+from shieldtx.domain.callables import check_callable, name_of, run
 from shieldtx.domain.log_throttle import LOG_EVERY, LogThrottle
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.hooks.contexts import ConsumeContext, SendContext, consume_context_of, send_context_of
@@ -176,7 +176,7 @@ class Hooks:
                     log.exception(
                         "the hook %s failed on event %s; it harms nobody else, and is not logged "
                         "again for this kind of error within %.0f s",
-                        getattr(hook, "__qualname__", hook),
+                        name_of(hook),
                         context.event_id,
                         LOG_EVERY,
                         exc_info=loggable(error),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import FrozenInstanceError, fields
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -130,6 +131,18 @@ def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
     clock.now += LOG_EVERY
     hooks.sending(claimed("a"), waited=0)
     assert len(own_log.records) == 3
+
+
+def test_a_hook_is_named_without_what_it_holds(own_log: pytest.LogCaptureFixture) -> None:
+    hooks = Hooks()
+
+    def report(token: str, context: SendContext) -> None:
+        raise ValueError(context.key)
+
+    hooks.before_send(partial(report, "s3cr3t"))
+    hooks.sending(claimed("a"), waited=0)
+    assert "report failed" in own_log.text
+    assert "s3cr3t" not in own_log.records[0].getMessage()
 
 
 def test_later_hooks_and_events_do_not_notice_an_error() -> None:
