@@ -1,6 +1,12 @@
 -- enter
 INSERT INTO shield_barrier (event_id, committed, entered_at)
-VALUES (:event_id::UUID, True, statement_timestamp());
+VALUES (:event_id::UUID, set_config('shieldtx.entered', coalesce(current_setting('shieldtx.entered', true),
+    '') || :mark::VARCHAR, true) IS NOT NULL, statement_timestamp());
+
+-- entered
+SELECT shield_barrier.event_id
+FROM shield_barrier
+WHERE shield_barrier.event_id IN (:event_id_1) AND shield_barrier.committed;
 
 -- close
 INSERT INTO shield_barrier (event_id, committed, entered_at)

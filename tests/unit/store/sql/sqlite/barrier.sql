@@ -1,6 +1,11 @@
 -- enter
 INSERT INTO shield_barrier (event_id, committed, entered_at)
-VALUES (:event_id, True, strftime('%Y-%m-%d %H:%M:%f000', 'now'));
+VALUES (:event_id, 1, strftime('%Y-%m-%d %H:%M:%f000', 'now'));
+
+-- entered
+SELECT shield_barrier.event_id
+FROM shield_barrier
+WHERE shield_barrier.event_id IN (:event_id_1) AND shield_barrier.committed = 1;
 
 -- close
 INSERT INTO shield_barrier (event_id, committed, entered_at)
