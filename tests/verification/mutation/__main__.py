@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -63,6 +64,7 @@ def main() -> int:
     stores = [str(path) for path in statement_users.STORE.glob("*.py")]
     measured = sorted({*map(path_of, modules()), *stores})
     killers = kept_sample.killers() if asked.kept else None
+    existing = {mutant.id for mutant in mutants_of(modules())}
     run = MutationRun(
         mutants,
         measured,
@@ -72,9 +74,9 @@ def main() -> int:
         longest_s=asked.longest,
         killers=killers,
         cache=ReachCache(Path("build/mutation-reach.json"), measured),
+        keep=partial(report.write, to=asked.report, existing=existing),
     )
     status = collect_and_run(run, sorted(set(killers.values())) if killers else asked.tests)
-    existing = {mutant.id for mutant in mutants_of(modules())}
     records = report.write(run.tried, asked.report, existing)
     if status or len(run.tried) < len(mutants):
         console.print(f"{len(run.tried)} of {len(mutants)} mutants were tried", style="red")

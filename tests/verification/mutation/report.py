@@ -61,7 +61,9 @@ def write(tried: Sequence[Tried], to: Path, existing: Collection[str]) -> list[R
         ],
     }
     to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(json.dumps(score, indent=1) + "\n")
+    complete = to.with_suffix(".new")
+    complete.write_text(json.dumps(score, indent=1) + "\n")
+    complete.replace(to)
     return records
 
 

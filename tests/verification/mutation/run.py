@@ -83,6 +83,8 @@ class MutationRun:
     """The tests of one mutant, by what they take without it: the cheapest up to so long."""
     killers: Mapping[str, str] | None = None
     """By mutant the one test that is known to notice it: nothing else runs or is measured."""
+    keep: Callable[[Sequence[Tried]], object] = len
+    """Called with all that is tried after each mutant: a run that is stopped loses nothing."""
     tried: list[Tried] = field(default_factory=list)
     reach: Reach = field(default_factory=Reach)
     _killers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -102,6 +104,7 @@ class MutationRun:
             work = [partial(self._start, session, items, mutant) for mutant in self.mutants]
             for tried in self._each(work):
                 self.tried.append(tried)
+                self.keep(self.tried)
                 bar.advance(task)
                 if not tried.is_killed:
                     bar.console.print(f"survives: {tried.mutant.id}", markup=False, style="yellow")
