@@ -90,7 +90,10 @@ class SessionBuffer:
 
     def add(self, postings: Iterable[Posting]) -> None:
         """Take postings in; an admitted transaction is open."""
-        if not self._at_once:
+        if self._at_once:
+            # Now: later, these would be forgotten with them.
+            self._forget_if_over(self.binding.connection())
+        else:
             self._watch.on_wait(self.binding.begun_connection, may_ask=not self._is_awaited)
         inside = tuple(enclosing(self._session))
         self._entries += [Entry(posting=p, added_in=inside) for p in postings]

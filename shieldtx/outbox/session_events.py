@@ -46,9 +46,11 @@ def _on_statement_end(connection: Connection, *_: Any) -> None:
 
 @sqlalchemy_event.listens_for(Engine, "handle_error")
 def _on_failure(context: ExceptionContext) -> None:
-    if context.connection is not None and not context.is_disconnect:
-        for buffer in _listening(context.connection):
-            buffer.on_failure(context.connection)
+    connection = context.connection
+    # One that is lost cannot be asked, and its error may pass here more than once.
+    if connection is not None and not connection.invalidated:
+        for buffer in _listening(connection):
+            buffer.on_failure(connection)
 
 
 @sqlalchemy_event.listens_for(Engine, "prepare_twophase")

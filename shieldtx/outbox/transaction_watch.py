@@ -103,19 +103,20 @@ class TransactionWatch:
         if self._is_asking or not self._is_on:
             return
         savepoints = savepoints_in(statement)
+        self._note_state(connection)
         if savepoints and self._hears_of(savepoints):
             # Its rollback may take along what is lost: nothing is refused here.
-            self._note_state(connection)
             return
-        self._observe(connection)
         if savepoints:
             self._can_be_undone = True
             self._note_pending()
-        if savepoints and self._is_unmarked and self._has_failed(connection):
+        if self._has_failed(connection):
             # It can only roll back, and to a savepoint from before the events: one that was set
             # behind them would have found them marked.
-            self._lost_in = tuple(enclosing(self._session))
+            if savepoints and self._is_unmarked:
+                self._lose_here()
             return
+        self._refuse_lost()
         # In a block of the driver's that began behind the events, a mark would be gone with that.
         if (
             self._can_be_undone
@@ -217,8 +218,14 @@ class TransactionWatch:
 
     def _observe(self, connection: Connection) -> None:
         self._note_state(connection)
+        self._refuse_lost()
+
+    def _refuse_lost(self) -> None:
         if self._lost_in is not None:
             raise TransactionRefused(_GONE)
+
+    def _lose_here(self) -> None:
+        self._lost_in = tuple(enclosing(self._session))
 
     def _note_state(self, connection: Connection) -> None:
         state = self._marks.state(connection)
@@ -230,6 +237,8 @@ class TransactionWatch:
 
     def _mark(self, connection: Connection) -> None:
         if self._has_failed(connection):
+            # Whatever ends that undoes the events, added since.
+            self._lose_here()
             return
         try:
             with self._asking():
@@ -239,7 +248,7 @@ class TransactionWatch:
                 raise
             # A transaction that has failed, of which not every driver knows: what follows says so,
             # unless it rolls back to a savepoint.
-            self._lost_in = tuple(enclosing(self._session))
+            self._lose_here()
             return
         if before is None:
             return

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, event, select, text
+from sqlalchemy import Connection, create_engine, event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -269,6 +269,20 @@ def by_hand_after_an_error_behind_another(shop: Service, session: Session) -> No
     session.execute(text("ROLLBACK TO mine"))
 
 
+def in_a_block_that_has_failed(shop: Service, session: Session) -> None:
+    write(session, 2)
+
+    def act() -> None:
+        write(session)
+        with pytest.raises(DBAPIError):
+            session.execute(text("SELECT * FROM nowhere"))
+        add(shop, session)
+        with pytest.raises(DBAPIError, match="aborted"):
+            session.execute(READ)
+
+    fail_in_block(session, act)
+
+
 def by_hand_around_a_nested_one(shop: Service, session: Session) -> None:
     write(session, 2)
     session.execute(text("SAVEPOINT mine"))
@@ -315,6 +329,7 @@ LOSSES = (
     by_hand_before_a_third,
     written_in_a_block,
     written_by_hand,
+    in_a_block_that_has_failed,
     by_hand_after_an_error,
     by_hand_after_an_error_behind_another,
     by_hand_around_a_nested_one,
@@ -457,10 +472,19 @@ def failed_in_a_savepoint(shop: Service, session: Session) -> None:
     write(session)
 
 
+def nested_around_all_and_then_by_the_driver(shop: Service, session: Session) -> None:
+    with session.begin_nested() as savepoint:
+        data_then_event(shop, session)
+        savepoint.rollback()
+    driver_of(session).rollback()
+    data_then_event(shop, session)
+
+
 @pytest.mark.parametrize(
     "keep",
     [
         data_then_event,
+        nested_around_all_and_then_by_the_driver,
         event_then_data,
         nested_around_the_second,
         nested_around_the_mark,
@@ -518,6 +542,58 @@ def test_the_server_is_asked_only_where_the_driver_does_not_tell(
         act(shop, session)
         session.commit()
     assert found == asked
+
+
+def test_a_transaction_is_not_asked_for_what_could_be_undone_in_the_last_one(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        undone_by_hand_behind_the_event(shop, session)
+        session.commit()
+        with marks_in(shop) as found:
+            add(shop, session)
+            write(session, 3)
+            session.commit()
+    assert found == []
+    assert counts(shop) == (2, 2)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_statement_that_the_driver_does_not_send_begins_nothing(
+    shop: Service, driver: str
+) -> None:
+    engine = create_engine(shop.engine.url.set(drivername=f"postgresql+{driver}"))
+    with Session(engine) as session:
+        add(shop, session)
+        with pytest.raises(Exception, match=r"object|adapt"):
+            session.execute(text("SELECT :it"), {"it": object()})
+        session.connection().connection.rollback()
+        write(session)
+        session.commit()
+    engine.dispose()
+    assert counts(shop) == (1, 1)
+
+
+def test_a_connection_that_is_cut_is_told_of_as_such(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        add(shop, session)
+        session.execute(text("SAVEPOINT mine"))
+        add(shop, session)
+        pid = driver_of(session).info.backend_pid
+        with shop.engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        with pytest.raises(DBAPIError) as failed:
+            session.execute(READ)
+        assert failed.value.connection_invalidated
+    assert counts(shop) == (0, 0)
+
+
+def test_a_savepoint_without_events_connects_to_nothing(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        data_then_event(shop, session)
+        session.commit()
+        with session.begin_nested():
+            assert session.in_nested_transaction()
+        assert not session.get_transaction().connections  # type: ignore[union-attr]
+        session.commit()
 
 
 def test_objects_that_are_flushed_with_the_commit_cost_no_question(shop: Service) -> None:

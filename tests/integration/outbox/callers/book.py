@@ -30,8 +30,8 @@ class Pair:
     row_is_dropped: bool = False
     """Whether the row was an object that its session dropped, whose event was executed before."""
     row_may_stay: bool = False
-    """Whether each statement was committed at once, the event's too: so asyncpg does after a
-    rollback without SQLAlchemy, which goes on as if it had a transaction."""
+    """Whether it was committed without SQLAlchemy; or each statement by itself, the event's too: so
+    asyncpg does after such an end, which goes on as if it had a transaction."""
     fate: Fate = Fate.OPEN
 
     def judge(self, *, row: bool, event: bool) -> str | None:
@@ -44,7 +44,8 @@ class Pair:
         if not self.accepted:
             return found if event or (row and not self.row_is_free) else None
         if self.row_may_stay:
-            return found if event and not row else None
+            is_wrong = event and not row and not self.row_is_dropped
+            return found if is_wrong or (self.fate is Fate.KEPT and not event) else None
         if row is not event:
             return None if self.row_is_dropped and event else found
         if self.fate is Fate.KEPT and not event:

@@ -169,12 +169,11 @@ class Caller:
             return self.wait(connection.get_raw_connection()).driver_connection
         return connection.connection.driver_connection
 
-    def roll_back_driver(self) -> None:
-        """Roll back without SQLAlchemy."""
+    def end_driver(self, how: str) -> None:
+        """Commit or roll back without SQLAlchemy."""
         driver = self._driver_connection()
-        self.wait(
-            driver.execute("ROLLBACK") if self.case.driver is Driver.ASYNCPG else driver.rollback()
-        )
+        is_asyncpg = self.case.driver is Driver.ASYNCPG
+        self.wait(driver.execute(how) if is_asyncpg else getattr(driver, how)())
 
     def undo_by_hand(self, action: Callable[[], None]) -> None:
         """Act in a savepoint that is a statement as any other, and roll back to it."""

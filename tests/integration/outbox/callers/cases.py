@@ -111,8 +111,10 @@ class Step(StrEnum):
     SWALLOW = "failed statement, swallowed"
     SWALLOW_FLUSH = "failed flush, swallowed"
     DRIVER_ROLLBACK = "rollback of the driver's connection"
+    DRIVER_COMMIT = "commit of the driver's connection"
     UNDONE_BY_HAND = "statement, add in a savepoint of a statement, rolled back"
     UNDONE_IN_BLOCK = "statement, add in a block of the driver's that fails"
+    FAILED_IN_BLOCK = "statement, failed statement, add in a block of the driver's that fails"
     WRITTEN_IN_BLOCK = "cancel another event in a block of the driver's that fails"
 
 
@@ -155,6 +157,8 @@ PLACES: dict[str, tuple[Step, ...]] = {
     "in a savepoint by hand": (Step.READ, Step.UNDONE_BY_HAND),
     "after another, in a savepoint by hand": (Step.OBJECT_EVENT, Step.UNDONE_BY_HAND),
     "in a block of the driver": (Step.ROW_EVENT, Step.UNDONE_IN_BLOCK),
+    "in a block of the driver that has failed": (Step.READ, Step.FAILED_IN_BLOCK),
+    "after a commit of the driver": (Step.ROW_EVENT, Step.DRIVER_COMMIT, Step.EVENT_ROW),
     "before a block that writes it": (Step.EVENT_ROW, Step.WRITTEN_IN_BLOCK),
     "after a failed flush": (Step.EVENT_ROW, Step.SWALLOW_FLUSH, Step.EVENT_OBJECT),
 }

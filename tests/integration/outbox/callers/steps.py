@@ -51,7 +51,7 @@ class Steps:
         """Those that were, and whose event is added when the flush is over."""
         self._in_listener: dict[str, list[Callable[[], None]]] = {}
         """What a listener does when it hears an event."""
-        self._is_rolled_back = False
+        self._is_ended = False
         """Whether the driver's transaction was, without SQLAlchemy."""
         self.objects_after_events: list[Pair] = []
         """Pairs whose event was added before there was an object."""
@@ -92,8 +92,10 @@ class Steps:
             Step.SWALLOW: self._fail_by_statement,
             Step.SWALLOW_FLUSH: self._fail_by_flush,
             Step.DRIVER_ROLLBACK: self._roll_back_driver,
+            Step.DRIVER_COMMIT: self._commit_driver,
             Step.UNDONE_BY_HAND: lambda: caller.undo_by_hand(self._lost_row_event),
             Step.UNDONE_IN_BLOCK: lambda: self._undo_in_block(self._lost_row_event),
+            Step.FAILED_IN_BLOCK: lambda: self._undo_in_block(self._lost_event_of_failure),
             Step.WRITTEN_IN_BLOCK: lambda: self._undo_in_block(caller.cancel),
         }
 
@@ -107,7 +109,7 @@ class Steps:
     def _pair(self) -> Pair:
         number = next(self._numbers)
         is_apart = self._is_committed_at_once and self._caller.is_in_other(number)
-        stays = self._is_rolled_back and self._case.driver is Driver.ASYNCPG
+        stays = self._is_ended and self._case.driver is Driver.ASYNCPG
         pair = Pair(number=number, row_is_apart=is_apart, row_is_free=stays, row_may_stay=stays)
         self._book.enter(pair)
         return pair
@@ -168,7 +170,7 @@ class Steps:
         if self._case.mode.is_two_phase:
             pair = self._pair()
             self._caller.write(pair.number)
-            pair.row_is_free = self._is_committed_at_once
+            pair.row_is_free |= self._is_committed_at_once
             self._caller.prepare()
             self._add(pair)
 
@@ -192,21 +194,42 @@ class Steps:
 
     def _roll_back_driver(self) -> None:
         self._book.lose()
-        self._is_rolled_back = True
+        self._is_ended = True
         for pair in self._book.pairs if self._case.driver is Driver.ASYNCPG else ():
             # Its object may still be flushed, and is committed by that.
             pair.row_may_stay = pair.row_is_free = True
-        self._caller.roll_back_driver()
+        self._caller.end_driver("rollback")
+
+    def _commit_driver(self) -> None:
+        """Rows stay, events that wait do not, and the commit of their session is refused."""
+        self._book.lose()
+        self._is_ended = True
+        for pair in self._book.pairs:
+            pair.row_may_stay = pair.row_is_free = True
+        for pair in self.objects_after_events:
+            # Its event was executed at once, and is committed.
+            pair.row_is_dropped = True
+        self._caller.end_driver("commit")
 
     def _lost_row_event(self) -> None:
         """Write a pair in what is undone without SQLAlchemy."""
         self._row_event()
         self._book.pairs[-1].fate = Fate.EITHER
 
+    def _lost_event_of_failure(self) -> None:
+        """Do so where a statement between row and event has failed."""
+        pair = self._pair()
+        pair.fate = Fate.EITHER
+        self._caller.write(pair.number)
+        pair.row_is_free |= self._is_committed_at_once
+        with suppress(IntegrityError):
+            self._caller.write_taken()
+        self._add(pair)
+
     def _leave_to_flush(self, step: Step) -> None:
         """Have a listener add an event when the row is flushed."""
         pair = self._pair()
-        pair.row_is_free = self._is_committed_at_once and step is not Step.BEFORE_FLUSH
+        pair.row_is_free |= self._is_committed_at_once and step is not Step.BEFORE_FLUSH
         self._in_flush[pair.number] = (IN_FLUSH[step], pair)
         self._caller.add_object(pair.number)
 
@@ -224,7 +247,7 @@ class Steps:
             pair = written or self._pair()
             if step in {Step.ROW_BEFORE_COMMIT_LAST, Step.AFTER_SOFT_ROLLBACK}:
                 caller.sync_session.execute(caller.insert(pair.number))
-                pair.row_is_free = self._is_committed_at_once
+                pair.row_is_free |= self._is_committed_at_once
             elif not is_late:
                 caller.sync_session.add(caller.row_of(pair.number)(id=pair.number))
             self._add(pair, as_listener=True)

@@ -1,0 +1,131 @@
+"""Events that are inserted when they are added: of sessions on a Connection of their caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from shieldtx.errors import TransactionRefused
+from tests.support.orders import Order, counts, placed, shop
+from tests.support.service import Service
+
+__all__ = ["shop"]
+
+GONE = "has ended without the session"
+
+
+class Elsewhere(DeclarativeBase):
+    pass
+
+
+class Note(Elsewhere):
+    __tablename__ = "notes"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def elsewhere(database_url: str) -> Iterator[Engine]:
+    """A database of other data."""
+    engine = create_engine(database_url)
+    Elsewhere.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def raw(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def order_and_event(shop: Service, session: Session, number: int = 1) -> None:
+    session.add(Order(id=number))
+    shop.app.outbox.add(session, placed())
+
+
+def test_its_owner_may_commit_by_the_driver_between_two_events(shop: Service) -> None:
+    with shop.engine.connect() as connection, Session(connection) as session:
+        order_and_event(shop, session)
+        raw(connection).commit()
+        shop.app.outbox.add(session, placed())
+        session.commit()
+        connection.commit()
+    assert counts(shop) == (1, 2)
+
+
+def test_an_object_does_not_outlive_an_event_whose_insert_was_the_last_statement(
+    shop: Service,
+) -> None:
+    with shop.engine.connect() as connection, Session(connection) as session:
+        shop.app.outbox.add(session, placed())
+        session.add(Order(id=1))
+        raw(connection).rollback()
+        with pytest.raises(TransactionRefused, match=GONE):
+            session.commit()
+    assert counts(shop) == (0, 0)
+
+
+def test_an_object_is_written_before_its_event_in_a_block_of_the_driver(shop: Service) -> None:
+    """The session is closed without a commit: what it has executed stays, what waits is dropped."""
+    with shop.engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        with raw(connection).transaction(), Session(connection) as session:
+            order_and_event(shop, session)
+        connection.commit()
+    assert counts(shop) == (1, 1)
+
+
+def test_a_block_of_the_driver_undoes_an_object_with_its_event(shop: Service) -> None:
+    with shop.engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        with Session(connection) as session:
+            with raw(connection).transaction(force_rollback=True):
+                order_and_event(shop, session)
+            session.commit()
+        connection.commit()
+    assert counts(shop) == (0, 0)
+
+
+def test_the_transactions_of_a_session_follow_each_other_in_a_block_of_the_driver(
+    shop: Service,
+) -> None:
+    with shop.engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        with raw(connection).transaction(), Session(connection) as session:
+            for number in (1, 3):
+                order_and_event(shop, session, number)
+                session.add(Order(id=number + 1))
+                session.commit()
+        connection.commit()
+    assert counts(shop) == (4, 2)
+
+
+def test_an_event_that_its_owner_has_committed_by_the_driver_is_no_part_of_what_follows(
+    shop: Service, elsewhere: Engine
+) -> None:
+    """Nothing but the event would forbid the session to write in two databases."""
+    with shop.engine.connect() as connection:
+        with Session(binds={Order: connection, Note: elsewhere}) as session:
+            session.get_bind = _routed(session, connection)  # type: ignore[method-assign]
+            order_and_event(shop, session)
+            raw(connection).commit()
+            session.execute(text("SELECT 1"))
+            session.add_all([Order(id=2), Note(id=1)])
+            session.commit()
+        connection.commit()
+    assert counts(shop) == (2, 1)
+    with elsewhere.connect() as reading:
+        assert reading.scalar(text("SELECT count(*) FROM notes")) == 1
+
+
+def _routed(session: Session, connection: Connection) -> Callable[..., Any]:
+    """Lead what is of no class to the connection, as the events."""
+    found = session.get_bind
+
+    def get_bind(mapper: Any = None, **given: Any) -> Any:
+        return connection if mapper is None else found(mapper, **given)
+
+    return get_bind
