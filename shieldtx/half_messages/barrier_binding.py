@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.session_binding import route_of
+from shieldtx.outbox.transaction_watch import enclosing
 from shieldtx.ports.half_messages import Barrier
 
 
@@ -74,16 +75,12 @@ def connections_of(caller: Session | Connection) -> Sequence[Connection]:
 
 
 def savepoints_of(transaction: Session | Connection) -> tuple[object, ...]:
-    """Return the savepoints that are open: of a connection, their names."""
-    found: list[object] = []
+    """Return the open savepoints: of a connection their names, of a session all that is around."""
     if isinstance(transaction, Session):
-        nested = transaction.get_nested_transaction()
-        while nested is not None:
-            found.append(nested)
-            nested = nested.parent if nested.parent is not None and nested.parent.nested else None
-    else:
-        savepoint = transaction.get_nested_transaction()
-        while savepoint is not None:
-            found.append(savepoint._savepoint)  # noqa: SLF001  SQLAlchemy's events name them
-            savepoint = savepoint._previous_nested  # noqa: SLF001  nothing else tells
+        return tuple(enclosing(transaction))
+    found: list[object] = []
+    savepoint = transaction.get_nested_transaction()
+    while savepoint is not None:
+        found.append(savepoint._savepoint)  # noqa: SLF001  SQLAlchemy's events name them
+        savepoint = savepoint._previous_nested  # noqa: SLF001  nothing else tells
     return tuple(found)

@@ -167,7 +167,6 @@ class BarrierEntry:
             self._state = _State.REFUSED
             raise
         self._state, self._connection = _State.ENTERED, connection
-        self._hear_of(connection)
 
     def give_way_to(self, later: BarrierEntry) -> None:
         """Let the transaction commit that has been refused, but is guarded after all."""
@@ -219,14 +218,11 @@ class BarrierEntry:
     def _has_lost(self, connection: Connection) -> bool:
         # The server is asked: what the driver shows tells nothing once its next statements follow.
         there = self._barrier.has_entered
-        return self._has_entered_over(connection) and not there(connection, self._event_ids)
-
-    def _has_entered_over(self, connection: Connection) -> bool:
-        return self._state is _State.ENTERED and connection is self._connection
+        return connection is self._connection and not there(connection, self._event_ids)
 
     def on_prepare(self, connection: Connection) -> None:
         """Note that the transaction is about to be prepared, which may be a statement as others."""
-        if self._has_entered_over(connection):
+        if connection is self._connection:
             self._state = _State.PREPARED
 
     def on_statement(self, connection: Connection, statement: str) -> None:

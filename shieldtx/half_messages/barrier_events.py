@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -17,8 +19,9 @@ from shieldtx.half_messages.barrier_entry import (
 
 
 @sqlalchemy_event.listens_for(Session, "after_begin")
-def _on_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    for entry in entries_in(session):
+def _on_begin(session: Session, begun: SessionTransaction, connection: Connection) -> None:
+    # In a savepoint, which has its own beginning, the barrier would be undone with that.
+    for entry in () if begun.nested else entries_in(session):
         entry.on_begin(connection)
 
 
@@ -59,14 +62,9 @@ def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any)
 
 @sqlalchemy_event.listens_for(Engine, "commit")
 def _on_connection_commit(connection: Connection) -> None:
-    try:
-        _before_commit(connection)
-    except BaseException:
-        # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
-        # back to the pool with the connection, and its next user would commit it.
-        connection.connection.rollback()
-        _on_connection_end(connection)
-        raise
+    # After an error in this event, SQLAlchemy takes the transaction for ended: it would go back to
+    # the pool with the connection, and its next user would commit it.
+    _commit_or(connection.connection.rollback, connection)
 
 
 @sqlalchemy_event.listens_for(Engine, "prepare_twophase")
@@ -79,13 +77,18 @@ def _on_prepare(connection: Connection, _xid: Any) -> None:
 
 @sqlalchemy_event.listens_for(Engine, "commit_twophase")
 def _on_commit_twophase(connection: Connection, xid: Any, is_prepared: bool) -> None:  # noqa: FBT001  SQLAlchemy's signature
-    if is_prepared:
-        return
+    if not is_prepared:
+        # As of one phase. Drivers do not roll it back otherwise.
+        roll_back = connection.dialect.do_rollback_twophase
+        _commit_or(partial(roll_back, connection, xid, is_prepared=False), connection)
+
+
+def _commit_or(roll_back: Callable[[], None], connection: Connection) -> None:
+    """Let a connection commit, or roll back what may not be committed."""
     try:
         _before_commit(connection)
     except BaseException:
-        # As of one phase. Drivers do not roll it back otherwise.
-        connection.dialect.do_rollback_twophase(connection, xid, is_prepared=False)
+        roll_back()
         _on_connection_end(connection)
         raise
 

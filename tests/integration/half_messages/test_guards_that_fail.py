@@ -295,6 +295,88 @@ def test_the_rollback_of_a_savepoint_takes_the_refusal_of_its_guard_along(
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
+def test_the_rollback_of_another_savepoint_takes_no_refusal_along(
+    bank: Bank, caller: Caller
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
+    with connect() as local:
+        outer, inner = _refused_in_savepoints(
+            bank, local, lambda local: bank.pay.app.guard(local, event_id)
+        )
+        inner.commit()
+        outer.commit()
+        local.begin_nested().rollback()
+        with bank.swallow():
+            local.commit()
+    assert bank.committed() == bank.sent() == 0
+    assert len(bank.errors) == 2
+
+
+def test_the_rollback_of_a_session_in_a_savepoint_takes_the_refusal_along(bank: Bank) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    with bank.ledger.connect() as connection:
+        connection.begin()
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            _refused_in_savepoints(bank, session, lambda local: bank.pay.app.guard(local, event_id))
+            session.rollback()
+        connection.execute(text("INSERT INTO entries VALUES ('another')"))
+        connection.commit()
+    assert (bank.committed(), bank.sent()) == (1, 0)
+    assert len(bank.errors) == 1
+
+
+@pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
+def test_a_transaction_that_is_guarded_no_more_may_end_by_a_statement(
+    bank: Bank, caller: Caller
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
+    with connect() as local:
+        savepoint = local.begin_nested()
+        with bank.swallow():
+            bank.pay.app.guard(local, event_id)
+        savepoint.rollback()
+        _book(local)
+        local.execute(text("COMMIT"))
+    assert (bank.committed(), bank.sent()) == (1, 0)
+
+
+def test_a_transaction_whose_connection_was_given_up_leaves_the_message_to_another(
+    bank: Bank,
+) -> None:
+    with bank.pay.app.half(PAID) as half:
+        with Session(bank.ledger) as session:
+            half.guard(session)
+            session.invalidate()
+        with Session(bank.ledger) as session:
+            half.guard(session)
+            _book(session)
+            session.commit()
+    assert bank.committed() == bank.sent() == 1
+
+
+def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
+    """An AsyncSession that had begun enters its barrier with its commit, not before."""
+
+    async def main() -> None:
+        engine = create_async_engine(bank.ledger.url)
+        async with bank.pay.app.half(PAID) as half, AsyncSession(engine) as session:
+            await session.execute(text("SELECT 1"))
+            half.guard(session)
+            async with session.begin_nested() as outer:
+                async with session.begin_nested():
+                    await session.execute(text("SELECT 1"))
+                await outer.rollback()
+            await session.run_sync(_book)
+            await session.commit()
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert bank.committed() == bank.sent() == 1
+
+
+@pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
 def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
     connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
     with bank.pay.app.half(PAID) as half, connect() as local:
