@@ -251,7 +251,6 @@ class _FailedCall(Exception):
     """The call for `count` attempts, from position `first` of a transaction, has failed."""
 
     def __init__(self, first: int, count: int, error: Exception) -> None:
-        super().__init__(type(error).__name__)
         self.first = first
         self.count = count
         self.error = error
@@ -261,7 +260,6 @@ class _InterruptedCall(BaseException):
     """The call for these attempts ends the process."""
 
     def __init__(self, attempts: Sequence[Attempt], error: BaseException) -> None:
-        super().__init__(type(error).__name__)
         self.attempts = attempts
         self.error = error
 

@@ -638,6 +638,14 @@ def test_what_has_entered_is_there_until_a_part_of_it_is_undone(stores: Stores) 
         assert not stores.barrier.has_entered(connection, [first])
 
 
+def test_what_a_check_has_shut_out_has_not_entered(stores: Stores) -> None:
+    """Its row is there, whichever transaction looks."""
+    [event_id] = prepare(stores)
+    assert stores.barrier.ask(event_id) is ROLLBACK
+    with stores.engine.connect() as connection:
+        assert not stores.barrier.has_entered(connection, [event_id])
+
+
 def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> None:
     event_id = new_event_id()
     with stores.engine.connect() as connection:

@@ -1,0 +1,74 @@
+"""Transactions that shieldtx alone may end: cut connections, settings and open savepoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.orm import Session
+
+from shieldtx.store.guarded_session import commits_refused, end_turn, guarded_session
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    made = create_engine(database_url)
+    yield made
+    made.dispose()
+
+
+def act(engine: Engine, work: Callable[[Session], object]) -> None:
+    """Do what a handler does, and prepare the session for the next one."""
+    with guarded_session(engine, "handler") as (session, _), commits_refused(session):
+        work(session)
+        end_turn(session)
+
+
+def test_a_connection_that_is_cut_behind_a_setting_is_told_of_as_such(engine: Engine) -> None:
+    """It would have been closed for the setting, which nobody can do to one that is lost."""
+
+    def set_and_be_cut(session: Session) -> None:
+        session.execute(text("SET application_name = 'mine'"))
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        with engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        session.execute(text("SELECT 1"))
+
+    with pytest.raises(DBAPIError) as failed:
+        act(engine, set_and_be_cut)
+    assert failed.value.connection_invalidated
+
+
+def test_a_connection_with_settings_of_a_handler_is_not_used_again(engine: Engine) -> None:
+    act(engine, lambda session: session.execute(text("SET application_name = 'mine'")))
+    with engine.connect() as connection:
+        assert connection.scalar(text("SHOW application_name")) != "mine"
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_savepoints_that_are_left_open_are_released(engine: Engine, has_begun: bool) -> None:
+    with guarded_session(engine, "handler") as (session, connection), commits_refused(session):
+        session.begin_nested()
+        connection.begin_nested()
+        session.begin_nested()
+        if has_begun:
+            session.execute(text("SELECT 1"))
+        end_turn(session)
+        assert not session.in_nested_transaction()
+        assert not connection.in_nested_transaction()
+
+
+def test_a_savepoint_of_the_session_that_its_connection_has_ended_ends_the_turn_with_an_error(
+    engine: Engine,
+) -> None:
+    def leave_open(session: Session) -> None:
+        session.begin_nested()
+        session.execute(text("SELECT 1"))
+        savepoint = session.connection().get_nested_transaction()
+        assert savepoint is not None
+        savepoint.rollback()
+
+    with pytest.raises(InvalidRequestError, match="inactive"):
+        act(engine, leave_open)
