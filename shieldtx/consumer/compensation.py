@@ -192,7 +192,7 @@ class Compensation:
                 "Declare `handles` and `compensates` of a type in one group"
             )
         kept_for = self._kept_for.outbox
-        if rollback.causation_id and (why := self._may_be_purged(rollback.causation_id, kept_for)):
+        if why := self._may_be_purged(rollback.causation_id, kept_for):
             raise NothingToCompensate(
                 f"the rollback {rollback.id} comes too late: {event} {why}, and rows are purged "
                 f"here (SHIELDTX_RETENTION_OUTBOX is {kept_for}). If this service has written the "
@@ -204,9 +204,7 @@ class Compensation:
     def _refuse_late(self, attempt: Attempt) -> None:
         """Raise CameTooLate for an event that may have been applied here and purged."""
         rollback = attempt.envelope
-        if rollback.causation_id is not None and (
-            why := self._may_be_purged(rollback.causation_id, self._kept_for.inbox)
-        ):
+        if why := self._may_be_purged(rollback.causation_id, self._kept_for.inbox):
             raise CameTooLate(
                 f"the rollback {rollback.id} comes too late: event {rollback.causation_id} of "
                 f"{rollback.causation_source} {why}, and rows are purged here "
@@ -225,9 +223,7 @@ class Compensation:
         if cause is not None:
             reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
             self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
-        elif undone.causation_id is not None and (
-            why := self._may_be_purged(undone.causation_id, self._kept_for.inbox)
-        ):
+        elif why := self._may_be_purged(undone.causation_id, self._kept_for.inbox):
             raise NothingToCompensate(
                 f"{undone.type} {undone.id} was written because of event {undone.causation_id} of "
                 f"{undone.causation_source}, which {why} and was perhaps purged here "
@@ -235,9 +231,9 @@ class Compensation:
                 "too. Undo both by hand"
             )
 
-    def _may_be_purged(self, event_id: UUID, kept_for: timedelta | None) -> str | None:
+    def _may_be_purged(self, event_id: UUID | None, kept_for: timedelta | None) -> str | None:
         """Say why an event's settled row may have been purged; None: it cannot have been."""
-        if kept_for is None:
+        if event_id is None or kept_for is None:
             return None
         age = age_of(event_id, self._wall_clock())
         if age is None:

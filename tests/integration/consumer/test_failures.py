@@ -229,3 +229,28 @@ def test_a_group_that_only_compensates_settles_nothing_that_another_group_may_ha
     assert ours.effects() == ["k"]
     [(reason,)] = ours.rows("SELECT last_error FROM shield_inbox WHERE status = 'DEAD'")
     assert "Declare `handles` and `compensates` of a type in one group" in reason
+
+
+@pytest.mark.parametrize(("declares", "status"), [(True, "PROCESSED"), (False, "DEAD")])
+def test_the_rollback_of_an_event_that_no_group_here_receives_is_settled_by_a_writer_only(
+    make_service: Make, declares: bool, status: str
+) -> None:
+    """A writer of the type may leave it to the other one; whoever is none has applied the event."""
+    ours, theirs, downstream = make_service("ours"), make_service("theirs"), make_service("stock")
+    theirs.app.declare("orders.placed")
+    if declares:
+        ours.app.declare("orders.placed")
+    make_topics(theirs)
+    ours.app.consumer("undo").compensates("orders.placed")(effect("undone"))
+
+    @downstream.app.consumer("stock").handles("orders.placed", retry=QUICK)
+    def refuse(session: Session, event: Event) -> None:
+        raise Refused("no shelf")
+
+    with theirs.transaction() as session:
+        theirs.app.outbox.add(session, Event(type="orders.placed", key="k"))
+    drain(theirs.relay(), downstream.app.build_consumer("stock"))
+    drain(downstream.relay())
+    drain(ours.app.build_consumer("undo"))
+    assert ours.inbox() == {status: 1}
+    assert ours.effects() == []

@@ -6,6 +6,7 @@ import gc
 import weakref
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from sqlalchemy.orm import Session
@@ -45,6 +46,19 @@ def test_the_frame_of_a_handler_that_failed_is_let_go_of_at_once() -> None:
         failed = True
     assert failed
     assert found[0]() is None
+
+
+def test_an_interceptor_that_swallows_an_error_is_told_so() -> None:
+    def handle() -> None:
+        raise ValueError("refused")
+
+    def swallow(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        with suppress(ValueError):
+            proceed()
+
+    with pytest.raises(HandlerError, match="although proceed") as failed:
+        intercept(swallow, Session(), Event(type="order.placed"), handle)
+    assert isinstance(failed.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(
