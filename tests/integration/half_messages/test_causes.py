@@ -169,3 +169,22 @@ def test_outside_of_handlers_a_message_has_no_cause_but_may_name_one(
         "after it": none,
         "named": (cause, "orders"),
     }
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+def test_after_a_handler_that_has_failed_a_message_has_no_cause(
+    orders: Service, stock: Service, alone: bool
+) -> None:
+    """Its connection may be kept by anybody: an error refers to it."""
+    kept: list[Any] = []
+
+    def reserve(session: Session, event: Event) -> None:
+        kept.append(session.connection())
+        raise ValueError("no shelf")
+
+    stock.app.consumer("stock").handles(PLACED, retry=ONCE, alone=alone)(reserve)
+    _place(orders, "k")
+    drain(stock.app.build_consumer("stock"))
+    assert kept
+    by_hand(stock, Event(type=PLACED, key="later"))
+    assert _causes(stock)["later"] == (None, None)
