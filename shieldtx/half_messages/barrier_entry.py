@@ -89,8 +89,7 @@ class BarrierEntry:
     @property
     def is_open(self) -> bool:
         """Whether the local transaction may still commit or roll back."""
-        may_end = self._state in {_State.WAITING, _State.ENTERED, _State.PREPARED}
-        return may_end and self.caller.in_transaction()
+        return self._state in {_State.WAITING, _State.ENTERED, _State.PREPARED}
 
     @property
     def is_waiting(self) -> bool:

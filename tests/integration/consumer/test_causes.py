@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import String
@@ -49,8 +50,11 @@ def test_wherever_an_event_is_added_it_names_its_own_cause(
     app.declare("stock.reserved")
     late = {Added.BEFORE_THE_COMMIT, Added.BEFORE_THE_COMMIT_WITH_ITS_CAUSE}
 
+    # Not in the session's info: what it left there would end the transaction of a batch.
+    waiting: WeakKeyDictionary[Session, list[Event]] = WeakKeyDictionary()
+
     def publish(session: Session, *_: object) -> None:
-        for reserved in session.info.pop("of this application", ()):
+        for reserved in waiting.pop(session, []):
             app.outbox.add(session, reserved)
 
     @app.consumer("stock").handles("orders.placed", alone=alone)
@@ -59,7 +63,7 @@ def test_wherever_an_event_is_added_it_names_its_own_cause(
         reserved = Event(type="stock.reserved", key=event.key, causation_id=named)
         effect("done")(session, event)
         if added in {*late, Added.IN_A_FLUSH}:
-            session.info.setdefault("of this application", []).append(reserved)
+            waiting.setdefault(session, []).append(reserved)
             session.add(Reserved(key=event.key))
             return
         connection = session.connection()

@@ -384,3 +384,20 @@ def test_the_commit_of_a_transaction_that_has_failed_commits_nothing_as_before(b
             connection.execute(text("SELECT 1 / 0"))
         connection.commit()
     assert bank.committed() == bank.sent() == 0
+
+
+@pytest.mark.parametrize("ends_by", ["commit", "rollback"])
+@pytest.mark.parametrize("by_session", [False, True])
+def test_a_connection_is_free_after_its_guarded_transaction(
+    bank: Bank, by_session: bool, ends_by: str
+) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    with bank.ledger.connect() as connection:
+        local: Any = Session(connection) if by_session else connection
+        bank.pay.app.guard(local, event_id)
+        _book(local)
+        getattr(local, ends_by)()
+        _book(connection)
+        connection.commit()
+    commits = ends_by == "commit"
+    assert (bank.committed(), bank.sent()) == (1 + commits, int(commits))
