@@ -596,6 +596,28 @@ def test_a_handler_that_wants_to_be_alone_has_its_own_transactions(world: World)
     assert len(set(calls.transactions)) == 3
 
 
+def test_a_handler_that_has_left_something_behind_once_gets_transactions_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[int] = []
+    sound = SqlInboxStore.effects
+
+    def effects(store: SqlInboxStore, attempts: Sequence[Attempt]) -> Any:
+        locked.append(len(attempts))
+        return sound(store, attempts)
+
+    @world.downstream.app.consumer("stock").handles("orders.placed")
+    def reserve(session: Session, event: Event) -> None:
+        session.info["user"] = event.key
+        effect("done")(session, event)
+
+    monkeypatch.setattr(SqlInboxStore, "effects", effects)
+    world.write(*"abcdef")
+    drain(world.consumer())
+    assert sorted(world.downstream.effects()) == list("abcdef")
+    assert locked == [6, 1, 1, 1, 1, 1]
+
+
 def test_a_list_has_the_events_of_its_type_that_follow_each_other(world: World) -> None:
     lists: list[list[str]] = []
     group = world.downstream.app.consumer("stock")

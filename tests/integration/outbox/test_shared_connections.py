@@ -56,6 +56,18 @@ def test_its_owner_may_commit_by_the_driver_between_two_events(shop: Service) ->
     assert counts(shop) == (1, 2)
 
 
+@pytest.mark.parametrize("ends_by", ["commit", "rollback"])
+def test_its_owner_may_end_it_by_the_driver_before_its_session_commits(
+    shop: Service, ends_by: str
+) -> None:
+    with shop.engine.connect() as connection, Session(connection) as session:
+        order_and_event(shop, session)
+        getattr(raw(connection), ends_by)()
+        session.commit()
+        connection.commit()
+    assert counts(shop) == ((1, 1) if ends_by == "commit" else (0, 0))
+
+
 def test_an_object_does_not_outlive_an_event_whose_insert_was_the_last_statement(
     shop: Service,
 ) -> None:
