@@ -304,6 +304,17 @@ def by_hand_around_a_nested_one_at_the_end(shop: Service, session: Session) -> N
     session.execute(text("ROLLBACK TO mine"))
 
 
+def by_hand_behind_another_around_a_nested_one(shop: Service, session: Session) -> None:
+    data_then_event(shop, session)
+    session.execute(text("SAVEPOINT mine"))
+    write(session, 2)
+    add(shop, session)
+    with session.begin_nested() as savepoint:
+        session.execute(READ)
+        savepoint.rollback()
+    session.execute(text("ROLLBACK TO mine"))
+
+
 LOSSES = (
     rolled_back_at_once,
     object_in_a_block,
@@ -334,6 +345,7 @@ LOSSES = (
     by_hand_after_an_error_behind_another,
     by_hand_around_a_nested_one,
     by_hand_around_a_nested_one_at_the_end,
+    by_hand_behind_another_around_a_nested_one,
 )
 
 
@@ -472,12 +484,20 @@ def failed_in_a_savepoint(shop: Service, session: Session) -> None:
     write(session)
 
 
+def nested_around_a_block_that_has_failed(shop: Service, session: Session) -> None:
+    add(shop, session)
+    with session.begin_nested() as savepoint:
+        in_a_block_that_has_failed(shop, session)
+        savepoint.rollback()
+    write(session)
+
+
 def nested_around_all_and_then_by_the_driver(shop: Service, session: Session) -> None:
     with session.begin_nested() as savepoint:
         data_then_event(shop, session)
         savepoint.rollback()
     driver_of(session).rollback()
-    data_then_event(shop, session)
+    event_then_data(shop, session)
 
 
 @pytest.mark.parametrize(
@@ -485,6 +505,7 @@ def nested_around_all_and_then_by_the_driver(shop: Service, session: Session) ->
     [
         data_then_event,
         nested_around_all_and_then_by_the_driver,
+        nested_around_a_block_that_has_failed,
         event_then_data,
         nested_around_the_second,
         nested_around_the_mark,

@@ -203,8 +203,9 @@ def test_a_notifier_closed_in_the_middle_of_a_hint_ends_all_the_same(engine):
     assert not notifier._thread.is_alive()
 
 
+@pytest.mark.parametrize("twophase", [False, True])
 def test_a_committed_event_wakes_the_relay_and_a_rolled_back_one_does_not(
-    database_url, engine, eventually, open_until_the_end
+    database_url, engine, eventually, open_until_the_end, twophase
 ):
     shield = ShieldTx(Settings(source="shop", database_url=database_url, shards=4), engine=engine)
     shield.schema.upgrade()
@@ -215,7 +216,7 @@ def test_a_committed_event_wakes_the_relay_and_a_rolled_back_one_does_not(
     open_until_the_end.callback(listener.close)
     open_until_the_end.callback(shield.close)
     eventually(lambda: len(woken) == 1, "it listens")
-    with Session(engine) as session:
+    with Session(engine, twophase=twophase) as session:
         shield.outbox.add(session, Event(type="order.placed"))
         session.rollback()
         assert not backends(engine, "NOTIFY")
