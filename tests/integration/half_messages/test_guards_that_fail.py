@@ -327,6 +327,21 @@ def test_the_rollback_of_a_session_in_a_savepoint_takes_the_refusal_along(bank: 
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
+def test_the_guard_of_another_message_takes_no_refusal_along(bank: Bank, caller: Caller) -> None:
+    refused, guarded = bank.pay.app.half_prepare(PAID), bank.pay.app.half_prepare(PAID)
+    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
+    with connect() as local:
+        with local.begin_nested(), bank.swallow():
+            bank.pay.app.guard(local, refused)
+        bank.pay.app.guard(local, guarded)
+        _book(local)
+        with bank.swallow():
+            local.commit()
+    assert bank.committed() == bank.sent() == 0
+    assert len(bank.errors) == 2
+
+
+@pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
 def test_a_transaction_that_is_guarded_no_more_may_end_by_a_statement(
     bank: Bank, caller: Caller
 ) -> None:

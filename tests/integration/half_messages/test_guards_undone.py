@@ -401,3 +401,18 @@ def test_a_connection_is_free_after_its_guarded_transaction(
         connection.commit()
     commits = ends_by == "commit"
     assert (bank.committed(), bank.sent()) == (1 + commits, int(commits))
+
+
+def test_asyncpg_may_prepare_its_transaction_by_statements(bank: Bank) -> None:
+    """SQLAlchemy has no other way there, and its statements end no transaction unheard."""
+
+    async def main() -> None:
+        engine = create_async_engine(bank.ledger.url.set(drivername="postgresql+asyncpg"))
+        async with bank.pay.app.half(PAID) as half, AsyncSession(engine, twophase=True) as session:
+            half.guard(session)
+            await session.run_sync(_book)
+            await session.commit()
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert bank.committed() == bank.sent() == 1

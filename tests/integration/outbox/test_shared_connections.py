@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx.errors import TransactionRefused
@@ -113,6 +113,39 @@ def test_the_transactions_of_a_session_follow_each_other_in_a_block_of_the_drive
                 session.commit()
         connection.commit()
     assert counts(shop) == (4, 2)
+
+
+@pytest.mark.parametrize("ends_by", ["commit", "rollback"])
+def test_its_session_may_go_on_when_its_owner_has_ended_it(shop: Service, ends_by: str) -> None:
+    with shop.engine.connect() as connection:
+        connection.begin()
+        session = Session(connection, join_transaction_mode="rollback_only")
+        order_and_event(shop, session)
+        getattr(connection, ends_by)()
+        order_and_event(shop, session, 2)
+        session.flush()
+        connection.commit()
+    assert counts(shop) == ((2, 2) if ends_by == "commit" else (1, 1))
+
+
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
+def test_the_rollback_of_another_database_says_nothing_of_the_events(
+    shop: Service, elsewhere: Engine
+) -> None:
+    with shop.engine.connect() as connection, elsewhere.connect() as other:
+        binds = {Order: connection, Note: other}
+        session = Session(binds=binds, join_transaction_mode="rollback_only")
+        session.get_bind = _routed(session, connection)  # type: ignore[method-assign]
+        other.begin()
+        session.scalars(select(Note)).all()
+        order_and_event(shop, session)
+        session.add(Order(id=2))
+        other.rollback()
+        raw(connection).rollback()
+        with pytest.raises(TransactionRefused, match=GONE):
+            session.commit()
+        session.close()
+    assert counts(shop) == (0, 0)
 
 
 def test_an_event_that_its_owner_has_committed_by_the_driver_is_no_part_of_what_follows(

@@ -188,6 +188,15 @@ def object_by_hand(shop: Service, session: Session) -> None:
     session.execute(text("ROLLBACK TO mine"))
 
 
+def object_behind_the_event_by_hand(shop: Service, session: Session) -> None:
+    session.execute(READ)
+    add(shop, session)
+    session.add(Order(id=1))
+    session.connection().execute(text("SAVEPOINT mine"))
+    session.flush()
+    session.execute(text("ROLLBACK TO mine"))
+
+
 def object_in_a_savepoint_of_the_connection(shop: Service, session: Session) -> None:
     session.add(Order(id=1))
     add(shop, session)
@@ -321,6 +330,7 @@ LOSSES = (
     objects_undone_behind_the_event,
     object_behind_the_event_in_a_block,
     object_by_hand,
+    object_behind_the_event_by_hand,
     object_in_a_savepoint_of_the_connection,
     connection_rolled_back,
     rolled_back_when_the_first_statement_failed,
