@@ -251,6 +251,8 @@ class _FailedCall(Exception):
     """The call for `count` attempts, from position `first` of a transaction, has failed."""
 
     def __init__(self, first: int, count: int, error: Exception) -> None:
+        # Its text may be logged as the context of another error: nothing of a payload in it.
+        super().__init__(type(error).__name__)
         self.first = first
         self.count = count
         self.error = error
@@ -260,6 +262,7 @@ class _InterruptedCall(BaseException):
     """The call for these attempts ends the process."""
 
     def __init__(self, attempts: Sequence[Attempt], error: BaseException) -> None:
+        super().__init__(type(error).__name__)
         self.attempts = attempts
         self.error = error
 

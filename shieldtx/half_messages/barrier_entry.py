@@ -84,12 +84,15 @@ class BarrierEntry:
         self._state = _State.NEW
         self._connection: Connection | None = None
         """Over which it has entered."""
-        self._refused_in: tuple[object, ...] = ()
+        self._inside: tuple[object, ...] = ()
+        """The savepoints that it was refused in, or that its session has joined and entered in."""
 
     @property
     def is_open(self) -> bool:
         """Whether the local transaction may still commit or roll back."""
-        return self._state in {_State.WAITING, _State.ENTERED, _State.PREPARED}
+        may_end = self._state in {_State.WAITING, _State.ENTERED, _State.PREPARED}
+        # Where its connection was lost, or an error let nobody hear of its end, it has ended too.
+        return may_end and self.caller.in_transaction()
 
     @property
     def is_waiting(self) -> bool:
@@ -147,13 +150,13 @@ class BarrierEntry:
 
     def _check_savepoint(self, transaction: Session | Connection) -> None:
         if transaction.in_nested_transaction():
-            self._refused_in = savepoints_of(transaction)
+            self._inside = savepoints_of(transaction)
             raise TransactionRefused(_IN_A_SAVEPOINT)
 
     def on_savepoint_rolled_back(self, savepoint: object) -> None:
         """Let the rest be committed: the rollback has undone all that the guard was about."""
-        if self._state is _State.REFUSED and savepoint in self._refused_in:
-            self._state = _State.ENDED
+        if self._state in {_State.REFUSED, _State.ENTERED} and savepoint in self._inside:
+            self._state, self._connection = _State.ENDED, None
 
     def _leads_over(self, connection: Connection) -> bool:
         session = self.caller
@@ -166,6 +169,7 @@ class BarrierEntry:
             self._state = _State.REFUSED
             raise
         self._state, self._connection = _State.ENTERED, connection
+        self._inside = savepoints_of(connection)
 
     def give_way_to(self, later: BarrierEntry) -> None:
         """Let the transaction commit that has been refused, but is guarded after all."""

@@ -64,7 +64,7 @@ def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any)
 def _on_connection_commit(connection: Connection) -> None:
     # After an error in this event, SQLAlchemy takes the transaction for ended: it would go back to
     # the pool with the connection, and its next user would commit it.
-    _commit_or(connection.connection.rollback, connection)
+    _commit_or(partial(_roll_back, connection), connection)
 
 
 @sqlalchemy_event.listens_for(Engine, "prepare_twophase")
@@ -83,13 +83,21 @@ def _on_commit_twophase(connection: Connection, xid: Any, is_prepared: bool) -> 
         _commit_or(partial(roll_back, connection, xid, is_prepared=False), connection)
 
 
+def _roll_back(connection: Connection) -> None:
+    connection.connection.rollback()
+
+
 def _commit_or(roll_back: Callable[[], None], connection: Connection) -> None:
     """Let a connection commit, or roll back what may not be committed."""
     try:
         _before_commit(connection)
     except BaseException:
-        roll_back()
-        _on_connection_end(connection)
+        try:
+            # A connection that is lost has rolled back, and cannot be asked to.
+            if not connection.invalidated:
+                roll_back()
+        finally:
+            _on_connection_end(connection)
         raise
 
 

@@ -207,7 +207,8 @@ class SessionBuffer:
         except BaseException:
             # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
             # back to the pool with the connection, for somebody else to commit.
-            connection.connection.rollback()
+            if not connection.invalidated:
+                connection.connection.rollback()
             raise
 
     def on_connection_rollback(self, connection: Connection) -> None:

@@ -225,7 +225,8 @@ class TransactionWatch:
             raise TransactionRefused(_GONE)
 
     def _lose_here(self) -> None:
-        self._lost_in = tuple(enclosing(self._session))
+        if self._lost_in is None:
+            self._lost_in = tuple(enclosing(self._session))
 
     def _note_state(self, connection: Connection) -> None:
         state = self._marks.state(connection)

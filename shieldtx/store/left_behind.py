@@ -85,7 +85,7 @@ def _sets_locally(statement: str, parameters: Any) -> bool:
     text = statement.lower()
     calls = text.count("set_config")
     others = map(_by_statement, statements_in(text.replace("set_config", "")))
-    if LeftBehind.IN_SESSION in others:
+    if not calls or LeftBehind.IN_SESSION in others:
         return False
     if len(_SET_LOCALLY.findall(text)) == calls:
         return True

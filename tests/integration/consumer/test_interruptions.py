@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from shieldtx import Event
 from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.hooks.contexts import SendContext
 from shieldtx.ports.broker import DeliveryOutcome, Record
+from shieldtx.store.inbox_store import SqlInboxStore
 from tests.support.service import QUICK, Service, Wire, answer, drain, make_topics
 
 BATCH = 4
@@ -132,3 +134,31 @@ def test_a_handler_that_exits_ends_the_consumer_and_leaves_its_reason(
     )
     assert (status, attempts) == ("PROCESSING", 1)
     assert "SystemExit: 4" in reason
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
+def test_an_interruption_that_cannot_be_written_down_says_nothing_of_payloads(
+    make_service: Callable[..., Service],
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    alone: bool,
+) -> None:
+    stock = make_service("stock")
+
+    @stock.app.consumer("stock").handles("things.happened", retry=QUICK, alone=alone)
+    def exit_(session: Session, event: Event) -> None:
+        raise SystemExit(4)
+
+    def note(*_: object, **__: object) -> None:
+        raise TimeoutError("no connection of the pool is free")
+
+    monkeypatch.setattr(SqlInboxStore, "note", note)
+    write(service, 8_271_828)
+    drain(service.relay())
+    consumer = stock.app.build_consumer("stock")
+    with pytest.raises(SystemExit):
+        consumer.run_once()
+    formatted = [logging.Formatter().format(record) for record in caplog.records]
+    assert any("could not be written down" in each for each in formatted)
+    assert not any("8271828" in each for each in formatted)

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
 
+from shieldtx import Event
 from shieldtx.errors import TransactionRefused
-from tests.integration.half_messages.test_guards_that_fail import PAID, Bank, bank
+from tests.integration.half_messages.test_guards_that_fail import NOTED, PAID, Bank, bank
 
 __all__ = ["bank"]
 
@@ -416,3 +418,89 @@ def test_asyncpg_may_prepare_its_transaction_by_statements(bank: Bank) -> None:
 
     asyncio.run(main())
     assert bank.committed() == bank.sent() == 1
+
+
+def _cut(bank: Bank, local: Session | Connection) -> None:
+    pid = local.scalar(text("SELECT pg_backend_pid()"))
+    with bank.own.begin() as other:
+        other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+
+
+CUT = pytest.mark.parametrize(
+    "caller", [Caller.CONNECTION, Caller.SESSION, Caller.TWO_PHASE_CONNECTION]
+)
+
+
+@CUT
+def test_a_commit_that_its_connection_does_not_live_to_see_leaves_the_message_to_another(
+    bank: Bank, caller: Caller
+) -> None:
+    with bank.pay.app.half(PAID) as half:
+
+        def be_cut(local: Any, commit: Callable[[], None]) -> None:
+            half.guard(local)
+            _book(local)
+            _cut(bank, local)
+            with pytest.raises(DBAPIError) as failed:
+                commit()
+            assert failed.value.connection_invalidated
+
+        run(bank.ledger, caller, be_cut)
+        with Session(bank.ledger) as session:
+            half.guard(session)
+            _book(session)
+            session.commit()
+    assert bank.committed() == bank.sent() == 1
+
+
+@CUT
+def test_such_a_commit_is_told_of_though_its_error_was_swallowed(
+    bank: Bank, caller: Caller
+) -> None:
+    def be_cut(half: Any) -> None:
+        def use(local: Any, commit: Callable[[], None]) -> None:
+            half.guard(local)
+            _cut(bank, local)
+            with bank.swallow():
+                commit()
+
+        run(bank.ledger, caller, use)
+
+    with pytest.raises(TransactionRefused, match="did not commit"), bank.pay.app.half(PAID) as half:
+        be_cut(half)
+    assert len(bank.errors) == 1
+    assert bank.sent() == 0
+
+
+@pytest.mark.parametrize("is_guarded_again", [False, True])
+def test_a_session_in_a_savepoint_that_has_rolled_back_leaves_the_rest_to_others(
+    bank: Bank, is_guarded_again: bool
+) -> None:
+    with bank.swallow(), bank.pay.app.half(PAID) as half, bank.ledger.connect() as connection:
+        connection.begin()
+        for is_kept in (False, True):
+            with Session(connection, join_transaction_mode="create_savepoint") as session:
+                if is_guarded_again or not is_kept:
+                    half.guard(session)
+                _book(session)
+                (session.commit if is_kept else session.rollback)()
+        connection.commit()
+    assert (bank.committed(), bank.sent()) == (1, int(is_guarded_again))
+    assert bool(bank.errors) is not is_guarded_again
+
+
+def test_a_guard_has_ended_with_a_commit_that_the_outbox_has_refused(bank: Bank) -> None:
+    """The barrier does not hear of that commit: the outbox is asked first."""
+    bank.pay.app.barrier(NOTED)
+
+    def be_refused(half: Any) -> None:
+        with Session(bank.pay.engine) as session:
+            half.guard(session)
+            bank.pay.app.outbox.add(session, Event(type=PAID))
+            _driver(session).rollback()
+            with bank.swallow():
+                session.connection().commit()
+
+    with pytest.raises(TransactionRefused, match="did not commit"), bank.pay.app.half(NOTED) as it:
+        be_refused(it)
+    assert len(bank.errors) == 1

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, create_engine, event, select, text
 from sqlalchemy.exc import DBAPIError
@@ -324,7 +325,18 @@ def by_hand_behind_another_around_a_nested_one(shop: Service, session: Session) 
     session.execute(text("ROLLBACK TO mine"))
 
 
+def by_hand_around_a_nested_one_that_has_failed(shop: Service, session: Session) -> None:
+    by_hand_after_an_error(shop, session)
+    savepoint = session.begin_nested()
+    with pytest.raises(psycopg.Error):
+        driver_of(session).execute("SELECT * FROM nowhere")
+    with pytest.raises(DBAPIError):
+        session.execute(text("ROLLBACK TO nothing"))
+    savepoint.rollback()
+
+
 LOSSES = (
+    by_hand_around_a_nested_one_that_has_failed,
     rolled_back_at_once,
     object_in_a_block,
     objects_undone_behind_the_event,
@@ -613,6 +625,18 @@ def test_a_connection_that_is_cut_is_told_of_as_such(shop: Service) -> None:
             other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
         with pytest.raises(DBAPIError) as failed:
             session.execute(READ)
+        assert failed.value.connection_invalidated
+    assert counts(shop) == (0, 0)
+
+
+def test_so_it_is_where_its_commit_shows_it(shop: Service) -> None:
+    with Session(shop.engine) as session:
+        by_hand_behind_another(shop, session)
+        connection, pid = session.connection(), driver_of(session).info.backend_pid
+        with shop.engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        with pytest.raises(DBAPIError) as failed:
+            connection.commit()
         assert failed.value.connection_invalidated
     assert counts(shop) == (0, 0)
 

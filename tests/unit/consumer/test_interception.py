@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
+from shieldtx.consumer.batch_executor import _FailedCall, _InterruptedCall
 from shieldtx.consumer.failures import failure_of
 from shieldtx.consumer.interception import intercept
 from shieldtx.errors import HandlerError
@@ -83,3 +84,9 @@ def test_a_cancelled_task_is_a_failure(
     error: CancelledError | BaseExceptionGroup[BaseException],
 ) -> None:
     assert isinstance(failure_of(error), HandlerError)
+
+
+def test_an_error_that_is_only_passed_on_has_nothing_of_a_payload_in_its_text() -> None:
+    """It may be logged as the context of another one."""
+    error = ValueError("8271828")
+    assert str(_FailedCall(0, 1, error)) == str(_InterruptedCall([], error)) == "ValueError"

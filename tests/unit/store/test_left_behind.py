@@ -43,6 +43,8 @@ NOTHING, IN_TRANSACTION, IN_SESSION = LeftBehind
         ("SELECT pg_try_advisory_lock(1)", IN_SESSION),
         ("SELECT set_config('a.b', 'c', true), set_config('a.b', 'c', false)", IN_SESSION),
         ("SET a.b = 1; SELECT set_config('a.b', 'c', true)", IN_SESSION),
+        # The tags of dollar quotes are case-sensitive.
+        ("SELECT $A$ $a$ $A$; SET search_path = a", IN_SESSION),
     ],
 )
 def test_a_statement_is_known_by_its_text(statement: str, left: LeftBehind) -> None:
