@@ -504,3 +504,20 @@ def test_a_guard_has_ended_with_a_commit_that_the_outbox_has_refused(bank: Bank)
     with pytest.raises(TransactionRefused, match="did not commit"), bank.pay.app.half(NOTED) as it:
         be_refused(it)
     assert len(bank.errors) == 1
+
+
+@pytest.mark.parametrize("by_session", [False, True])
+def test_a_connection_is_free_after_a_commit_that_was_refused(bank: Bank, by_session: bool) -> None:
+    event_id = bank.pay.app.half_prepare(PAID)
+    with bank.ledger.connect() as connection:
+        local: Any = Session(connection) if by_session else connection
+        bank.pay.app.guard(local, event_id)
+        _say(local, "ROLLBACK")
+        _say(local, "BEGIN")
+        with bank.swallow():
+            connection.commit()
+        local.rollback()
+        _book(connection)
+        connection.commit()
+    assert (bank.committed(), bank.sent()) == (1, 0)
+    assert len(bank.errors) == 1

@@ -166,6 +166,22 @@ def test_an_event_that_its_owner_has_committed_by_the_driver_is_no_part_of_what_
         assert reading.scalar(text("SELECT count(*) FROM notes")) == 1
 
 
+def test_an_event_that_its_owner_has_rolled_back_is_no_part_of_what_follows(
+    shop: Service, elsewhere: Engine
+) -> None:
+    with shop.engine.connect() as connection:
+        connection.begin()
+        binds = {Order: connection, Note: elsewhere}
+        with Session(binds=binds, join_transaction_mode="rollback_only") as session:
+            session.get_bind = _routed(session, connection)  # type: ignore[method-assign]
+            order_and_event(shop, session)
+            connection.rollback()
+            session.add_all([Order(id=2), Note(id=1)])
+            session.commit()
+        connection.commit()
+    assert counts(shop) == (1, 0)
+
+
 def _routed(session: Session, connection: Connection) -> Callable[..., Any]:
     """Lead what is of no class to the connection, as the events."""
     found = session.get_bind

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,8 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
 
+from shieldtx import Settings, ShieldTx
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.connection_buffers import BUFFERS
+from tests.support.migrated_databases import migrated_sqlite
 from tests.support.orders import Order, counts, placed, shop
 from tests.support.service import Service
 
@@ -852,3 +855,19 @@ def test_an_asynchronous_session_takes_no_event_in_a_block_of_the_driver(shop: S
 
     asyncio.run(lose())
     assert counts(shop) == (1, 0)
+
+
+def test_on_sqlite_nothing_is_asked_and_nothing_refused(tmp_path: Path) -> None:
+    """Its driver tells nothing of its transactions, and it keeps no mark (docs/guarantees.md)."""
+    url = migrated_sqlite(tmp_path / "shop.db", shards=4)
+    engine = create_engine(url)
+    settings = Settings(source="shop", database_url=url, shards=4)
+    with closing(ShieldTx(settings, engine=engine)) as app:
+        app.declare("orders.placed")
+        with Session(engine) as session:
+            app.outbox.add(session, placed())
+            for statement in ("SAVEPOINT mine", "SELECT 1", "RELEASE mine"):
+                session.execute(text(statement))
+            session.commit()
+            assert session.scalar(text("SELECT count(*) FROM shield_outbox")) == 1
+    engine.dispose()
