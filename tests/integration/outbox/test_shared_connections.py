@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, select, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shieldtx.errors import TransactionRefused
@@ -182,7 +184,39 @@ def test_an_event_that_its_owner_has_rolled_back_is_no_part_of_what_follows(
     assert counts(shop) == (1, 0)
 
 
-def _routed(session: Session, connection: Connection) -> Callable[..., Any]:
+def test_statements_in_another_database_say_nothing_of_the_events(
+    shop: Service, elsewhere: Engine
+) -> None:
+    with Session(binds={Order: shop.engine, Note: elsewhere}) as session:
+        session.get_bind = _routed(session, shop.engine)  # type: ignore[method-assign]
+        order_and_event(shop, session)
+        session.flush()
+        assert session.scalars(select(Note)).all() == []
+        session.commit()
+    assert counts(shop) == (1, 1)
+
+
+def test_a_transaction_without_events_may_join_in_any_way(shop: Service) -> None:
+    """An AsyncSession whose last one had events, and had to be in control."""
+
+    async def main() -> None:
+        engine = create_async_engine(shop.engine.url)
+        async with engine.connect() as connection:
+            session = AsyncSession(connection)
+            session.add(Order(id=1))
+            shop.app.outbox.add(session, placed())
+            await session.commit()
+            await connection.begin()
+            session.add(Order(id=2))
+            await session.commit()
+            await connection.commit()
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert counts(shop) == (2, 1)
+
+
+def _routed(session: Session, connection: Connection | Engine) -> Callable[..., Any]:
     """Lead what is of no class to the connection, as the events."""
     found = session.get_bind
 
