@@ -182,7 +182,9 @@ class ReconciliationRuns:
         groups += [(down, group, "receives", list(self.topics)) for group in self.receiving]
         broker = _TOPICS.format(bootstrap=self.banks.kafka.bootstrap, prefix=self.banks.prefix)
         path = self.banks.folder / "reconcile.toml"
-        path.write_text(
+        # A process that was begun a moment ago may be about to read it: never half of it.
+        complete = path.with_suffix(".new")
+        complete.write_text(
             _SERVICES
             + (broker if self.with_topics else "")
             + "".join(
@@ -196,6 +198,7 @@ class ReconciliationRuns:
                 for side, name, what, topics in groups
             )
         )
+        complete.replace(path)
         return path
 
     def _expect_no_secrets(self, name: str) -> None:
