@@ -91,7 +91,7 @@ class BarrierEntry:
     def is_open(self) -> bool:
         """Whether the local transaction may still commit or roll back."""
         may_end = self._state in {_State.WAITING, _State.ENTERED, _State.PREPARED}
-        # Where its connection was lost, or an error let nobody hear of its end, it has ended too.
+        # A lost connection, or another listener's error, can end it without an event.
         return may_end and self.caller.in_transaction()
 
     @property

@@ -235,7 +235,7 @@ def test_a_group_that_only_compensates_settles_nothing_that_another_group_may_ha
 def test_the_rollback_of_an_event_that_no_group_here_receives_is_settled_by_a_writer_only(
     make_service: Make, declares: bool, status: str
 ) -> None:
-    """A writer of the type may leave it to the other one; whoever is none has applied the event."""
+    """A service that writes the type may leave it to another writer; no other may."""
     ours, theirs, downstream = make_service("ours"), make_service("theirs"), make_service("stock")
     theirs.app.declare("orders.placed")
     if declares:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -60,6 +59,10 @@ class Bank:
             yield
         except SWALLOWED as error:
             self.errors.append(error)
+
+    def connect(self, caller: Caller) -> Session | Connection:
+        """Begin what a synchronous caller makes its local transaction by."""
+        return Session(self.ledger) if caller is Caller.SESSION else self.ledger.connect()
 
     def check(self) -> None:
         """Check all messages whose outcome is unknown."""
@@ -258,8 +261,7 @@ def test_a_guard_that_was_refused_in_a_savepoint_that_stays_refuses_the_commit(
     bank: Bank, caller: Caller
 ) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
-    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
-    with connect() as local:
+    with bank.connect(caller) as local:
         outer, inner = _refused_in_savepoints(
             bank, local, lambda local: bank.pay.app.guard(local, event_id)
         )
@@ -277,8 +279,7 @@ def test_the_rollback_of_a_savepoint_takes_the_refusal_of_its_guard_along(
     bank: Bank, caller: Caller, which: str
 ) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
-    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
-    with connect() as local:
+    with bank.connect(caller) as local:
         outer, inner = _refused_in_savepoints(
             bank, local, lambda local: bank.pay.app.guard(local, event_id)
         )
@@ -299,8 +300,7 @@ def test_the_rollback_of_another_savepoint_takes_no_refusal_along(
     bank: Bank, caller: Caller
 ) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
-    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
-    with connect() as local:
+    with bank.connect(caller) as local:
         outer, inner = _refused_in_savepoints(
             bank, local, lambda local: bank.pay.app.guard(local, event_id)
         )
@@ -329,8 +329,7 @@ def test_the_rollback_of_a_session_in_a_savepoint_takes_the_refusal_along(bank: 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
 def test_the_guard_of_another_message_takes_no_refusal_along(bank: Bank, caller: Caller) -> None:
     refused, guarded = bank.pay.app.half_prepare(PAID), bank.pay.app.half_prepare(PAID)
-    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
-    with connect() as local:
+    with bank.connect(caller) as local:
         with local.begin_nested(), bank.swallow():
             bank.pay.app.guard(local, refused)
         bank.pay.app.guard(local, guarded)
@@ -346,8 +345,7 @@ def test_a_transaction_that_is_guarded_no_more_may_end_by_a_statement(
     bank: Bank, caller: Caller
 ) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
-    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
-    with connect() as local:
+    with bank.connect(caller) as local:
         savepoint = local.begin_nested()
         with bank.swallow():
             bank.pay.app.guard(local, event_id)
@@ -393,8 +391,7 @@ def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
 def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
-    connect = partial(Session, bank.ledger) if caller is Caller.SESSION else bank.ledger.connect
-    with bank.pay.app.half(PAID) as half, connect() as local:
+    with bank.pay.app.half(PAID) as half, bank.connect(caller) as local:
         an_error_was_swallowed(bank, local)
         with bank.swallow():
             half.guard(local)

@@ -19,6 +19,7 @@ from sqlalchemy.util import await_only
 from shieldtx import Event
 from shieldtx.errors import TransactionRefused
 from tests.integration.half_messages.test_guards_that_fail import NOTED, PAID, Bank, bank
+from tests.support.lost_connections import cut
 
 __all__ = ["bank"]
 
@@ -420,12 +421,6 @@ def test_asyncpg_may_prepare_its_transaction_by_statements(bank: Bank) -> None:
     assert bank.committed() == bank.sent() == 1
 
 
-def _cut(bank: Bank, local: Session | Connection) -> None:
-    pid = local.scalar(text("SELECT pg_backend_pid()"))
-    with bank.own.begin() as other:
-        other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
-
-
 CUT = pytest.mark.parametrize(
     "caller", [Caller.CONNECTION, Caller.SESSION, Caller.TWO_PHASE_CONNECTION]
 )
@@ -440,7 +435,7 @@ def test_a_commit_that_its_connection_does_not_live_to_see_leaves_the_message_to
         def be_cut(local: Any, commit: Callable[[], None]) -> None:
             half.guard(local)
             _book(local)
-            _cut(bank, local)
+            cut(local, by=bank.own)
             with pytest.raises(DBAPIError) as failed:
                 commit()
             assert failed.value.connection_invalidated
@@ -460,7 +455,7 @@ def test_such_a_commit_is_told_of_though_its_error_was_swallowed(
     def be_cut(half: Any) -> None:
         def use(local: Any, commit: Callable[[], None]) -> None:
             half.guard(local)
-            _cut(bank, local)
+            cut(local, by=bank.own)
             with bank.swallow():
                 commit()
 

@@ -20,6 +20,7 @@ from shieldtx import Event
 from shieldtx.app.application import ShieldTx
 from shieldtx.errors import TransactionRefused
 from shieldtx.settings.settings import Settings
+from tests.support.lost_connections import cut
 from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import SHARDS, Service, drain, make_topics
 
@@ -157,9 +158,7 @@ def test_a_connection_that_is_lost_meanwhile_is_told_as_such(orders: Service) ->
     with Session(engine) as session:
         session.execute(PAYMENTS.insert().values(what="paid"))
         orders.app.outbox.add(session, Event(type=PLACED, key="k"))
-        backend = session.connection().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
-        with orders.engine.connect() as other:
-            other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backend})
+        cut(session, by=orders.engine)
         with pytest.raises(DBAPIError):
             session.commit()
     engine.dispose()

@@ -20,6 +20,7 @@ from sqlalchemy.util import await_only
 from shieldtx import Settings, ShieldTx
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.connection_buffers import BUFFERS
+from tests.support.lost_connections import cut
 from tests.support.migrated_databases import migrated_sqlite
 from tests.support.orders import Order, counts, placed, shop
 from tests.support.service import Service
@@ -623,9 +624,7 @@ def test_a_connection_that_is_cut_is_told_of_as_such(shop: Service) -> None:
         add(shop, session)
         session.execute(text("SAVEPOINT mine"))
         add(shop, session)
-        pid = driver_of(session).info.backend_pid
-        with shop.engine.connect() as other:
-            other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        cut(session, by=shop.engine)
         with pytest.raises(DBAPIError) as failed:
             session.execute(READ)
         assert failed.value.connection_invalidated
@@ -635,9 +634,8 @@ def test_a_connection_that_is_cut_is_told_of_as_such(shop: Service) -> None:
 def test_so_it_is_where_its_commit_shows_it(shop: Service) -> None:
     with Session(shop.engine) as session:
         by_hand_behind_another(shop, session)
-        connection, pid = session.connection(), driver_of(session).info.backend_pid
-        with shop.engine.connect() as other:
-            other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        connection = session.connection()
+        cut(connection, by=shop.engine)
         with pytest.raises(DBAPIError) as failed:
             connection.commit()
         assert failed.value.connection_invalidated

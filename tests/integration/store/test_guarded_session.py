@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
 from shieldtx.store.guarded_session import commits_refused, end_turn, guarded_session
+from tests.support.lost_connections import cut
 
 
 @pytest.fixture
@@ -27,13 +28,11 @@ def act(engine: Engine, work: Callable[[Session], object]) -> None:
 
 
 def test_a_connection_that_is_cut_behind_a_setting_is_told_of_as_such(engine: Engine) -> None:
-    """It would have been closed for the setting, which nobody can do to one that is lost."""
+    """SQLAlchemy cannot detach a lost connection, and its error would hide the loss."""
 
     def set_and_be_cut(session: Session) -> None:
         session.execute(text("SET application_name = 'mine'"))
-        pid = session.scalar(text("SELECT pg_backend_pid()"))
-        with engine.connect() as other:
-            other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        cut(session, by=engine)
         session.execute(text("SELECT 1"))
 
     with pytest.raises(DBAPIError) as failed:
