@@ -59,6 +59,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     findings = Findings(
         run_id=request.run_id,
         selection=request.selection,
+        full_because=request.full_because,
         started_at=prefetch.started_at,
         margin=request.margin,
         bounds=tuple(_bounds(stream, window) for stream, window in windows.items()),

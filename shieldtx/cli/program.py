@@ -22,6 +22,7 @@ from shieldtx.cli import (
     output,
     reconcile,
     reconcile_repair,
+    reconcile_runs,
     topics,
     workers,
 )
@@ -172,5 +173,5 @@ program.add_typer(dead_letters.commands, name="dead")
 program.add_typer(half_messages.commands, name="half")
 program.add_typer(delayed_events.commands, name="delayed")
 reconcile.commands.command()(reconcile_repair.repair)
-reconcile.commands.command()(reconcile_repair.runs)
+reconcile.commands.command()(reconcile_runs.runs)
 program.add_typer(reconcile.commands, name="reconcile")

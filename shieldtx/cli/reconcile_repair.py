@@ -1,30 +1,23 @@
-"""`shieldtx reconcile repair` and `shieldtx reconcile runs`: what follows a run."""
+"""`shieldtx reconcile repair`: mends what a run has found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Engine, make_url
 
-from shieldtx.app.reconciliation import stored_runs
-from shieldtx.cli.app_loading import invocation
-from shieldtx.cli.output import AsJson, age, moment, print_fields, print_json, print_table
+from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import (
     Config,
     ending_as_error,
-    load_configuration,
-    require_tables,
 )
+from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
-from shieldtx.ports.repair import RepairStore
-from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json
+from shieldtx.reconcile.findings import OutputFolder, from_json
 from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair import (
     PART_OF_RETENTION,
@@ -34,15 +27,8 @@ from shieldtx.reconcile.repair import (
     RepairReport,
     planned,
 )
-from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.connections import open_engine
-from shieldtx.store.reconciliation_runs import ABANDONED, SqlReconciliationRuns, StoredRun
-from shieldtx.store.repair import SqlRepairStore
-from shieldtx.store.tables import tables
-
-_PATIENCE: Final = timedelta(minutes=1)
-"""After which the database ends a transaction of a repair that has stopped."""
+from shieldtx.store.reconciliation_runs import StoredRun
 
 
 def repair(
@@ -84,10 +70,10 @@ def repair(
     Example: `shieldtx reconcile repair last --config reconcile.toml --dry-run`
     """
     with ending_as_error():
-        with _opened(context, config) as opened:
-            ended = _ended(opened.runs.find(run), run)
+        with opened(context, config) as databases:
+            ended = ended_run(databases, run)
             rows = _rows_of(ended, folder)
-            job = _Job(opened=opened, run=ended, rows=rows, named=verdict or [])
+            job = _Job(databases=databases, run=ended, rows=rows, named=verdict or [])
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
             report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
@@ -96,79 +82,6 @@ def repair(
             print_json(data)
         else:
             _show(data)
-
-
-def runs(
-    context: typer.Context,
-    *,
-    config: Config = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List the runs of the reconciliation, the latest first.
-
-    Example: `shieldtx reconcile runs --config reconcile.toml`
-    """
-    with ending_as_error():
-        with _opened(context, config) as opened:
-            found = [_run_data(run) for run in opened.runs.latest(limit=limit)]
-        if as_json:
-            print_json(found)
-            return
-        columns = ("run", "mode", "began", "took", "outcome", "mismatches", "folder", "who")
-        print_table(
-            f"runs of {opened.scope}",
-            columns,
-            [[run[column] for column in columns] for run in found],
-            right=("mismatches",),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Opened:
-    """The services of a configuration, their databases open."""
-
-    scope: str
-    services: Sequence[ServiceDatabase]
-    stores: Mapping[str, RepairStore]
-    runs: SqlReconciliationRuns
-
-
-@contextmanager
-def _opened(context: typer.Context, config: Path | None) -> Iterator[_Opened]:
-    configuration = load_configuration(config, invocation(context).app)
-    services = configuration.services
-    require_tables(services)
-    with ExitStack() as stack:
-        stores: dict[str, RepairStore] = {}
-        for service in services:
-            engine = _engine(service)
-            stack.callback(engine.dispose)
-            stores[service.name] = SqlRepairStore(
-                engine, tables(service.schema), source=service.name
-            )
-        runs = stack.enter_context(stored_runs(configuration))
-        yield _Opened(scope=configuration.scope, services=services, stores=stores, runs=runs)
-
-
-def _engine(service: ServiceDatabase) -> Engine:
-    return open_engine(make_url(service.url), idle=lambda: _PATIENCE)
-
-
-def _ended(run: StoredRun | None, name: str) -> StoredRun:
-    """Return the run; raises ConfigurationError for one that left nothing to repair."""
-    if run is None:
-        raise ConfigurationError(
-            f"there is no run {name!r} of this configuration: see `shieldtx reconcile runs`"
-        )
-    if run.outcome is None:
-        raise ConfigurationError(f"run {run.run_id} is still at work: repair when it has ended")
-    if run.outcome in {RunOutcome.ERROR.name, ABANDONED}:
-        raise ConfigurationError(
-            f"run {run.run_id} broke off ({run.outcome}), so it is not known what is wrong: "
-            "reconcile once more, or name an earlier run"
-        )
-    return run
 
 
 def _rows_of(ended: StoredRun, copy: Path | None) -> Path:
@@ -193,7 +106,7 @@ def _rows_of(ended: StoredRun, copy: Path | None) -> Path:
 class _Job:
     """A run, its rows, and what is to be repaired of them."""
 
-    opened: _Opened
+    databases: Opened
     run: StoredRun
     rows: Path
     named: Sequence[Verdict]
@@ -201,7 +114,7 @@ class _Job:
     @property
     def policy(self) -> Policy:
         """What may be done, by the retention of these services."""
-        services = self.opened.services
+        services = self.databases.services
         kept = [service.retention for service in services if service.retention is not None]
         young_since = self.run.at - min(kept) * PART_OF_RETENTION if kept else None
         names = frozenset(service.name for service in services)
@@ -215,7 +128,7 @@ class _Job:
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
         """Do it."""
         return Repair(
-            stores=self.opened.stores,
+            stores=self.databases.stores,
             policy=self.policy,
             run_id=self.run.run_id,
             who=who,
@@ -263,29 +176,3 @@ def _show(data: dict[str, Any]) -> None:
     )
     for entry in data["not_repairable"]:
         print_fields([(f"not repaired: {entry['rows']} {entry['verdict']}", entry["reason"])])
-
-
-def _run_data(run: StoredRun) -> dict[str, Any]:
-    mismatches = sum(rows for name, rows in run.totals.items() if name in _MISMATCHES)
-    return {
-        "run": run.run_id,
-        "mode": run.mode,
-        "began": moment(run.started_at),
-        "ended": moment(run.finished_at),
-        "took": age(_end(run) - run.started_at),
-        "outcome": run.outcome or ("DIED" if run.dead else "RUNNING"),
-        "good": run.good,
-        "watermarks": {name: moment(when) for name, when in run.watermarks.items()},
-        "totals": dict(run.totals),
-        "mismatches": mismatches,
-        "folder": run.folder,
-        "who": run.who,
-        "problem": run.problem or None,
-    }
-
-
-def _end(run: StoredRun) -> datetime:
-    return run.finished_at or run.at
-
-
-_MISMATCHES: Final = frozenset(verdict.value for verdict in Verdict if verdict.is_mismatch)

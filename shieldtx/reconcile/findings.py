@@ -124,6 +124,8 @@ class Findings:
     """The first few of each mismatch; all of them are in `rows/`."""
     run_id: str = ""
     selection: Selection = EVERYTHING
+    full_because: tuple[str, ...] = ()
+    """Why all events were looked at though nobody asked for it."""
     days: tuple[Day, ...] = ()
     left_out: tuple[str, ...] = ()
     """What was seen and not compared, and why, in sentences; it is nobody's fault."""

@@ -98,6 +98,8 @@ class ReconcileRequest:
     run_id: str = ""
     """By which the run is known afterwards; empty: it is not stored."""
     selection: Selection = EVERYTHING
+    full_because: tuple[str, ...] = ()
+    """Why it looks at everything though it was not asked to, in sentences."""
     broker: BrokerAccess | None = None
     """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)

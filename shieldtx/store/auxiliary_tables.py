@@ -111,6 +111,8 @@ def reconcile_run(metadata: MetaData, schema: str | None) -> Table:
         Column("totals", Text, nullable=False, server_default="{}"),
         Column("folder", Text, nullable=False, server_default=""),
         Column("problem", Text, nullable=False, server_default=""),
+        # JSON: what was judged, by which rules, in which databases.
+        Column("basis", Text, nullable=False, server_default="{}"),
         schema=schema,
     )
     running = table.c.outcome.is_(None)

@@ -28,8 +28,9 @@ EXTENSIONS_PER_LEASE: Final = 6
 KEPT: Final = timedelta(days=90)
 """For how long ended runs are listed."""
 
-LAST: Final = "last"
-"""Instead of an id: the latest run that has ended."""
+LOOKED_BACK: Final = 100
+"""Runs among which one of the same basis is looked for."""
+NO_BASIS: Final = "{}"
 ABANDONED: Final = "ABANDONED"
 """The outcome of a run whose process died."""
 _DIED: Final = "it was not heard of any more, and another run began"
@@ -59,6 +60,8 @@ class StoredRun:
     totals: Mapping[str, int]
     """The number of events by verdict."""
     problem: str
+    basis: str
+    """What it judged, in which databases, as whoever began it has written that down."""
     at: datetime
     """Now."""
 
@@ -73,7 +76,14 @@ class SqlReconciliationRuns:
         self._dialect = dialect_of(engine.dialect)
 
     def begin(
-        self, run_id: str, *, mode: str, who: str, folder: str = "", lease: timedelta = LEASE
+        self,
+        run_id: str,
+        *,
+        mode: str,
+        who: str,
+        folder: str = "",
+        basis: str = NO_BASIS,
+        lease: timedelta = LEASE,
     ) -> StoredRun:
         """Note that a run begins; raises AlreadyRunning while another one runs.
 
@@ -94,6 +104,7 @@ class SqlReconciliationRuns:
                     mode=mode,
                     who=who,
                     folder=folder,
+                    basis=basis,
                     lease=lease,
                 )
             ).one_or_none()
@@ -102,7 +113,7 @@ class SqlReconciliationRuns:
             return run
         if run is not None:
             raise ConfigurationError(f"there has been a run {run_id} already: choose another id")
-        other = self._first(t.reconcile_run.c.outcome.is_(None))
+        other = self.running()
         if other is None:
             raise AlreadyRunning("another run of this configuration has just ended: try again")
         raise AlreadyRunning(
@@ -155,7 +166,7 @@ class SqlReconciliationRuns:
     ) -> None:
         """Note how a run ended; raises LeaseLost, having noted nothing, where it was given up.
 
-        With `good`, the next one may start from its watermarks.
+        With `good`, the next one of the same basis may start from its watermarks.
         """
         moments = {name: when.isoformat() for name, when in (watermarks or {}).items()}
         statement = sql.finish(
@@ -172,15 +183,21 @@ class SqlReconciliationRuns:
             if connection.execute(statement).rowcount != 1:
                 raise LeaseLost(_lost(run_id))
 
-    def last_good(self) -> Mapping[str, datetime] | None:
-        """Return the watermarks from which the next run may start; None: from the beginning."""
-        good = self._first(self._tables.reconcile_run.c.good)
-        return None if good is None else good.watermarks
+    def good(self) -> Sequence[StoredRun]:
+        """Return the latest runs that were good, the latest first."""
+        return self._select(LOOKED_BACK, self._tables.reconcile_run.c.good)
 
-    def find(self, run: str) -> StoredRun | None:
-        """Return a run by its id; `last` is the latest that has ended."""
-        r = self._tables.reconcile_run
-        return self._first(r.c.outcome.is_not(None) if run == LAST else r.c.run_id == run)
+    def ended(self) -> Sequence[StoredRun]:
+        """Return the latest runs that have ended, the latest first."""
+        return self._select(LOOKED_BACK, self._tables.reconcile_run.c.outcome.is_not(None))
+
+    def running(self) -> StoredRun | None:
+        """Return the run that is at work, or died at it."""
+        return self._first(self._tables.reconcile_run.c.outcome.is_(None))
+
+    def find(self, run_id: str) -> StoredRun | None:
+        """Return a run by its id."""
+        return self._first(self._tables.reconcile_run.c.run_id == run_id)
 
     def latest(self, *, limit: int) -> Sequence[StoredRun]:
         """Return up to `limit` runs, the latest first."""
@@ -218,5 +235,6 @@ def _stored(row: Row[*tuple[Any, ...]]) -> StoredRun:
         watermarks={name: datetime.fromisoformat(when) for name, when in moments.items()},
         totals=json.loads(row.totals),
         problem=row.problem,
+        basis=row.basis,
         at=row.at,
     )

@@ -102,6 +102,13 @@ def selected(selection: Selection) -> str:
     return "All events that are kept."
 
 
+def looked_at(findings: Findings) -> str:
+    """Say what the run looked at, and why that was everything where nobody asked for it."""
+    if not findings.full_because:
+        return selected(findings.selection)
+    return f"{selected(findings.selection)} Because {'; '.join(findings.full_because)}."
+
+
 def from_when(window: Window) -> str:
     """Say from when on rows were judged."""
     return moment(window.horizon) or "the first row"

@@ -50,6 +50,7 @@ def remarks(findings: Findings) -> list[tuple[str, str]]:
     """Return by name what is to be said in whole lines: what hindered, and what would repair."""
     command = labels.repair_command(findings)
     return [
+        *([("looked at", labels.looked_at(findings))] if findings.full_because else []),
         *(("not judged", problem) for problem in findings.problems),
         *(("left out", sentence) for sentence in findings.left_out),
         *([("repair", command)] if command else []),

@@ -21,6 +21,7 @@ def begin(
     mode: str,
     who: str,
     folder: str,
+    basis: str,
     lease: timedelta,
 ) -> ReturningInsert[Any]:
     """Note that a run begins, unless another one of its scope runs."""
@@ -32,6 +33,7 @@ def begin(
             mode=mode,
             who=who,
             folder=folder,
+            basis=basis,
             started_at=d.now(),
             lease_until=d.later(lease),
         )

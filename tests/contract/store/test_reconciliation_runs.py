@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import update
 
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
-from shieldtx.store.reconciliation_runs import ABANDONED, KEPT, LAST, SqlReconciliationRuns
+from shieldtx.store.reconciliation_runs import ABANDONED, KEPT, SqlReconciliationRuns
 from tests.contract.conftest import Stores
 
 LEASE = timedelta(minutes=1)
@@ -21,6 +21,10 @@ MARKS = {"orders": NOON, "stock": NOON - timedelta(minutes=1)}
 @pytest.fixture
 def runs(stores: Stores) -> SqlReconciliationRuns:
     return SqlReconciliationRuns(stores.engine, stores.tables, scope="nightly")
+
+
+def last_good(runs: SqlReconciliationRuns) -> Mapping[str, datetime] | None:
+    return next((run.watermarks for run in runs.good()), None)
 
 
 def begin(runs: SqlReconciliationRuns, run_id: str) -> None:
@@ -47,12 +51,15 @@ def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlRecon
     assert at_work is not None
     assert (at_work.outcome, at_work.dead, at_work.good) == (None, False, False)
     assert (at_work.mode, at_work.who, at_work.folder) == ("full", "ann@desk", "/runs/one")
-    assert runs.find(LAST) is None
+    assert not runs.ended()
+    running = runs.running()
+    assert running is not None
+    assert running.run_id == "one"
 
     runs.finish("one", outcome="CLEAN", good=True, watermarks=MARKS, totals={"MATCHED": 7})
 
-    ended = runs.find(LAST)
-    assert ended is not None
+    (ended,) = runs.ended()
+    assert runs.running() is None
     assert (ended.run_id, ended.outcome, ended.good) == ("one", "CLEAN", True)
     assert (ended.watermarks, ended.totals) == (MARKS, {"MATCHED": 7})
     assert ended.started_at <= ended.finished_at <= ended.at
@@ -77,10 +84,21 @@ def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
     begin(runs, "one")
     run_through(other, "two", good=True, watermarks=MARKS)
 
-    assert other.last_good() == MARKS
-    assert runs.last_good() is None
+    assert last_good(other) == MARKS
+    assert last_good(runs) is None
     assert runs.find("two") is None
     assert [run.run_id for run in other.latest(limit=9)] == ["two"]
+
+
+def test_a_run_keeps_what_it_judges(runs: SqlReconciliationRuns):
+    runs.begin("one", mode="full", who="ann@desk", basis='{"margin": "PT5M"}')
+    runs.finish("one", outcome="CLEAN", good=True)
+    run_through(runs, "two", good=True)
+
+    assert [(run.run_id, run.basis) for run in runs.good()] == [
+        ("two", "{}"),
+        ("one", '{"margin": "PT5M"}'),
+    ]
 
 
 def test_an_id_is_used_once(runs: SqlReconciliationRuns):
@@ -135,7 +153,7 @@ def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
     ):
         with pytest.raises(LeaseLost, match="run dead was given up"):
             late()
-    assert runs.last_good() is None
+    assert last_good(runs) is None
 
 
 def test_a_run_that_says_that_it_lives_is_not_taken_over(
@@ -180,15 +198,14 @@ def test_the_owner_of_a_lost_lease_is_notified(stores: Stores, runs: SqlReconcil
 def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(
     runs: SqlReconciliationRuns,
 ):
-    assert runs.last_good() is None
+    assert last_good(runs) is None
     run_through(runs, "one", good=True, watermarks={"orders": NOON - timedelta(days=1)})
     run_through(runs, "two", good=True, watermarks=MARKS)
     run_through(runs, "three", outcome="MISMATCHES", watermarks={"orders": NOON})
     run_through(runs, "four", outcome="ERROR", problem="no Java")
 
-    assert runs.last_good() == MARKS
-    last = runs.find(LAST)
-    assert last is not None
+    assert last_good(runs) == MARKS
+    last, *_ = runs.ended()
     assert (last.run_id, last.problem) == ("four", "no Java")
     assert [run.run_id for run in runs.latest(limit=3)] == ["four", "three", "two"]
 
@@ -210,4 +227,4 @@ def test_runs_of_long_ago_are_forgotten_but_for_the_one_that_the_next_builds_on(
     begin(runs, "now")
 
     assert {run.run_id for run in runs.latest(limit=9)} == {"good", "now"}
-    assert runs.last_good() == MARKS
+    assert last_good(runs) == MARKS

@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shieldtx.cli.program import program
+from shieldtx.reconcile import basis
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
 from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
 from tests.support.repair_scenarios import Pair, listed, write_parquet
@@ -47,10 +49,12 @@ class Operator:
             'retention = "for-ever"\n'
         )
 
-    def ran(self, run_id: str, rows: list[ListedRow], *, outcome: str = "MISMATCHES") -> Path:
+    def ran(
+        self, run_id: str, rows: list[ListedRow], *, outcome: str = "MISMATCHES", basis: str = "{}"
+    ) -> Path:
         """Leave behind what a run does that has found these rows."""
         folder = OutputFolder(path=self.folder / run_id)
-        self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path))
+        self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path), basis=basis)
         folder.path.mkdir(parents=True, exist_ok=True)
         write_parquet(folder.rows, rows)
         findings = Findings(
@@ -218,6 +222,27 @@ def test_a_run_that_left_nothing_to_repair_by_says_so(operator: Operator, missin
 
     assert result.exit_code == 3
     assert "run r0 broke off (ERROR)" in result.stderr
+
+
+def test_runs_of_another_file_with_the_same_name_are_not_repaired_by(
+    operator: Operator, missing: list[ListedRow]
+):
+    operator.ran("r1", missing, basis=judged_by("orders", "stock"))
+    operator.ran("r2", missing, basis=judged_by("orders", "billing"))
+
+    assert operator.answers("repair", "last", "--dry-run")["run"] == "r1"
+    result = operator.says("repair", "r2", "--yes")
+
+    assert result.exit_code == 3
+    assert "service billing was taken out; service stock was added" in result.stderr
+    assert operator.pair.orders.outbox() == {"PROCESSED": 3}
+
+
+def judged_by(*names: str) -> str:
+    """Return the basis of a run over services that are configured as those of the operator."""
+    services = tuple(ServiceDatabase(name=name, url="postgresql://db/d") for name in names)
+    request = ReconcileRequest(services=services, folder=Path("unused"))
+    return basis.to_json(basis.basis_of(request, {}))
 
 
 def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(

@@ -1,0 +1,28 @@
+"""Runs of the reconciliation carry what they judged: the next one starts from its like alone.
+
+Revision ID: 0016
+Revises: 0015
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic.operations import Operations
+
+revision = "0016"
+down_revision = "0015"
+branch_labels = None
+depends_on = None
+
+
+def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
+    """Add the column; after runs of a former release, the next one looks at everything."""
+    column = sa.Column("basis", sa.Text(), nullable=False, server_default="{}")
+    op.add_column("shield_reconcile_run", column, schema=schema)
+
+
+def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
+    """Take it away, and with it what runs were good for: a former release looks at everything."""
+    run = sa.table("shield_reconcile_run", sa.column("good", sa.Boolean()), schema=schema)
+    op.execute(run.update().values(good=sa.false()))
+    op.drop_column("shield_reconcile_run", "basis", schema=schema)

@@ -1,0 +1,23 @@
+"""By what a database is known again, and whether it still has what it had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatabaseHistory:
+    """Which database it was, and what its newest rows were, at one moment."""
+
+    system: str | None
+    """The server's, which a physical copy shares; None: the account may not ask for it."""
+    timeline: str
+    """Of the server's write-ahead log: a new one begins with each promotion and each recovery to a
+    point in time."""
+    objects: tuple[int, int, int]
+    """The object ids of the database, its outbox and its inbox: others when one of them was made
+    anew, as by pg_restore."""
+    newest: tuple[UUID | None, UUID | None]
+    """The youngest event in the outbox and in the inbox; None where there was none. What was
+    restored from an earlier copy lacks it, even where everything else is the same."""

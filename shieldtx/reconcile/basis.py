@@ -1,0 +1,137 @@
+"""On what a run's watermarks rest: what it judged, by which rules, and in which databases.
+
+An incremental run trusts that whatever did not move since a good run is in order still. So it may
+start only from a run that looked at the same things in the same databases; after anything else all
+is looked at, and the report says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
+
+RULES: Final = 2
+"""The generation of rules and selections: what an earlier release called in order may not be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedService:
+    """A service as far as verdicts depend on its configuration."""
+
+    schema: str | None
+    retention: timedelta | None
+    groups: tuple[ExpectedGroup, ...]
+    others: tuple[str, ...]
+    history: DatabaseHistory | None = None
+    """None: of a configuration alone, whose database was not asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Basis:
+    """What a run judges."""
+
+    rules: int = RULES
+    margin: timedelta
+    topics: tuple[str, str] | None
+    """Brokers and prefix; None: topics are not read."""
+    services: Mapping[str, JudgedService]
+
+
+def basis_of(request: ReconcileRequest, histories: Mapping[str, DatabaseHistory]) -> Basis:
+    """Return what a request judges, in databases with these `histories`."""
+    broker = request.broker
+    return Basis(
+        margin=request.margin,
+        topics=None if broker is None else (broker.bootstrap, broker.topic_prefix),
+        services={s.name: _judged(s, histories.get(s.name)) for s in request.services},
+    )
+
+
+def changes(earlier: Basis, now: Basis) -> list[str]:
+    """Say in sentences what of the configuration or the rules has changed; empty: nothing."""
+    return [*_changes(earlier, now), *other_services(earlier, now)]
+
+
+def other_services(earlier: Basis, now: Basis) -> list[str]:
+    """Say in sentences which services are others, or judged by another configuration."""
+    return list(_other_services(earlier, now))
+
+
+def losses(earlier: Basis, now: Basis) -> list[str]:
+    """Say in sentences which databases are others, or have another past; empty: none.
+
+    Whether the newest rows of then are still there is for the databases to say.
+    """
+    return [
+        f"the database of {name} {what}"
+        for name, service in now.services.items()
+        for what in _other_past(earlier.services[name].history, service.history)
+    ]
+
+
+def to_json(basis: Basis) -> str:
+    """Encode a basis, to be stored with its run; it holds no secret."""
+    return _BASIS.dump_json(basis).decode()
+
+
+def from_json(text: str) -> Basis | None:
+    """Decode what `to_json` has made; None: by a release that knew another one, or none."""
+    try:
+        return _BASIS.validate_json(text)
+    except ValidationError:
+        return None
+
+
+_BASIS = TypeAdapter(Basis)
+
+
+def _judged(service: ServiceDatabase, history: DatabaseHistory | None) -> JudgedService:
+    return JudgedService(
+        schema=service.schema,
+        retention=service.retention,
+        # The order in which a file names them means nothing.
+        groups=tuple(sorted(service.groups or (), key=repr)),
+        others=tuple(sorted(service.others)),
+        history=history,
+    )
+
+
+def _changes(earlier: Basis, now: Basis) -> Iterator[str]:
+    if earlier.rules != now.rules:
+        yield "another release of shieldtx, with other rules, made the earlier runs"
+    if earlier.margin != now.margin:
+        yield f"the margin was {earlier.margin} and is {now.margin}"
+    if earlier.topics != now.topics:
+        yield _topics(earlier.topics, now.topics)
+
+
+def _other_services(earlier: Basis, now: Basis) -> Iterator[str]:
+    for name in sorted({*earlier.services, *now.services}):
+        before, after = earlier.services.get(name), now.services.get(name)
+        if before is None or after is None:
+            yield f"service {name} was {'added' if before is None else 'taken out'}"
+        elif replace(before, history=None) != replace(after, history=None):
+            yield f"the configuration of service {name} has changed"
+
+
+def _topics(before: Sequence[str] | None, after: Sequence[str] | None) -> str:
+    if before is None:
+        return "topics were not read before"
+    return "topics were read before" if after is None else "the topics are those of another broker"
+
+
+def _other_past(before: DatabaseHistory | None, now: DatabaseHistory | None) -> Iterator[str]:
+    if before is None or now is None:
+        yield "was not asked who it is"
+    elif before.system != now.system or before.objects != now.objects:
+        yield "is another one, or its tables were made anew"
+    elif before.timeline != now.timeline:
+        yield "was restored to a point in time, or a replica of it was promoted"

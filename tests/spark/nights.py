@@ -1,0 +1,81 @@
+"""Nights of one reconciliation after another, stored as those of the command line are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from sqlalchemy import create_engine, select, update
+
+from shieldtx.app.reconciliation import request_of, run_stored
+from shieldtx.reconcile.config import Configuration
+from shieldtx.reconcile.findings import Findings, OutputFolder
+from shieldtx.reconcile.incremental import Mode, mode_of
+from shieldtx.reconcile.request import ReconcileRequest, Selection
+from shieldtx.reconcile.spark_launcher import ReconcileResult
+from shieldtx.store.tables import tables
+from tests.spark.running import reconciled
+
+MARGIN = timedelta(minutes=15)
+
+
+class Nights:
+    """Runs in one Spark; what lies a day back can be had by setting the stored runs back."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._number = 0
+
+    def run(
+        self, *services: Any, scope: str = "nightly", selection: Selection | None = None, **of: Any
+    ) -> Findings:
+        """Reconcile these services; by default from where the last good run ended."""
+        configuration = Configuration(scope=scope, services=services, **({"margin": MARGIN} | of))
+        self._number += 1
+        request = request_of(configuration, self._folder / str(self._number))
+        result = run_stored(configuration, request, selection, who="night", job=self._job)
+        assert result.findings is not None
+        return result.findings
+
+    def _job(self, request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        findings = reconciled(self._spark, request)
+        return ReconcileResult(
+            outcome=findings.outcome,
+            findings=findings,
+            problem="",
+            folder=OutputFolder(path=request.folder),
+        )
+
+
+def mode(findings: Findings) -> Mode:
+    """Return how much a run looked at."""
+    return mode_of(findings.selection)
+
+
+def a_day_passes(home: Any, days: float = 1) -> None:
+    """Set what was stored so far back: it took place that long ago, and its watermarks too."""
+    run = tables(home.schema).reconcile_run
+    engine = create_engine(home.url)
+    with engine.begin() as connection:
+        for row in connection.execute(select(run)).all():
+            connection.execute(
+                update(run)
+                .where(run.c.run_id == row.run_id)
+                .values(
+                    started_at=row.started_at - timedelta(days=days),
+                    watermarks=_set_back(row.watermarks, timedelta(days=days)),
+                )
+            )
+    engine.dispose()
+
+
+def _set_back(watermarks: str, by: timedelta) -> str:
+    moments = json.loads(watermarks)
+    return json.dumps(
+        {name: (datetime.fromisoformat(when) - by).isoformat() for name, when in moments.items()}
+    )

@@ -1,0 +1,175 @@
+"""Nights in a row: from where the next one may start, and what it must look at all the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.incremental import Mode
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.nights import Nights, a_day_passes, mode
+from tests.spark.planting import TOPIC, Service
+
+DAY = 24 * 60
+CLEAN, MISMATCHES = RunOutcome.CLEAN, RunOutcome.MISMATCHES
+RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
+AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
+
+
+@pytest.fixture
+def nights(spark, tmp_path):
+    return Nights(spark, tmp_path)
+
+
+def received_by(service: Service, *groups: str, number: int = 5, of: Service) -> list:
+    """Plant events of three days ago that groups have received."""
+    ids = [of.write(age=3 * DAY) for _ in range(number)]
+    for group in groups:
+        for event_id in ids:
+            service.receive(event_id, group=group, source=of.name, age=3 * DAY)
+    return ids
+
+
+def execute(service: Service, statement: str, **values) -> None:
+    with service.engine.begin() as connection:
+        if service.schema:
+            connection.execute(text(f"SET LOCAL search_path = {service.schema}"))
+        connection.execute(text(statement), values)
+
+
+def test_a_night_like_the_one_before_looks_at_what_has_moved(nights, orders, stock):
+    received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+
+    first = nights.run(*services)
+    a_day_passes(orders)
+    second = nights.run(*services)
+
+    assert (first.outcome, mode(first)) == (CLEAN, Mode.FULL)
+    assert first.full_because == ("no earlier run was good",)
+    assert (second.outcome, mode(second), second.full_because) == (CLEAN, Mode.INCREMENTAL, ())
+
+
+CHANGES = {
+    "a group was added": (
+        {},
+        {"groups": (RESERVE, AUDIT)},
+        {},
+        "the configuration of service stock has changed",
+    ),
+    "a filter was widened": (
+        {"groups": (RESERVE, ExpectedGroup(name="audit", topics=(TOPIC,), upstreams=("mail",)))},
+        {"groups": (RESERVE, AUDIT)},
+        {},
+        "the configuration of service stock has changed",
+    ),
+    "the margin is shorter": (
+        {},
+        {},
+        {"margin": timedelta(minutes=5)},
+        "the margin was 0:15:00 and is 0:05:00",
+    ),
+    "rows are kept for longer": (
+        {"retention": timedelta(days=2)},
+        {"retention": timedelta(days=9)},
+        {},
+        "the configuration of service stock has changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_after_a_change_of_the_configuration_everything_is_looked_at(change, nights, orders, stock):
+    received_by(stock, "reserve", of=orders)
+    before, after, of_all, why = CHANGES[change]
+    stock_before = stock.database(**({"groups": (RESERVE,)} | before))
+    stock_after = stock.database(**({"groups": (RESERVE,)} | after))
+    nights.run(orders.database(), stock_before)
+    a_day_passes(orders)
+
+    night = nights.run(orders.database(), stock_after, **of_all)
+
+    assert (mode(night), night.full_because) == (Mode.FULL, (why,))
+
+
+def test_a_group_that_was_added_is_missed_in_the_first_night(nights, orders, stock):
+    received_by(stock, "reserve", of=orders)
+    nights.run(orders.database(), stock.database(groups=(RESERVE,)))
+    a_day_passes(orders)
+
+    night = nights.run(orders.database(), stock.database(groups=(RESERVE, AUDIT)))
+
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 5
+
+
+def test_two_files_of_one_name_do_not_start_from_each_others_watermarks(
+    nights, orders, stock, services
+):
+    mail = services[-1]
+    ids = received_by(stock, "reserve", number=20, of=orders)
+    for event_id in ids[5:]:
+        mail.receive(event_id, group="notify", source="orders", age=3 * DAY)
+    to_stock = (orders.database(), stock.database(groups=(RESERVE,)))
+    notify = ExpectedGroup(name="notify", topics=(TOPIC,))
+    to_mail = (orders.database(), mail.database(groups=(notify,)))
+    assert nights.run(*to_stock).outcome is CLEAN
+    a_day_passes(orders)
+
+    night = nights.run(*to_mail)
+
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 5
+    assert night.full_because == ("service mail was added", "service stock was taken out")
+    assert mode(nights.run(*to_stock)) is Mode.INCREMENTAL
+
+
+def test_rows_that_a_restored_copy_lacks_are_missed(nights, orders, stock):
+    ids = received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    nights.run(*services)
+    a_day_passes(orders)
+    # The copy was made before the last two came in.
+    execute(stock, "DELETE FROM shield_inbox WHERE event_id = ANY(:lost)", lost=ids[-2:])
+
+    night = nights.run(*services)
+
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 2
+    (why,) = night.full_because
+    assert why.startswith("the inbox of stock lacks what was its newest event")
+
+
+def test_tables_that_were_made_anew_are_looked_at_as_a_whole(nights, orders, stock):
+    received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    nights.run(*services)
+    a_day_passes(orders)
+    for step in (
+        "CREATE TABLE copied (LIKE shield_inbox INCLUDING ALL)",
+        "INSERT INTO copied OVERRIDING SYSTEM VALUE SELECT * FROM shield_inbox",
+        "DROP TABLE shield_inbox",
+        "ALTER TABLE copied RENAME TO shield_inbox",
+    ):
+        execute(stock, step)
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.FULL
+    assert night.full_because == (
+        "the database of stock is another one, or its tables were made anew",
+    )
+
+
+def test_an_open_row_does_not_keep_the_next_night_from_starting_later(nights, orders, stock):
+    received_by(stock, "reserve", of=orders)
+    orders.write(OutboxStatus.FAILED, age=3 * DAY, last_error="refused")
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services).outcome is MISMATCHES
+    a_day_passes(orders)
+
+    night = nights.run(*services)
+
+    assert (mode(night), night.totals[Verdict.PARKED]) == (Mode.INCREMENTAL, 1)

@@ -1,0 +1,137 @@
+"""What a run judges, and what of it makes another run no longer its like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shieldtx.domain.states import TxKind
+from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.reconcile.basis import (
+    Basis,
+    basis_of,
+    changes,
+    from_json,
+    losses,
+    other_services,
+    to_json,
+)
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
+
+URL = "postgresql://ann:s3cret-word@db/orders"
+HISTORY = DatabaseHistory(
+    system="7712", timeline="00000001", objects=(5, 16401, 16420), newest=(UUID(int=7), None)
+)
+RESERVE = ExpectedGroup(name="reserve", topics=("orders.placed",))
+REFUND = ExpectedGroup(name="refund", kind=TxKind.ROLLBACK, topics=("orders.placed",))
+ORDERS = ServiceDatabase(name="orders", url=URL, groups=(REFUND,))
+STOCK = ServiceDatabase(name="stock", url=URL, groups=(RESERVE, REFUND))
+BROKER = BrokerAccess(bootstrap="kafka:9092", sasl_password="s3cret-word")
+
+
+def basis(*services: ServiceDatabase, history: DatabaseHistory = HISTORY, **changed: Any) -> Basis:
+    given = services or (ORDERS, STOCK)
+    request = ReconcileRequest(
+        services=given, folder=Path("unused"), **({"broker": BROKER} | changed)
+    )
+    return basis_of(request, {service.name: history for service in given})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda: basis(margin=timedelta(0)), "the margin was 0:15:00 and is 0:00:00"),
+        (lambda: basis(broker=None), "topics were read before"),
+        (
+            lambda: basis(broker=replace(BROKER, topic_prefix="test.")),
+            "the topics are those of another broker",
+        ),
+        (lambda: basis(ORDERS), "service stock was taken out"),
+        (lambda: basis(ORDERS, STOCK, replace(STOCK, name="mail")), "service mail was added"),
+        *(
+            (
+                lambda changed=changed: basis(ORDERS, replace(STOCK, **changed)),
+                "the configuration of service stock has changed",
+            )
+            for changed in (
+                {"schema": "shield"},
+                {"retention": timedelta(days=7)},
+                {"others": ("stock.audited",)},
+                {"groups": None},
+                {"groups": (RESERVE,)},
+                {"groups": (replace(RESERVE, max_attempts=3), REFUND)},
+                {"groups": (replace(RESERVE, event_types=("x",)), REFUND)},
+                {"groups": (replace(RESERVE, upstreams=("orders",)), REFUND)},
+            )
+        ),
+        (
+            lambda: replace(basis(), rules=1),
+            "another release of shieldtx, with other rules, made the earlier runs",
+        ),
+    ],
+)
+def test_whatever_a_verdict_depends_on_is_a_change(other: Callable[[], Basis], said: str) -> None:
+    before = basis() if "rules" not in said else other()
+    after = other() if "rules" not in said else basis()
+    assert changes(before, after) == [said]
+
+
+def test_topics_that_are_read_from_now_on_are_a_change() -> None:
+    assert changes(basis(broker=None), basis()) == ["topics were not read before"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        basis(),
+        basis(STOCK, ORDERS),
+        basis(ORDERS, replace(STOCK, groups=(REFUND, RESERVE))),
+        basis(ORDERS, replace(STOCK, url="postgresql://other-account@db/orders")),
+        basis(first_rows=0, push_down=False, show_payloads=True),
+        basis(history=replace(HISTORY, timeline="00000002")),
+    ],
+)
+def test_what_no_verdict_depends_on_is_none(other: Basis) -> None:
+    assert changes(basis(), other) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"newest": (UUID(int=9), UUID(int=8))}, []),
+        ({"system": "7713"}, ["is another one, or its tables were made anew"]),
+        ({"objects": (5, 16401, 16999)}, ["is another one, or its tables were made anew"]),
+        (
+            {"timeline": "00000002"},
+            ["was restored to a point in time, or a replica of it was promoted"],
+        ),
+    ],
+)
+def test_a_database_with_another_past_is_told_of(changed: dict[str, Any], said: list[str]) -> None:
+    now = basis(ORDERS, history=replace(HISTORY, **changed))
+    assert losses(basis(ORDERS), now) == [f"the database of orders {each}" for each in said]
+
+
+def test_it_is_stored_without_a_secret_and_comes_back_as_it_was() -> None:
+    stored = to_json(basis())
+
+    assert "s3cret-word" not in stored
+    assert from_json(stored) == basis()
+
+
+@pytest.mark.parametrize("text", ["{}", "", "[1]", '{"rules": "many"}'])
+def test_what_another_release_has_stored_is_not_known(text: str) -> None:
+    assert from_json(text) is None
+
+
+def test_which_services_are_others_does_not_depend_on_the_margin_of_a_run() -> None:
+    assert other_services(basis(), basis(margin=timedelta(0), broker=None)) == []
+    assert other_services(basis(), basis(ORDERS)) == ["service stock was taken out"]
