@@ -26,6 +26,7 @@ from .results.payload_samples import with_payloads
 from .sources import outbox_for_topics, outbox_inbox, topics
 from .sources.driver_frames import union_of, windows_frame
 from .sources.jdbc import Databases
+from .sources.other_sources import other_sources
 
 
 def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
@@ -36,11 +37,13 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     clocks = prefetch.clocks.result()
     report_progress("comparing digests" if prefetch.digests else "looking for types of events")
     _expect(spark, many_rows=False)
-    plan = plan_of(databases, prefetch.digests.result() if prefetch.digests else None)
+    digests = prefetch.digests.result() if prefetch.digests else None
+    plan = plan_of(databases, digests)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     if request.broker is not None:
         report_progress("reading topics")
     beside = _beside_topics(databases, plan, clocks)
+    others = other_sources(databases, digests.sources if digests else None)
     with ThreadPoolExecutor(1) as aside:
         # The databases count while Spark judges: neither waits for the other.
         traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
@@ -66,9 +69,10 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         counts=counts,
         first_rows=with_payloads(databases, first) if request.show_payloads else first,
         days=days,
-        left_out=(*reads.expectation.left_out, *beside.left_out),
+        left_out=(*reads.expectation.left_out, *others.left_out, *beside.left_out),
         obstacles=(
             *(problem for _, problem in reads.expectation.obstacles),
+            *others.obstacles,
             *beside.obstacles,
         ),
         seconds=round(time.monotonic() - began, 3),

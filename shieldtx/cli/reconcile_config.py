@@ -110,6 +110,8 @@ def _expected(group: ConsumerGroup) -> list[ExpectedGroup]:
             topics=(handler.topic,),
             event_types=(event_type,),
             max_attempts=handler.retry.max_attempts,
+            # It is no slip of the pen: a handler is declared for it.
+            may_be_unused=(handler.topic, event_type),
         )
         for (event_type, kind), handler in group.declared()
     ]

@@ -30,6 +30,7 @@ class JudgedService:
     retention: timedelta | None
     groups: tuple[ExpectedGroup, ...]
     others: tuple[str, ...]
+    other_sources: tuple[str, ...]
     history: DatabaseHistory | None = None
     """None: of a configuration alone, whose database was not asked."""
 
@@ -100,6 +101,7 @@ def _judged(service: ServiceDatabase, history: DatabaseHistory | None) -> Judged
         # The order in which a file names them means nothing.
         groups=tuple(sorted(service.groups or (), key=repr)),
         others=tuple(sorted(service.others)),
+        other_sources=tuple(sorted(service.other_sources)),
         history=history,
     )
 

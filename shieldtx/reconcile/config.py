@@ -36,6 +36,7 @@ class _Group(_Part):
     compensates: tuple[_Name, ...] = ()
     events: tuple[_Name, ...] = ()
     upstreams: tuple[_Name, ...] = Field(default=(), alias="from")
+    may_be_unused: tuple[_Name, ...] = ()
     max_attempts: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -46,6 +47,7 @@ class _Service(_Part):
     source: _Name | None = None
     retention: _Duration | Literal["for-ever"] = timedelta(days=7)
     for_others: tuple[_Name, ...] = ()
+    other_sources: tuple[_Name, ...] = ()
     groups: tuple[_Group, ...] = ()
 
 
@@ -140,6 +142,7 @@ def _service(name: str, given: _Service, variables: _Variables) -> ServiceDataba
         retention=None if isinstance(given.retention, str) else given.retention,
         groups=tuple(_groups(place, given.groups, variables.path)) or None,
         others=given.for_others,
+        other_sources=given.other_sources,
     )
 
 
@@ -164,6 +167,7 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
                         event_types=group.events,
                         upstreams=group.upstreams,
                         max_attempts=group.max_attempts,
+                        may_be_unused=group.may_be_unused,
                     )
                 )
     return groups

@@ -149,7 +149,8 @@ class Findings:
     def problems(self) -> tuple[str, ...]:
         """Why some or all of it could not be judged, each reason once."""
         hindered = (bounds.window.obstacle for bounds in self.bounds if bounds.window.obstacle)
-        return tuple(dict.fromkeys((*self.obstacles, *hindered)))
+        nothing = (_NOTHING_COMPARED,) if self.left_out and not self.counts else ()
+        return tuple(dict.fromkeys((*self.obstacles, *hindered, *nothing)))
 
     @property
     def totals(self) -> Counter[Verdict]:
@@ -166,6 +167,12 @@ class Findings:
         for count in self.counts:
             found.setdefault(count.pair, Counter())[count.verdict] += count.rows
         return found
+
+
+_NOTHING_COMPARED = (
+    "no event of these services was there to compare, and others were left out: see whether the "
+    "services are named as they name themselves (SHIELDTX_SOURCE)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

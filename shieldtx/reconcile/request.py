@@ -33,6 +33,8 @@ class ServiceDatabase:
     """None, or none of a kind: what groups have received so far says what they should receive."""
     others: tuple[str, ...] = ()
     """Logical topics that it writes for services which take no part in the reconciliation."""
+    other_sources: tuple[str, ...] = ()
+    """Sources with events in the same tables that take no part in the reconciliation."""
 
     @property
     def member(self) -> Member:

@@ -54,13 +54,15 @@ _TYPE_RECEIVED = (
 )
 # Grouped by what is odd, too: it is NULL for all other rows, and an aggregate that gathers it is
 # taken by PostgreSQL for one that needs 8 kB a group, for which it would go to the disk.
+# Of all sources, too: whose events nobody judges has to be said. They have no key.
 _DIGESTS_SENT = """
-    SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN {odd} THEN
+    SELECT CASE WHEN o.source = {name} THEN ({type} & ~{mask}) | {bucket} END AS key,
+           CASE WHEN o.source <> {name} THEN json_build_array(o.source)::text WHEN {odd} THEN
                json_build_array(o.event_id, o.tx_kind, o.topic, o.event_type, o.causation_source)
                ::text END AS odd,
            count(*) AS events, bit_xor(
                uuid_hash_extended(o.event_id, hashtextextended(o.payload, 0))) AS digest
-    FROM {outbox} o WHERE o.source = {name} GROUP BY 1, 2"""
+    FROM {outbox} o GROUP BY 1, 2"""
 # Of all sources, so that those are known that the run does not know: it has to say so.
 _DIGESTS_RECEIVED = """
     SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN i.source IN ({names}) AND {odd} THEN
@@ -134,6 +136,8 @@ class Digests:
     """Those of the odd rows."""
     odd: Mapping[tuple[str, str], Sequence[tuple[str, Words]]]
     """Their ids, topics and event types, by side and service."""
+    sources: Mapping[str, frozenset[str]]
+    """By service, others whose events its outbox holds."""
 
 
 def digests_of(servers: Servers) -> Digests:
@@ -153,6 +157,7 @@ def digests_of(servers: Servers) -> Digests:
             (s.side, s.service): [(one, (topic, type_)) for one, _, topic, type_, *_ in s.odd]
             for s in scans
         },
+        sources={s.service: s.sources for s in scans if s.side == SENT},
     )
 
 
@@ -165,6 +170,8 @@ class _Scan:
     groups: Mapping[Sent | Received, Mapping[int, Group]]
     odd: Sequence[Sequence[str]]
     """The ids and words of the odd rows, in the order of `_DIGESTS_SENT` or `_DIGESTS_RECEIVED`."""
+    sources: frozenset[str]
+    """Others whose events the table holds; of an inbox, whose rows are of all sources, none."""
 
 
 def _scan(servers: Servers, buckets: Buckets, side: str, service: ServiceDatabase) -> _Scan:
@@ -188,8 +195,13 @@ def _scan(servers: Servers, buckets: Buckets, side: str, service: ServiceDatabas
     }
     groups: dict[int, dict[int, Group]] = defaultdict(dict)
     odd: list[Sequence[str]] = []
+    sources: frozenset[str] = frozenset()
     for type_number, number, *of_group, told in servers.stream(service, grouped, **names):
-        odd += json.loads(told or "[]")
+        rows = json.loads(told or "[]")
+        if type_number is None:
+            sources = frozenset(source for (source,) in rows)
+            continue
+        odd += rows
         group = Group(*of_group)
         if group.events:
             groups[type_number][number] = group
@@ -199,6 +211,7 @@ def _scan(servers: Servers, buckets: Buckets, side: str, service: ServiceDatabas
         service=service.name,
         groups={types[number]: found for number, found in groups.items() if number in types},
         odd=odd,
+        sources=sources,
     )
 
 

@@ -86,7 +86,9 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
     else:
         sent, received = sent.persist(), received.persist()
         types_sent, types_received = outbox_inbox.types_in(sent, received)
-        expectation = _expectation(databases, types_sent, [*plan.past, *types_received])
+        expectation = _expectation(
+            databases, types_sent, [*plan.past, *types_received], sent_is_all=False
+        )
         routes = routes_frame(databases.spark, expectation.routes)
         sent, received = _with_partners(databases, plan, routes, sent, received)
     return PlannedReads(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
@@ -109,10 +111,14 @@ def _plan_by_digests(databases: Databases, found: Digests) -> Plan:
 
 
 def _expectation(
-    databases: Databases, sent: Collection[Sent], received: Collection[Received]
+    databases: Databases,
+    sent: Collection[Sent],
+    received: Collection[Received],
+    *,
+    sent_is_all: bool = True,
 ) -> Expectation:
     members = [service.member for service in databases.services]
-    return expectation_of(members, sent=set(sent), received=set(received))
+    return expectation_of(members, sent=set(sent), received=set(received), sent_is_all=sent_is_all)
 
 
 def _names(databases: Databases) -> list[str]:

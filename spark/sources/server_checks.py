@@ -39,6 +39,11 @@ _CLOCK = """
            pg_is_in_recovery() AS is_replica,
            CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_lsn()::text END AS written,
            current_user::text AS role"""
+# No two servers start at the same microsecond.
+_LOCATION = """
+    SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), d.oid,
+                     '{outbox}'::regclass::oid)
+    FROM pg_database d WHERE d.datname = current_database()"""
 _REPLAYED = """
     SELECT pg_is_in_recovery() AS is_replica,
            coalesce(pg_last_wal_replay_lsn() >= CAST(:written AS pg_lsn), false) AS has_it"""
@@ -60,6 +65,12 @@ class Servers:
     def clocks(self) -> Mapping[str, Clock]:
         """Ask all databases for their time and their oldest transaction, before any row is read."""
         return {service.name: self._clock(service) for service in self.services}
+
+    def location(self, service: ServiceDatabase) -> str:
+        """Return by what services are known that share their tables."""
+        with self._connected(service, service.url) as connection:
+            query = _LOCATION.format(**tables_of(service))
+            return str(connection.exec_driver_sql(query).scalar_one())
 
     def rows(
         self, service: ServiceDatabase, query: str, **names: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,11 @@ class Nights:
         self, *services: Any, scope: str = "nightly", selection: Selection | None = None, **of: Any
     ) -> Findings:
         """Reconcile these services; by default from where the last good run ended."""
+        asked = {name: of.pop(name) for name in ("push_down",) if name in of}
         configuration = Configuration(scope=scope, services=services, **({"margin": MARGIN} | of))
         self._number += 1
         request = request_of(configuration, self._folder / str(self._number))
+        request = replace(request, **asked)
         result = run_stored(configuration, request, selection, who="night", job=self._job)
         assert result.findings is not None
         return result.findings

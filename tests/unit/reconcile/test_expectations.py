@@ -385,3 +385,60 @@ def test_the_order_of_what_was_seen_does_not_matter(turn):
     once = expectation_of(members, sent=wrote, received=past)
     again = expectation_of(members[::turn], sent=wrote[::turn], received=past[::turn])
     assert again == once
+
+
+def declared(*topics, **more):
+    group = ExpectedGroup(name="audit", topics=topics, **more)
+    return Member(name="stock", groups=(group,))
+
+
+@pytest.mark.parametrize(
+    ("stock", "told"),
+    [
+        (declared("placed", "order"), "group audit of stock receives order,"),
+        (
+            declared("placed", event_types=("placed.late", "placed")),
+            "is to have the events placed.late,",
+        ),
+        (declared("placed", upstreams=("orders", "mail")), "is to have events from mail,"),
+        # The events are there, and from nobody who is named.
+        (
+            declared("paid", event_types=("paid",), upstreams=("mail",)),
+            "is to have events from mail,",
+        ),
+        # Stock sends none of these itself.
+        (declared("placed", kind=ROLLBACK), "group audit of stock compensates placed,"),
+    ],
+)
+def test_a_name_that_fits_no_event_is_an_obstacle(stock, told):
+    everyone = Member(name="mail", groups=(ExpectedGroup(name="all"),))
+    types = [sent("orders", "placed"), sent("orders", "paid"), sent("stock", "reserved")]
+
+    found = expectation_of([ORDERS, stock, everyone], sent=types, received=[])
+
+    ((upstream, problem),) = found.obstacles
+    assert upstream == "stock"
+    assert told in problem
+    assert (
+        expectation_of(
+            [ORDERS, stock, everyone], sent=types, received=[], sent_is_all=False
+        ).obstacles
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    "stock",
+    [
+        declared("placed", event_types=("placed",), upstreams=("orders",)),
+        declared("reserved", kind=ROLLBACK),
+        declared("placed", "recalled", may_be_unused=("recalled",)),
+        declared("placed", upstreams=("orders", "later"), may_be_unused=("later",)),
+        declared(),
+    ],
+)
+def test_names_that_fit_or_need_not_are_none(stock):
+    everyone = Member(name="mail", groups=(ExpectedGroup(name="all"),))
+    types = [sent("orders", "placed"), sent("stock", "reserved")]
+
+    assert expectation_of([ORDERS, stock, everyone], sent=types, received=[]).obstacles == ()

@@ -1,0 +1,127 @@
+"""Names in the configuration that fit nothing, and events that fit no name: never a clean run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.incremental import Mode
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.nights import Nights, a_day_passes, mode
+from tests.spark.planting import TOPIC
+
+DAY = 24 * 60
+CLEAN, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED
+RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
+AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
+
+
+@pytest.fixture
+def nights(spark, tmp_path):
+    return Nights(spark, tmp_path)
+
+
+@pytest.fixture
+def lost(orders, stock):
+    """Ten events of orders; stock lacks three of them."""
+    for number in range(10):
+        event_id = orders.write(age=DAY)
+        if number >= 3:
+            stock.receive(event_id, group="reserve", source="orders", age=DAY)
+
+
+@pytest.mark.usefixtures("lost")
+@pytest.mark.parametrize("push_down", [True, False])
+def test_a_service_whose_name_fits_no_event_is_no_clean_run(nights, orders, stock, push_down):
+    misnamed = replace(orders.database(), name="order")
+
+    found = nights.run(misnamed, stock.database(), push_down=push_down)
+
+    assert found.outcome is NOT_JUDGED
+    told, nothing = found.problems
+    assert told.startswith("the outbox of order holds events of 'orders' (10 PROCESSED), which is")
+    assert nothing.startswith("no event of these services was there to compare")
+
+
+@pytest.mark.parametrize("status", [OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.INIT])
+def test_events_under_a_former_name_are_told_of_in_every_night(nights, orders, stock, status):
+    for _ in range(3):
+        event_id = orders.write(age=3 * DAY)
+        stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    orders.write(status, source="shop", age=60, last_error="x" if status == "FAILED" else None)
+
+    night = nights.run(*services)
+
+    assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
+    (told,) = night.problems
+    assert f"holds events of 'shop' (1 {status})" in told
+
+
+def test_sources_that_take_no_part_are_left_out(nights, orders, stock):
+    event_id = orders.write(age=DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    orders.write(age=DAY, source="billing")
+
+    found = nights.run(orders.database(other_sources=("billing",)), stock.database())
+
+    assert found.outcome is CLEAN
+    assert found.left_out == (
+        "the outbox of orders holds events of 'billing' (1 PROCESSED), which takes no part in this",
+    )
+
+
+def test_services_that_share_their_tables_are_no_strangers_to_each_other(nights, orders, stock):
+    """They are told apart by their sources, however their URLs are written."""
+    event_id = orders.write(age=DAY)
+    orders.receive(event_id, group="notify", source="orders", age=DAY)
+    orders.write(age=DAY, source="mail", topic="mail.sent", event_type="mail.sent")
+    notify = ExpectedGroup(name="notify", topics=(TOPIC,))
+    mail = replace(
+        orders.database(groups=(notify,), others=("mail.sent",)),
+        name="mail",
+        url=f"{orders.url}?application_name=other",
+    )
+
+    found = nights.run(orders.database(), mail)
+
+    assert (found.outcome, found.problems) == (CLEAN, ())
+
+
+@pytest.mark.usefixtures("lost")
+@pytest.mark.parametrize(
+    ("audit", "told"),
+    [
+        (replace(AUDIT, topics=("order.placed",)), "receives order.placed"),
+        (replace(AUDIT, event_types=("order.placed",)), "is to have the events order.placed"),
+        (replace(AUDIT, upstreams=("order",)), "is to have events from order"),
+        (
+            replace(AUDIT, kind=TxKind.ROLLBACK, topics=("stock.reserved",)),
+            "compensates stock.reserved",
+        ),
+    ],
+)
+def test_a_filter_that_fits_no_event_is_told_of(nights, orders, stock, audit, told):
+    services = (orders.database(), stock.database(groups=(RESERVE, audit)))
+
+    found = nights.run(*services)
+
+    (problem,) = found.problems
+    assert problem.startswith(f"group audit of stock {told}, and no such event is kept")
+    assert found.totals[Verdict.MISSING_DOWNSTREAM] == 3
+
+
+def test_a_group_for_events_that_are_yet_to_come_can_say_so(nights, orders, stock):
+    event_id = orders.write(age=DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    early = ExpectedGroup(name="audit", topics=("recalled",), may_be_unused=("recalled",))
+
+    found = nights.run(orders.database(), stock.database(groups=(RESERVE, early)))
+
+    assert (found.outcome, found.problems) == (CLEAN, ())
