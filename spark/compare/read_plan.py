@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -16,11 +17,14 @@ from ..sources import incremental, outbox_inbox
 from ..sources.driver_frames import routes_frame, union_of
 from ..sources.jdbc import Databases
 from ..sources.row_filters import EVERYTHING, NOTHING, Read, by_ids
+from ..sources.taken_back import taken_back
 from . import digest_comparison
 from .digest_comparison import Compared
 from .digests import Digests
 from .transforms import alone, paired
 
+_EVENT: Final = ("upstream", "event_id")
+_ARRIVAL: Final = ("downstream", "consumer_group", "upstream", "event_id")
 _MOST_LOOKUPS = 200_000
 """Events looked up by their ids; where more lack a row, the whole table is read."""
 
@@ -33,6 +37,8 @@ class Plan:
     inboxes: Mapping[str, Read]
     expectation: Expectation | None = None
     """None: it depends on the rows that are read."""
+    taken_back: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """In that case, the events of rollbacks that are read, by the service that wrote them."""
     past: Sequence[Received] = ()
     """In that case, what was received before where that says what should be."""
     sent: frozenset[Sent] | None = None
@@ -71,6 +77,8 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
         return replace(plan, expectation=expectation, sent=frozenset(sent))
     # Looking up the types of all rows is a scan of the whole table.
     past = [t for s in services for t in outbox_inbox.types_received(databases, s, _undeclared(s))]
+    if selection.moved_since:
+        plan = replace(plan, taken_back=taken_back(databases, plan.outboxes, plan.inboxes))
     return replace(plan, past=past)
 
 
@@ -84,7 +92,7 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
         expectation = plan.expectation
         routes = routes_frame(databases.spark, expectation.routes)
     else:
-        sent, received = sent.persist(), received.persist()
+        sent, received = _with_taken_back(databases, plan, sent.persist(), received.persist())
         types_sent, types_received = outbox_inbox.types_in(sent, received)
         expectation = _expectation(
             databases, types_sent, [*plan.past, *types_received], sent_is_all=False
@@ -136,6 +144,24 @@ def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) 
     return pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared)
 
 
+def _with_taken_back(
+    databases: Databases, plan: Plan, sent: DataFrame, received: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Add the rows of events whose rollbacks are read, of all groups that have them."""
+    every_id = {event_id for ids in plan.taken_back.values() for event_id in ids}
+    if not every_id:
+        return sent, received
+    is_few = len(every_id) <= _MOST_LOOKUPS
+    everywhere = dict.fromkeys(_names(databases), every_id)
+    events = _looked_up(databases, outbox_inbox.outbox, plan.taken_back if is_few else None)
+    arrivals = _looked_up(databases, outbox_inbox.inbox, everywhere if is_few else None)
+    # Looked at several times from here on.
+    return (
+        _with_more(sent, events.persist(), by=_EVENT),
+        _with_more(received, arrivals.persist(), by=_ARRIVAL),
+    )
+
+
 def _with_partners(
     databases: Databases, plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
@@ -160,8 +186,8 @@ def _with_partners(
     events = _looked_up(databases, outbox_inbox.outbox, ids["up"] if is_few else None)
     arrivals = _looked_up(databases, outbox_inbox.inbox, ids["down"] if is_few else None)
     return (
-        _with_more(sent, events, by=["upstream", "event_id"]),
-        _with_more(received, arrivals, by=["downstream", "consumer_group", "upstream", "event_id"]),
+        _with_more(sent, events, by=_EVENT),
+        _with_more(received, arrivals, by=_ARRIVAL),
     )
 
 
@@ -177,11 +203,11 @@ def _looked_up(
     return _read(databases, source, {name: by_ids(sorted(some)) for name, some in ids.items()})
 
 
-def _with_more(rows: DataFrame, more: DataFrame, *, by: list[str]) -> DataFrame:
+def _with_more(rows: DataFrame, more: DataFrame, *, by: Sequence[str]) -> DataFrame:
     # Under a name of its own: Spark makes one union of a union and what is added to it, does not
     # know that again for what it has kept, and reads all the rows once more.
     kept = rows.alias("kept")
-    return kept.unionByName(more.join(kept.select(*by), on=by, how="left_anti"))
+    return kept.unionByName(more.join(kept.select(*by), on=list(by), how="left_anti"))
 
 
 def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:

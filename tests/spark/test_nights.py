@@ -7,15 +7,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from shieldtx.domain.states import OutboxStatus
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
+from shieldtx.reconcile.request import EVERYTHING
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import Nights, a_day_passes, mode
 from tests.spark.planting import TOPIC, Service
 
 DAY = 24 * 60
+ROLLBACK = TxKind.ROLLBACK
 CLEAN, MISMATCHES = RunOutcome.CLEAN, RunOutcome.MISMATCHES
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
@@ -180,3 +182,73 @@ def test_an_open_row_does_not_keep_the_next_night_from_starting_later(nights, or
     night = nights.run(*services)
 
     assert (mode(night), night.totals[Verdict.PARKED]) == (Mode.INCREMENTAL, 1)
+
+
+def taken_back(orders, stock, event_id, *, age, status=OutboxStatus.PROCESSED, compensated=True):
+    """Let stock take an event of orders back, and orders compensate it."""
+    of = {"kind": ROLLBACK, "causation_id": event_id, "causation_source": "orders", "age": age}
+    rollback = stock.write(status, **of)
+    if compensated:
+        orders.receive(rollback, group="refund", source="stock", compensated_id=event_id, **of)
+    return rollback
+
+
+def test_an_effect_whose_rollback_came_later_is_found_in_the_next_night(nights, orders, stock):
+    first, *_ = received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    taken_back(orders, stock, first, age=300)
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.INCREMENTAL
+    assert night.totals == {Verdict.MATCHED: 1, Verdict.EFFECT_DESPITE_ROLLBACK: 1}
+    assert nights.run(*services, selection=EVERYTHING).totals == {
+        Verdict.MATCHED: 5,
+        Verdict.EFFECT_DESPITE_ROLLBACK: 1,
+    }
+
+
+def test_an_effect_whose_rollback_was_too_young_is_found_in_the_next_night(nights, orders, stock):
+    first, *_ = received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    taken_back(orders, stock, first, age=5, status=OutboxStatus.INIT, compensated=False)
+    assert nights.run(*services).totals == {Verdict.MATCHED: 5, Verdict.IN_FLIGHT: 1}
+    a_day_passes(orders, days=1 / 24)
+    execute(stock, AN_HOUR_AGO)
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.INCREMENTAL
+    assert night.totals[Verdict.EFFECT_DESPITE_ROLLBACK] == 1
+
+
+AN_HOUR_AGO = """
+    UPDATE shield_outbox SET created_at = now() - interval '1 hour',
+                             due_at = now() - interval '1 hour'
+    WHERE tx_kind = 'ROLLBACK'"""
+
+
+def test_an_effect_after_the_compensation_is_found_though_nothing_of_it_has_moved(
+    nights, orders, stock
+):
+    first, *_ = received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    # Who received the event compensates it too, and says so with an older time.
+    of = {"kind": ROLLBACK, "causation_id": first, "causation_source": "orders"}
+    rollback = orders.write(age=300, **of)
+    stock.receive(rollback, group="reserve", source="orders", age=300, settled_age=4 * DAY, **of)
+    execute(
+        stock,
+        "UPDATE shield_inbox SET compensated_id = :event WHERE event_id = :rollback",
+        event=first,
+        rollback=rollback,
+    )
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.INCREMENTAL
+    assert night.totals[Verdict.EFFECT_DESPITE_ROLLBACK] == 1

@@ -1,0 +1,41 @@
+"""Which events were taken back by rollbacks that an incremental run reads.
+
+A rollback that comes later moves no row of its event, and yet changes what is to be said of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from .row_filters import Read, quoted
+from .server_checks import Servers
+
+_BY_OUTBOX = """
+    SELECT DISTINCT o.causation_source AS source, o.causation_id::text AS event_id
+    FROM {outbox} o
+    WHERE o.tx_kind = 'ROLLBACK' AND o.source = {name} AND o.causation_source IS NOT NULL
+      AND o.causation_id IS NOT NULL AND {condition}"""
+_BY_INBOX = """
+    SELECT DISTINCT i.causation_source AS source, i.causation_id::text AS event_id
+    FROM {inbox} i
+    WHERE i.tx_kind = 'ROLLBACK' AND i.causation_source = {name}
+      AND i.causation_id IS NOT NULL AND {condition}"""
+
+
+def taken_back(
+    servers: Servers, outboxes: Mapping[str, Read], inboxes: Mapping[str, Read]
+) -> dict[str, set[str]]:
+    """Return, by the service that wrote them, the ids of events with a rollback in these reads."""
+    found: dict[str, set[str]] = defaultdict(set)
+    names = {service.name for service in servers.services}
+    for service in servers.services:
+        for query, reads in ((_BY_OUTBOX, outboxes), (_BY_INBOX, inboxes)):
+            condition = reads[service.name].condition
+            names_it = quoted(service.name)
+            for source, event_id in servers.rows(
+                service, query, name=names_it, condition=condition
+            ):
+                if source in names:
+                    found[source].add(event_id)
+    return dict(found)
