@@ -154,6 +154,11 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
                 f"{path}: {place}.groups: {group.name} neither `receives` nor `compensates` any "
                 "topic: name the topics, or leave the group out"
             )
+        if group.upstreams and not group.receives:
+            raise ConfigurationError(
+                f"{path}: {place}.groups: {group.name} has `from` and does not `receive` anything: "
+                "what it `compensates` are events of its own service, whoever gave them up"
+            )
         for kind, topics in (
             (TxKind.COMMIT, group.receives),
             (TxKind.ROLLBACK, group.compensates),
@@ -165,7 +170,7 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
                         kind=kind,
                         topics=topics,
                         event_types=group.events,
-                        upstreams=group.upstreams,
+                        upstreams=group.upstreams if kind is TxKind.COMMIT else (),
                         max_attempts=group.max_attempts,
                         may_be_unused=group.may_be_unused,
                     )

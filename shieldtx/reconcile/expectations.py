@@ -24,7 +24,8 @@ class ExpectedGroup:
     event_types: tuple[str, ...] = ()
     """Empty: any."""
     upstreams: tuple[str, ...] = ()
-    """Services whose events they are; empty: any."""
+    """Services whose events they are; empty: any. Of rollbacks, it is its own service's events
+    that are taken back, whoever does it."""
     max_attempts: int | None = None
     """The limit of its handlers' RetryPolicy; None: not known, and not checked."""
     may_be_unused: tuple[str, ...] = ()
@@ -157,7 +158,12 @@ def _declared(member: Member, group: ExpectedGroup, arriving: Iterable[Sent]) ->
         if (
             (what.topic in group.topics if group.topics or own else True)
             and (not group.event_types or what.event_type in group.event_types)
-            and (not group.upstreams or what.upstream in group.upstreams)
+            # Of a rollback, that is whoever gave the event up: not whose event it is.
+            and (
+                what.kind is TxKind.ROLLBACK
+                or not group.upstreams
+                or what.upstream in group.upstreams
+            )
         ):
             yield Route(
                 stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),

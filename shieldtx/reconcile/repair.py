@@ -118,10 +118,11 @@ def _publish_again(row: ListedRow, policy: Policy) -> Step | Refusal:
 
 
 def _release(row: ListedRow, _: Policy) -> Step | Refusal:
+    # Of an event that is sent again, too: whoever has it knows its id.
+    if row.upstream_status is OutboxStatus.PROCESSING:
+        return _of_the_outbox(row, RepairAction.RELEASE_EVENT)
     if row.downstream_status is InboxStatus.PROCESSING:
         return _of_the_inbox(row, RepairAction.RELEASE_ATTEMPT)
-    if row.downstream_status is None and row.upstream_status is OutboxStatus.PROCESSING:
-        return _of_the_outbox(row, RepairAction.RELEASE_EVENT)
     if row.downstream_status is None and row.upstream_status is OutboxStatus.HALF:
         return Refusal(reason=_HALF)
     return Refusal(reason=_NOT_LEFT)

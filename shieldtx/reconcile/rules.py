@@ -34,6 +34,9 @@ class Fact(StrEnum):
     SAME_PAYLOAD = "same_payload"
     """The payloads of both rows have the same digest, or there are no two rows with payloads."""
 
+    SAME_ENVELOPE = "same_envelope"
+    """Both rows have the same topic, type, key, business key and operation, or there are no two."""
+
     ANSWERED = "answered"
     """Of a COMMIT: a rollback of it is in the downstream's outbox. Of a ROLLBACK: the group has
     compensated its event, by this rollback or by another one of the same event."""
@@ -44,6 +47,9 @@ class Fact(StrEnum):
 
     UNDONE_FIRST = "undone_first"
     """Of a COMMIT: the group has compensated the event, and its effect was settled later."""
+
+    OVERTAKEN = "overtaken"
+    """Of a COMMIT: the group has received a rollback of it."""
 
     WITHIN_LIMIT = "within_limit"
     """The group has made no more attempts than its limit allows, or no limit is known."""
@@ -118,6 +124,7 @@ _YES, _NO, _NONE = (True,), (False,), (None,)
 _COMMIT, _ROLLBACK = (TxKind.COMMIT,), (TxKind.ROLLBACK,)
 _SENT = (OutboxStatus.PROCESSED,)
 _OPEN_UPSTREAM = frozenset(OUTBOX.states) - OUTBOX.settled
+_IN_LINE = _OPEN_UPSTREAM - {OutboxStatus.HALF}
 _DONE, _GAVE_UP = (InboxStatus.PROCESSED,), (InboxStatus.MAX_RECONSUMED,)
 _OPEN_DOWNSTREAM = frozenset(INBOX.states) - INBOX.settled
 
@@ -128,16 +135,19 @@ PAIRS = RuleSet(
         Fact.UPSTREAM,
         Fact.DOWNSTREAM,
         Fact.SAME_PAYLOAD,
+        Fact.SAME_ENVELOPE,
         Fact.ANSWERED,
         Fact.ENTITLED,
         Fact.UNDONE_FIRST,
+        Fact.OVERTAKEN,
         Fact.WITHIN_LIMIT,
         Fact.QUIET,
         Fact.KEPT,
     ),
     rules=(
-        # A payload never changes: it needs no watermark.
+        # What an event says never changes: it needs no watermark.
         _rule(_V.PAYLOAD_DIFFERS, same_payload=_NO),
+        _rule(_V.ENVELOPE_DIFFERS, same_envelope=_NO),
         # A rollback that nothing called for. What calls for one may yet be read too late.
         _rule(
             _V.EFFECT_DESPITE_ROLLBACK,
@@ -147,6 +157,7 @@ PAIRS = RuleSet(
             answered=_YES,
             entitled=_NO,
             quiet=_YES,
+            kept=_YES,
         ),
         # Whoever's event it is. Nothing compensates it once more.
         _rule(
@@ -155,6 +166,16 @@ PAIRS = RuleSet(
             upstream_status=_SENT,
             downstream_status=_DONE,
             undone_first=_YES,
+        ),
+        # What called for a rollback may have been purged.
+        _rule(
+            _V.TOO_OLD,
+            kind=_COMMIT,
+            upstream_status=_SENT,
+            downstream_status=_DONE,
+            answered=_YES,
+            entitled=_NO,
+            quiet=_YES,
         ),
         _rule(
             _V.ATTEMPTS_DIFFER,
@@ -185,6 +206,7 @@ PAIRS = RuleSet(
             kind=_COMMIT,
             upstream_status=_SENT,
             downstream_status=(InboxStatus.FENCED,),
+            overtaken=_YES,
         ),
         _rule(
             _V.PARKED,
@@ -213,7 +235,9 @@ PAIRS = RuleSet(
         _rule(_V.NEVER_SENT, upstream_status=(OutboxStatus.DISCARDED,), downstream_status=_NONE),
         # Whatever else is to be seen may yet change.
         _rule(_V.IN_FLIGHT, quiet=_NO),
-        # One side is open.
+        # One side is open. A relay that died between acknowledgement and settlement leaves an open
+        # row whose event has arrived, and so does a repair that publishes it again.
+        _rule(_V.STUCK, upstream_status=_IN_LINE),
         _rule(_V.STUCK, upstream_status=_OPEN_UPSTREAM, downstream_status=_NONE),
         _rule(_V.STUCK, upstream_status=_SENT, downstream_status=_OPEN_DOWNSTREAM),
         # One side lacks a row. Where rows of its age are purged, that says nothing.
@@ -238,6 +262,14 @@ PAIRS = RuleSet(
             kept=_YES,
         ),
         _rule(_V.TOO_OLD, kind=_ROLLBACK, upstream_status=_SENT, downstream_status=_DONE),
+        # A tombstone outlives the rollback that left it by no more than a moment.
+        _rule(
+            _V.TOO_OLD,
+            kind=_COMMIT,
+            upstream_status=_SENT,
+            downstream_status=(InboxStatus.FENCED,),
+            kept=_NO,
+        ),
         # What is left are two rows that cannot both be right.
         _rule(_V.STATUS_DISAGREES),
     ),

@@ -46,7 +46,7 @@ class Verdict(StrEnum):
     REFUSED = (
         "REFUSED",
         Weight.CLEAN,
-        "The event was published; the group gave it up, or knew of its rollback already.",
+        "The event was published; the group gave it up, or had its rollback before it.",
         "Nothing here: the rollback is judged as an event of its own.",
     )
     NEVER_SENT = (
@@ -118,11 +118,20 @@ class Verdict(StrEnum):
         "Both sides have the event, with different payloads.",
         "Find out who changed a row by hand, or who else publishes under this source and id.",
     )
+    ENVELOPE_DIFFERS = (
+        "ENVELOPE_DIFFERS",
+        Weight.MISMATCH,
+        "Both sides have the event, with another topic, type, key, business key or operation.",
+        "Find out who changed a row by hand, or who else publishes under this source and id.",
+    )
     STATUS_DISAGREES = (
         "STATUS_DISAGREES",
         Weight.MISMATCH,
         "Both sides have the event, with statuses that exclude each other.",
-        "Upstream not PROCESSED: it was delivered all the same, so undo one side's part of it.",
+        (
+            "Upstream FAILED, DISCARDED or UNRESOLVED: it was delivered all the same, so undo one "
+            "side's part of it. Both settled: find out who changed one of them by hand."
+        ),
     )
     ATTEMPTS_DIFFER = (
         "ATTEMPTS_DIFFER",

@@ -53,7 +53,8 @@ def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
     - now minus `margin`: every step of an event (from acknowledged to received, from received to
       settled upstream) is taken to happen within the margin. An event acknowledged before the
       watermark was received before `now` was read, and `now` was read before the first row was;
-    - the beginning of the oldest running transaction minus `margin`: what it writes is stamped with
+    - the beginning of the oldest running transaction (of a prepared one, when it was prepared)
+      minus `margin`: what it writes is stamped with
       a time after its beginning but is visible only from its commit on, perhaps after the read.
       What a transaction that began later writes is stamped after the watermark, and what one that
       ended earlier wrote is visible to all reads.

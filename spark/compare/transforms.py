@@ -160,9 +160,12 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
         F.least("event_time", "received_at"), F.col("published_at"), F.col("created_at")
     )
     is_within = F.col("attempts") <= F.col("max_attempts")
-    is_same = F.col("upstream_digest") == F.col("downstream_digest")
+    has_same_payload = F.col("upstream_digest") == F.col("downstream_digest")
+    has_same_envelope = F.col("upstream_envelope") == F.col("downstream_envelope")
     facts = {
-        Fact.SAME_PAYLOAD: _unless_unknown(is_same, otherwise=True),
+        Fact.OVERTAKEN: _unless_unknown(F.col("downstream_overtaken"), otherwise=False),
+        Fact.SAME_PAYLOAD: _unless_unknown(has_same_payload, otherwise=True),
+        Fact.SAME_ENVELOPE: _unless_unknown(has_same_envelope, otherwise=True),
         Fact.WITHIN_LIMIT: _unless_unknown(is_within, otherwise=True),
         Fact.QUIET: _unless_unknown(last_move < F.col("watermark"), otherwise=False),
         Fact.KEPT: _unless_unknown(first_trace >= F.col("horizon"), otherwise=True),

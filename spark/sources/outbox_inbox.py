@@ -13,6 +13,7 @@ from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
 
 from .jdbc import Databases
+from .row_digests import envelope_digest, payload_digest
 from .row_filters import EVERYTHING, Read, listed, quoted
 
 IS_ODD_UPSTREAM = """(
@@ -38,7 +39,7 @@ _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
            o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
            o.attempts AS upstream_attempts, o.created_at, o.settled_at AS published_at,
-           hashtextextended(o.payload, 0) AS upstream_digest,
+           {payload_digest} AS upstream_digest, {envelope_digest} AS upstream_envelope,
            {bucket} AS bucket, {odd} AS upstream_odd,
            CASE WHEN o.settled_at IS NULL
                 THEN greatest(o.created_at, o.due_at, o.lease_until, (
@@ -53,8 +54,14 @@ _INBOX = """
     SELECT i.event_id, i.seq, i.source AS upstream, i.tx_kind AS kind, i.causation_source,
            i.causation_id, i.topic, i.event_type, i.consumer_group, i.status AS downstream_status,
            i.attempts, i.event_time, i.received_at, i.settled_at,
-           CASE WHEN i.status <> 'FENCED' THEN hashtextextended(i.payload, 0)
-           END AS downstream_digest,
+           CASE WHEN i.status <> 'FENCED' THEN {payload_digest} END AS downstream_digest,
+           CASE WHEN i.status <> 'FENCED' THEN {envelope_digest} END AS downstream_envelope,
+           CASE WHEN i.status = 'FENCED' THEN EXISTS (
+               SELECT 1 FROM {inbox} r
+               WHERE r.tx_kind = 'ROLLBACK' AND r.consumer_group = i.consumer_group
+                 AND r.causation_id = i.event_id
+                 AND coalesce(r.causation_source, i.source) = i.source)
+           END AS downstream_overtaken,
            {bucket} AS bucket, {odd} AS downstream_odd,
            CASE WHEN i.settled_at IS NULL
                 THEN greatest(i.received_at, i.due_at, i.lease_until, (
@@ -105,6 +112,7 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
         _OUTBOX.replace("{odd}", IS_ODD_UPSTREAM).replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="o"),
+        **_digests(databases, "o"),
         name=quoted(service.name),
     )
 
@@ -116,6 +124,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM).replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="i"),
+        **_digests(databases, "i"),
         names=listed(each.name for each in databases.services),
     )
     return frame.withColumn("downstream", F.lit(service.name))
@@ -166,6 +175,13 @@ def compensations(databases: Databases, service: ServiceDatabase) -> DataFrame:
     and is settled all the same.
     """
     return databases.frame(service, _COMPENSATIONS).withColumn("downstream", F.lit(service.name))
+
+
+def _digests(databases: Databases, row: str) -> dict[str, str]:
+    return {
+        "payload_digest": payload_digest(row, all_utf8=databases.all_utf8),
+        "envelope_digest": envelope_digest(row, all_utf8=databases.all_utf8),
+    }
 
 
 def _sent(row: Any, upstream: str) -> Sent:

@@ -122,8 +122,9 @@ def _range_parts(ranges: Sequence[Range]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Write a text as a literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
+    """Write a text as a literal of SQL, whatever `standard_conforming_strings` is set to."""
+    literal = "'" + text.replace("'", "''") + "'"
+    return literal if "\\" not in text else "E" + literal.replace("\\", "\\\\")
 
 
 def listed(texts: Iterable[str]) -> str:

@@ -25,13 +25,18 @@ _SESSION = "-c jit=off -c work_mem=128MB -c enable_sort=off"
 _REPLICA_S = 60.0
 _REPLICA_PAUSE_S = 0.5
 
-# Vacuum writes no rows of ours. Of other roles' sessions a role without pg_read_all_stats sees that
-# they are there, but not since when their transactions run.
+# Prepared transactions have no session. When they began is not known, only when they were prepared,
+# which is taken for a step of an event as any other. Vacuum writes no rows of ours. Of other roles'
+# sessions a role without pg_read_all_stats sees that they are there, but not since when their
+# transactions run.
 _CLOCK = """
     SELECT clock_timestamp() AS now,
-           (SELECT min(xact_start) FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid()
-              AND backend_type <> 'autovacuum worker') AS oldest_transaction,
+           least(
+               (SELECT min(xact_start) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid()
+                  AND backend_type <> 'autovacuum worker'),
+               (SELECT min(prepared) FROM pg_prepared_xacts
+                WHERE database = current_database())) AS oldest_transaction,
            (SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND usesysid IS NOT NULL
               AND NOT pg_has_role(usesysid, 'USAGE')
@@ -40,9 +45,10 @@ _CLOCK = """
            CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_lsn()::text END AS written,
            current_user::text AS role"""
 # No two servers start at the same microsecond.
-_LOCATION = """
+_PLACE = """
     SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), d.oid,
-                     '{outbox}'::regclass::oid)
+                     '{outbox}'::regclass::oid) AS location,
+           current_setting('server_encoding') AS encoding
     FROM pg_database d WHERE d.datname = current_database()"""
 _REPLAYED = """
     SELECT pg_is_in_recovery() AS is_replica,
@@ -55,6 +61,7 @@ class Servers:
 
     request: ReconcileRequest
     _engines: dict[str, Engine] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[str, Row[*tuple[Any, ...]]] = field(default_factory=dict, init=False, repr=False)
     _asked: set[Connection] = field(default_factory=set, init=False, repr=False)
 
     @property
@@ -68,9 +75,20 @@ class Servers:
 
     def location(self, service: ServiceDatabase) -> str:
         """Return by what services are known that share their tables."""
-        with self._connected(service, service.url) as connection:
-            query = _LOCATION.format(**tables_of(service))
-            return str(connection.exec_driver_sql(query).scalar_one())
+        return str(self._place(service).location)
+
+    @property
+    def all_utf8(self) -> bool:
+        """Whether all databases hold their texts in UTF-8, so that equal ones have equal bytes."""
+        return all(self._place(service).encoding == "UTF8" for service in self.services)
+
+    def _place(self, service: ServiceDatabase) -> Row[*tuple[Any, ...]]:
+        found = self._places.get(service.name)
+        if found is None:
+            with self._connected(service, service.url) as connection:
+                query = _PLACE.format(**tables_of(service))
+                found = self._places[service.name] = connection.exec_driver_sql(query).one()
+        return found
 
     def rows(
         self, service: ServiceDatabase, query: str, **names: str

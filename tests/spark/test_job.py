@@ -52,7 +52,9 @@ class Planted:
         self.expect(COMMIT, "reserve", event_id, verdict)
         self.expect(COMMIT, "mail", event_id, mail)
         if mail is V.MATCHED:
-            self.received(event_id, group="mail", age=columns.get("age", 60))
+            self.received(
+                event_id, group="mail", age=columns.get("age", 60), key=columns.get("key")
+            )
         return event_id
 
     def received(self, event_id, status=I.PROCESSED, **columns):
@@ -130,7 +132,11 @@ def plant_every_verdict(planted):
 def _plant_forth(p):
     p.event(V.PARKED, O.FAILED, mail=V.PARKED)
     p.event(V.PARKED, O.UNRESOLVED, mail=V.PARKED)
-    p.received(p.event(V.REFUSED), I.FENCED)
+    overtaken = p.event(V.REFUSED)
+    p.received(overtaken, I.FENCED)
+    p.received(new_event_id(), kind=ROLLBACK, causation_id=overtaken, causation_source="orders")
+    p.received(p.event(V.STATUS_DISAGREES), I.FENCED)
+    p.received(p.event(V.ENVELOPE_DIFFERS), key="another")
     # Lost: by one group alone, and by both.
     for _ in range(3):
         p.event(V.MISSING_DOWNSTREAM)
@@ -141,7 +147,7 @@ def _plant_forth(p):
     # Sent, says the inbox; not sent, says the outbox.
     p.received(p.event(V.STATUS_DISAGREES, O.FAILED, mail=V.PARKED))
     p.received(p.event(V.STATUS_DISAGREES, O.DISCARDED, mail=V.NEVER_SENT), I.MAX_RECONSUMED)
-    p.received(p.event(V.STATUS_DISAGREES, O.INIT, mail=V.STUCK), I.PROCESSING)
+    p.received(p.event(V.STUCK, O.INIT, mail=V.STUCK), I.PROCESSING)
     # Open, and nothing will happen.
     for status in (O.INIT, O.PROCESSING, O.HALF):
         p.event(V.STUCK, status, mail=V.STUCK)
@@ -170,8 +176,8 @@ def _plant_young(p):
     p.event(V.IN_FLIGHT, O.INIT, age=60, due_age=-DAY, waiting=True, mail=V.IN_FLIGHT)
     p.event(V.MISSING_DOWNSTREAM, age=60, settled_age=11)
     p.expect(COMMIT, "reserve", p.received(new_event_id(), age=9), V.IN_FLIGHT)
-    p.received(p.event(V.IN_FLIGHT), I.PROCESSING, age=60, due_age=-90, key="k")
-    p.received(p.event(V.IN_FLIGHT), I.INIT, age=50, key="k")
+    p.received(p.event(V.IN_FLIGHT, key="k"), I.PROCESSING, age=60, due_age=-90, key="k")
+    p.received(p.event(V.IN_FLIGHT, key="k"), I.INIT, age=50, key="k")
     p.received(p.event(V.IN_FLIGHT), I.MAX_RECONSUMED, age=60, settled_age=5)
     p.received(p.event(V.IN_FLIGHT, O.PROCESSING, age=8, mail=V.IN_FLIGHT))
     # Too young to be missed, and whole already.

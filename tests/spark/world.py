@@ -187,7 +187,7 @@ class World:
             id=event_id or self.new_id(age),
             upstream=upstream,
             type=type_,
-            key=self.new_key(),
+            key=columns.pop("key", None) or self.new_key(),
             payload=self._payload(),
             written_age=age,
             cause=because and (because.id, because.upstream),

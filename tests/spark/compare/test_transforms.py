@@ -27,13 +27,14 @@ OUTBOX = (
     "event_id string, seq bigint, upstream string, kind string, causation_source string, "
     "causation_id string, topic string, event_type string, upstream_status string, "
     "upstream_attempts int, created_at timestamp, published_at timestamp, upstream_digest bigint, "
-    "bucket bigint, upstream_odd boolean, upstream_moved_at timestamp"
+    "upstream_envelope bigint, bucket bigint, upstream_odd boolean, upstream_moved_at timestamp"
 )
 INBOX = (
     "event_id string, seq bigint, upstream string, kind string, causation_source string, "
     "causation_id string, topic string, event_type string, consumer_group string, "
     "downstream string, downstream_status string, attempts int, event_time timestamp, "
-    "received_at timestamp, settled_at timestamp, downstream_digest bigint, bucket bigint, "
+    "received_at timestamp, settled_at timestamp, downstream_digest bigint, "
+    "downstream_envelope bigint, downstream_overtaken boolean, bucket bigint, "
     "downstream_odd boolean, downstream_moved_at timestamp"
 )
 ROLLBACKS = (
@@ -62,6 +63,7 @@ def sent(spark, *rows, stream=FORTH):
         "created_at": before(30),
         "published_at": before(29),
         "upstream_digest": 7,
+        "upstream_envelope": 8,
         "bucket": 0,
         "upstream_odd": False,
         "upstream_moved_at": before(29),
@@ -86,6 +88,8 @@ def received(spark, *rows, stream=FORTH):
         "received_at": before(28),
         "settled_at": before(27),
         "downstream_digest": 7,
+        "downstream_envelope": 8,
+        "downstream_overtaken": None,
         "bucket": 0,
         "downstream_odd": False,
         "downstream_moved_at": before(27),
@@ -154,7 +158,7 @@ def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
         tuple(map(plain, values)): PAIRS.judge(dict(zip(PAIRS.facts, values, strict=True))).value
         for values in every
     }
-    assert len(by_python) == 2 * 8 * 8 * 2**7
+    assert len(by_python) == 2 * 8 * 8 * 2**9
     assert by_spark == by_python
 
 
@@ -335,21 +339,27 @@ def test_a_rollback_that_nothing_called_for_takes_back_an_effect_that_stays(spar
     }
 
 
-def test_payloads_are_compared_by_their_digests(spark):
+def test_payloads_and_envelopes_are_compared_by_their_digests(spark):
+    nothing = {"downstream_digest": None, "downstream_envelope": None}
+    tombstone = {"downstream_status": "FENCED"} | nothing
     found = compare(
         spark,
-        sent(spark, {"event_id": "same"}, {"event_id": "differs"}, {"event_id": "fenced"}),
+        sent(spark, *({"event_id": e} for e in ("same", "payload", "envelope", "fenced", "alone"))),
         received(
             spark,
             {"event_id": "same"},
-            {"event_id": "differs", "downstream_digest": 8},
-            {"event_id": "fenced", "downstream_status": "FENCED", "downstream_digest": None},
+            {"event_id": "payload", "downstream_digest": 8},
+            {"event_id": "envelope", "downstream_envelope": 7},
+            {"event_id": "fenced", "downstream_overtaken": True} | tombstone,
+            {"event_id": "alone", "downstream_overtaken": False} | tombstone,
         ),
     )
     assert {event: verdict for (event, _), verdict in found.items()} == {
         "same": "MATCHED",
-        "differs": "PAYLOAD_DIFFERS",
+        "payload": "PAYLOAD_DIFFERS",
+        "envelope": "ENVELOPE_DIFFERS",
         "fenced": "REFUSED",
+        "alone": "STATUS_DISAGREES",
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.spark.scenarios.vocabulary import HOUR, OPEN, I, O, Scenario, V, some
+from tests.spark.scenarios.vocabulary import HOUR, I, O, Scenario, V, some
 from tests.spark.world import World
 
 UNSENT_FOR_EVER = {O.FAILED: V.PARKED, O.UNRESOLVED: V.PARKED, O.DISCARDED: V.NEVER_SENT}
@@ -18,11 +18,28 @@ def changed_payload(w: World) -> None:
 
 def delivered_all_the_same(w: World) -> None:
     type_, group = some(w)
-    status = w.random.choice((*UNSENT_FOR_EVER, *OPEN))
+    status = w.random.choice((*UNSENT_FOR_EVER, O.HALF))
     event = w.event(type_, status)
     w.got(event, group, w.random.choice((I.PROCESSED, I.PROCESSING, I.MAX_RECONSUMED)))
     w.say(event, group, V.STATUS_DISAGREES)
     w.rest(event, group, verdict=UNSENT_FOR_EVER.get(status, V.STUCK))
+
+
+def changed_envelope(w: World) -> None:
+    type_, group = some(w)
+    event = w.event(type_, age=w.random.choice((1, HOUR)))
+    changes = ({"key": w.new_key()}, {"key": None}, {"biz_key": w.new_key()}, {"operation": "DELETE"})
+    w.got(event, group, **w.random.choice(changes))
+    w.say(event, group, V.ENVELOPE_DIFFERS)
+    w.rest(event, group)
+
+
+def tombstone_without_a_rollback(w: World) -> None:
+    type_, group = some(w)
+    event = w.event(type_)
+    w.got(event, group, I.FENCED, payload="null")
+    w.say(event, group, V.STATUS_DISAGREES)
+    w.rest(event, group)
 
 
 def dead_event(w: World) -> None:
@@ -35,6 +52,8 @@ def dead_event(w: World) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     changed_payload,
+    changed_envelope,
+    tombstone_without_a_rollback,
     delivered_all_the_same,
     dead_event,
 )

@@ -15,6 +15,16 @@ def stuck_upstream(w: World) -> None:
     w.rest(event, verdict=V.STUCK)
 
 
+def arrived_before_it_was_settled(w: World) -> None:
+    """As when a relay dies between acknowledgement and settlement: all groups have it."""
+    status = w.random.choice((O.INIT, O.PROCESSING))
+    leased = {"lease_until": ago(w.now, HOUR)} if status is O.PROCESSING else {}
+    event = w.event(w.random.choice(TYPES), status, due_age=HOUR, **leased)
+    for group in event.groups:
+        w.got(event, group)
+    w.rest(event, verdict=V.STUCK)
+
+
 def stuck_downstream(w: World) -> None:
     type_, group = some(w)
     event = w.event(type_)
@@ -62,6 +72,7 @@ def discarded(w: World) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     stuck_upstream,
+    arrived_before_it_was_settled,
     stuck_downstream,
     stuck_behind_a_held_key,
     waiting_behind_a_held_key,

@@ -33,6 +33,7 @@ replica_url = "ORDERS_REPLICA"
 schema = "shield"
 retention = "P14D"
 for_others = ["orders.audited"]
+other_sources = ["billing"]
 groups = [{name = "refund", compensates = ["orders.placed"]}]
 
 [services.warehouse]
@@ -46,6 +47,7 @@ receives = ["orders.placed", "orders.changed"]
 compensates = ["stock.low"]
 events = ["placed"]
 from = ["orders"]
+may_be_unused = ["orders.changed"]
 max_attempts = 5
 """
 ENVIRONMENT = {
@@ -67,7 +69,11 @@ def read(tmp_path: Path):
 
 
 def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
-    found = {"event_types": ("placed",), "upstreams": ("orders",), "max_attempts": 5}
+    found = {
+        "event_types": ("placed",),
+        "max_attempts": 5,
+        "may_be_unused": ("orders.changed",),
+    }
     assert read(EVERYTHING) == Configuration(
         scope="shop",
         margin=timedelta(minutes=10),
@@ -92,13 +98,17 @@ def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
                     ExpectedGroup(name="refund", kind=TxKind.ROLLBACK, topics=("orders.placed",)),
                 ),
                 others=("orders.audited",),
+                other_sources=("billing",),
             ),
             ServiceDatabase(
                 name="stock",
                 url=ENVIRONMENT["STOCK_URL"],
                 groups=(
                     ExpectedGroup(
-                        name="reserve", topics=("orders.placed", "orders.changed"), **found
+                        name="reserve",
+                        topics=("orders.placed", "orders.changed"),
+                        upstreams=("orders",),
+                        **found,
                     ),
                     ExpectedGroup(
                         name="reserve", kind=TxKind.ROLLBACK, topics=("stock.low",), **found
@@ -152,3 +162,13 @@ def test_a_url_in_the_place_of_a_variable_is_not_repeated(read, key: str) -> Non
     with pytest.raises(ConfigurationError, match="environment variable") as caught:
         read(text)
     assert "s3cret" not in str(caught.value)
+
+
+def test_whose_events_a_group_compensates_is_no_question(read) -> None:
+    text = """
+        [services.stock]
+        url = "STOCK_URL"
+        groups = [{name = "refund", compensates = ["stock.low"], from = ["orders"]}]
+    """
+    with pytest.raises(ConfigurationError, match="refund has `from` and does not `receive`"):
+        read(text)

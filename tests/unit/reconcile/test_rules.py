@@ -25,9 +25,14 @@ def combinations(book, is_possible):
 
 
 def has_a_row(facts):
-    """Whether a side has the event; payloads of one side alone cannot differ."""
+    """Whether a side has the event; what one side alone has cannot differ."""
     sides = (facts[F.UPSTREAM], facts[F.DOWNSTREAM])
-    return sides != (None, None) and (facts[F.SAME_PAYLOAD] or None not in sides)
+    return sides != (None, None) and (is_same(facts) or None not in sides)
+
+
+def is_same(facts):
+    """Whether both sides say the same of the event, as far as there are two."""
+    return facts[F.SAME_PAYLOAD] and facts[F.SAME_ENVELOPE]
 
 
 def has_a_trace(facts):
@@ -59,8 +64,14 @@ def differing_in(fact):
 
 def judge_pair(kind, upstream, downstream, **facts):
     """Judge two rows past the watermark; what is not said is in order, and there is no answer."""
-    known = {F.SAME_PAYLOAD: True, F.ANSWERED: False, F.ENTITLED: True, F.WITHIN_LIMIT: True}
-    known |= {F.UNDONE_FIRST: False, F.QUIET: True, F.KEPT: True, F.KIND: kind}
+    known = {
+        F.SAME_PAYLOAD: True,
+        F.SAME_ENVELOPE: True,
+        F.ANSWERED: False,
+        F.ENTITLED: True,
+        F.WITHIN_LIMIT: True,
+    }
+    known |= {F.UNDONE_FIRST: False, F.OVERTAKEN: False, F.QUIET: True, F.KEPT: True, F.KIND: kind}
     known |= {F.UPSTREAM: upstream, F.DOWNSTREAM: downstream}
     return PAIRS.judge(known | {F(name): value for name, value in facts.items()})
 
@@ -73,7 +84,7 @@ def judge_record(upstream, *, recorded, **facts):
 
 def test_every_combination_of_facts_has_one_verdict():
     both, one = 7 * 7, 7 + 7
-    assert len(OF_PAIRS) == 2 * (both * 2 + one) * 2**6
+    assert len(OF_PAIRS) == 2 * (both * 2**2 + one) * 2**7
     assert len(OF_TOPICS) == (7 * (1 + 2 * 2) + 2) * 2**2
     assert {type(book.judge(facts)) for book, facts in EVERY} == {Verdict}
 
@@ -137,6 +148,7 @@ def test_before_the_watermark_nothing_is_a_mismatch_but_what_time_cannot_mend():
     accused = {book.judge(facts) for book, facts in young if book.judge(facts).is_mismatch}
     assert accused == {
         V.PAYLOAD_DIFFERS,
+        V.ENVELOPE_DIFFERS,
         V.ATTEMPTS_DIFFER,
         V.PARKED,
         V.EFFECT_DESPITE_ROLLBACK,
@@ -158,6 +170,7 @@ def test_waiting_changes_nothing_else_but_what_an_answer_read_too_early_may_hide
     }
     assert changed == {
         (V.MATCHED, V.EFFECT_DESPITE_ROLLBACK),
+        (V.MATCHED, V.TOO_OLD),
         (V.ON_TOPIC, V.ORDER_INVERTED),
         (V.DUPLICATE_RECORDS, V.ORDER_INVERTED),
     }
@@ -169,11 +182,16 @@ def test_nothing_that_may_have_been_purged_is_missed():
         V.UNKNOWN_UPSTREAM,
         V.NEITHER_EFFECT_NOR_COMPENSATION,
         V.ROLLBACK_NOT_COMPENSATED,
+        # Of what called for a rollback, or of the rollback that a tombstone is of.
+        V.EFFECT_DESPITE_ROLLBACK,
+        V.STATUS_DISAGREES,
         V.ABSENT_FROM_TOPIC,
         V.RECORD_WITHOUT_ROW,
     }
     for book, purged, kept in differing_in(F.KEPT):
         before, after = book.judge(purged), book.judge(kept)
+        if after is before:
+            continue
         assert before not in absences
         if after in absences:
             assert before is (V.BEFORE_TOPIC if after is V.ABSENT_FROM_TOPIC else V.TOO_OLD)
@@ -199,7 +217,10 @@ def test_a_rollback_nothing_called_for_accuses_an_effect_and_nothing_else():
         for _, uncalled, called in differing_in(F.ENTITLED)
         if PAIRS.judge(uncalled) is not PAIRS.judge(called)
     }
-    assert changed == {(V.EFFECT_DESPITE_ROLLBACK, V.MATCHED, True, True)}
+    assert changed == {
+        (V.EFFECT_DESPITE_ROLLBACK, V.MATCHED, True, True),
+        (V.TOO_OLD, V.MATCHED, True, True),
+    }
 
 
 def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:
@@ -208,7 +229,10 @@ def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:
         for _, right, late in differing_in(F.UNDONE_FIRST)
         if PAIRS.judge(late) is not PAIRS.judge(right)
     }
-    assert changed == {(V.EFFECT_DESPITE_ROLLBACK, V.MATCHED)}
+    assert changed == {
+        (V.EFFECT_DESPITE_ROLLBACK, V.MATCHED),
+        (V.EFFECT_DESPITE_ROLLBACK, V.TOO_OLD),
+    }
     for quiet in (False, True):
         facts = {"undone_first": True, "answered": False, "quiet": quiet}
         judged = judge_pair(COMMIT, O.PROCESSED, I.PROCESSED, **facts)
@@ -230,6 +254,13 @@ def test_payloads_that_differ_come_before_everything_else():
         assert PAIRS.judge(same) is not V.PAYLOAD_DIFFERS
 
 
+def test_envelopes_that_differ_come_before_all_else_but_payloads():
+    for _, differing, same in differing_in(F.SAME_ENVELOPE):
+        if same[F.SAME_PAYLOAD]:
+            assert PAIRS.judge(differing) is V.ENVELOPE_DIFFERS
+        assert PAIRS.judge(same) is not V.ENVELOPE_DIFFERS
+
+
 def test_a_clean_or_parked_verdict_on_a_pair_needs_both_sides_at_rest():
     for facts in OF_PAIRS:
         verdict = PAIRS.judge(facts)
@@ -241,16 +272,32 @@ def test_a_clean_or_parked_verdict_on_a_pair_needs_both_sides_at_rest():
 def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
     for facts in OF_PAIRS:
         if PAIRS.judge(facts) in {V.MATCHED, V.REFUSED}:
-            assert facts[F.SAME_PAYLOAD]
+            assert is_same(facts)
             owes = facts[F.KIND] is ROLLBACK or facts[F.DOWNSTREAM] is I.MAX_RECONSUMED
             assert facts[F.ANSWERED] or not owes
 
 
-def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
+def test_an_event_that_will_not_be_sent_disagrees_with_every_row_downstream():
     for facts in OF_PAIRS:
-        is_sent = facts[F.UPSTREAM] in {None, O.PROCESSED}
-        if not is_sent and facts[F.DOWNSTREAM] and facts[F.QUIET] and facts[F.SAME_PAYLOAD]:
+        is_ended = facts[F.UPSTREAM] not in {None, O.PROCESSED, O.INIT, O.PROCESSING}
+        if is_ended and facts[F.DOWNSTREAM] and facts[F.QUIET] and is_same(facts):
             assert PAIRS.judge(facts) is V.STATUS_DISAGREES
+
+
+def test_an_open_event_that_has_arrived_waits_for_its_relay_alone():
+    for facts in OF_PAIRS:
+        if facts[F.UPSTREAM] in {O.INIT, O.PROCESSING} and is_same(facts):
+            assert PAIRS.judge(facts) is (V.STUCK if facts[F.QUIET] else V.IN_FLIGHT)
+
+
+def test_a_tombstone_needs_the_rollback_that_left_it():
+    changed = {
+        (PAIRS.judge(alone), PAIRS.judge(overtaken), overtaken[F.KIND], overtaken[F.DOWNSTREAM])
+        for _, alone, overtaken in differing_in(F.OVERTAKEN)
+        if PAIRS.judge(alone) is not PAIRS.judge(overtaken)
+    }
+    before = {V.STATUS_DISAGREES, V.TOO_OLD, V.IN_FLIGHT}
+    assert changed == {(verdict, V.REFUSED, COMMIT, I.FENCED) for verdict in before}
 
 
 @pytest.mark.parametrize(
@@ -260,7 +307,7 @@ def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
         (COMMIT, O.PROCESSED, I.PROCESSED, True, V.MATCHED),
         (COMMIT, O.PROCESSED, I.MAX_RECONSUMED, True, V.REFUSED),
         (COMMIT, O.PROCESSED, I.MAX_RECONSUMED, False, V.NEITHER_EFFECT_NOR_COMPENSATION),
-        (COMMIT, O.PROCESSED, I.FENCED, False, V.REFUSED),
+        (COMMIT, O.PROCESSED, I.FENCED, False, V.STATUS_DISAGREES),
         (COMMIT, O.PROCESSED, I.DEAD, False, V.STATUS_DISAGREES),
         (COMMIT, O.PROCESSED, I.INIT, False, V.STUCK),
         (COMMIT, O.PROCESSED, I.PROCESSING, False, V.STUCK),
@@ -274,7 +321,9 @@ def test_an_event_that_was_not_sent_disagrees_with_every_row_downstream():
         (COMMIT, O.FAILED, None, False, V.PARKED),
         (COMMIT, O.UNRESOLVED, None, False, V.PARKED),
         (COMMIT, O.DISCARDED, None, False, V.NEVER_SENT),
-        (COMMIT, O.INIT, I.PROCESSED, False, V.STATUS_DISAGREES),
+        (COMMIT, O.INIT, I.PROCESSED, False, V.STUCK),
+        (COMMIT, O.PROCESSING, I.MAX_RECONSUMED, True, V.STUCK),
+        (ROLLBACK, O.INIT, I.PROCESSED, True, V.STUCK),
         (COMMIT, O.FAILED, I.PROCESSED, False, V.STATUS_DISAGREES),
         (COMMIT, O.DISCARDED, I.MAX_RECONSUMED, True, V.STATUS_DISAGREES),
         (COMMIT, O.HALF, I.PROCESSING, False, V.STATUS_DISAGREES),
@@ -314,6 +363,8 @@ def test_rows_past_the_watermark_are_judged_by_both_sides(
         ),
         (I.PROCESSED, {"same_payload": False}, V.PAYLOAD_DIFFERS),
         (I.PROCESSED, {"same_payload": False, "quiet": False}, V.PAYLOAD_DIFFERS),
+        (I.PROCESSED, {"same_envelope": False}, V.ENVELOPE_DIFFERS),
+        (I.PROCESSED, {"same_envelope": False, "same_payload": False}, V.PAYLOAD_DIFFERS),
     ],
 )
 def test_an_event_that_was_sent_and_dealt_with_may_still_be_wrong(downstream, facts, verdict):
