@@ -16,14 +16,14 @@ from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, window_of
 
-from .compare import topic_transforms, transforms
+from .compare import topic_plan, transforms
 from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
 from .prefetch import Prefetch
 from .results.collect import clean_of, counts_of, first_rows_of, tallies_of
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
-from .sources import outbox_for_topics, outbox_inbox, topics
+from .sources import outbox_inbox, topics
 from .sources.driver_frames import union_of, windows_frame
 from .sources.jdbc import Databases
 from .sources.other_sources import other_sources
@@ -104,13 +104,7 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
     reading = topics.read(databases.spark, request, sent)
     if reading.records is None:
         return _BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)
-    rows = topic_transforms.judged(
-        outbox_for_topics.outboxes(databases),
-        reading.records,
-        reading.horizons,
-        request=request,
-        windows={name: window_of([clock], margin=request.margin) for name, clock in clocks.items()},
-    )
+    rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
     return _BesideTopics(rows=(rows,), left_out=reading.left_out, obstacles=reading.obstacles)
 
 

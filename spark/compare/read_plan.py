@@ -16,7 +16,7 @@ from shieldtx.reconcile.request import ServiceDatabase
 from ..sources import incremental, outbox_inbox
 from ..sources.driver_frames import routes_frame, union_of
 from ..sources.jdbc import Databases
-from ..sources.row_filters import EVERYTHING, NOTHING, Read, by_ids
+from ..sources.row_filters import EVERYTHING, MOST_LOOKUPS, NOTHING, Read, by_ids
 from ..sources.taken_back import taken_back
 from . import digest_comparison
 from .digest_comparison import Compared
@@ -25,8 +25,6 @@ from .transforms import alone, paired
 
 _EVENT: Final = ("upstream", "event_id")
 _ARRIVAL: Final = ("downstream", "consumer_group", "upstream", "event_id")
-_MOST_LOOKUPS = 200_000
-"""Events looked up by their ids; where more lack a row, the whole table is read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +149,7 @@ def _with_taken_back(
     every_id = {event_id for ids in plan.taken_back.values() for event_id in ids}
     if not every_id:
         return sent, received
-    is_few = len(every_id) <= _MOST_LOOKUPS
+    is_few = len(every_id) <= MOST_LOOKUPS
     everywhere = dict.fromkeys(_names(databases), every_id)
     events = _looked_up(databases, outbox_inbox.outbox, plan.taken_back if is_few else None)
     arrivals = _looked_up(databases, outbox_inbox.inbox, everywhere if is_few else None)
@@ -172,7 +170,7 @@ def _with_partners(
     """
     ids: dict[str, dict[str, set[str]]] = {side: defaultdict(set) for side in ("up", "down")}
     pairs = alone(_pairs(plan, routes, sent, received))
-    found = pairs.limit(_MOST_LOOKUPS + 1).collect()
+    found = pairs.limit(MOST_LOOKUPS + 1).collect()
     for row in found:
         if row.missing == "upstream":
             ids["up"][row.service].add(row.event_id)
@@ -182,7 +180,7 @@ def _with_partners(
             ids["down"][row.service].add(row.event_id)
     if not found:
         return sent, received
-    is_few = len(found) <= _MOST_LOOKUPS
+    is_few = len(found) <= MOST_LOOKUPS
     events = _looked_up(databases, outbox_inbox.outbox, ids["up"] if is_few else None)
     arrivals = _looked_up(databases, outbox_inbox.inbox, ids["down"] if is_few else None)
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_
 from typing import Final
@@ -14,15 +14,20 @@ from pyspark.sql import functions as F  # noqa: N812  the name that PySpark prog
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.reconcile import findings
+from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.request import ReconcileRequest, Selection
-from shieldtx.reconcile.rules import TOPICS, Fact
+from shieldtx.reconcile.rules import TOPICS
 from shieldtx.reconcile.window import Window
 
 from ..sources.topic_completeness import EVERYTHING, WHOLE
 from .key_partition import partition_of
 from .verdict_expression import verdict_of
 
+_SENT: Final = OutboxStatus.PROCESSED.value
 _EVENT: Final = ("upstream", "kind", "topic", "event_id")
+_RFC_3339: Final = r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$"
+_FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
+_LAST: Final = datetime(9998, 12, 31, tzinfo=UTC)
 _CLOCK_STEP: Final = timedelta(seconds=10)
 """By which a database's clock may go back while it runs or fails over."""
 
@@ -75,6 +80,23 @@ def judged(
     )
 
 
+def without_rows(outbox: DataFrame, records: DataFrame, selection: Selection) -> DataFrame:
+    """Return the events that a selection covers by their records, and that lack their rows so far.
+
+    A record may have been sent, once more, after its row was settled.
+    """
+    events = records.select(
+        F.col("source").alias("upstream"),
+        "event_id",
+        moment_of(F.col("written_at")).alias("written_at"),
+        "sent_at",
+    ).where(is_covered(selection))
+    kept = outbox.select("upstream", "event_id")
+    return events.join(kept, on=["upstream", "event_id"], how="left_anti").select(
+        "upstream", "event_id"
+    )
+
+
 def by_event(records: DataFrame) -> DataFrame:
     """Return one row an event: how many records it has, and its first one.
 
@@ -95,10 +117,20 @@ def by_event(records: DataFrame) -> DataFrame:
             first.alias("first"),
             F.when(is_in_one, F.min("partition")).alias("partition"),
             F.min("sent_at").alias("sent_at"),
-            F.min("written_at").try_cast("timestamp").alias("record_written_at"),
+            moment_of(F.min("written_at")).alias("record_written_at"),
             *(F.min(name).alias(f"record_{name}") for name in common),
         )
     )
+
+
+def moment_of(text: Column) -> Column:
+    """Read a time as RFC 3339 has it, of a year that Python and PostgreSQL know; else NULL.
+
+    Anybody's records lie in a topic, and Spark takes more for a time: `now`, and the year 200000.
+    """
+    when = text.try_cast("timestamp")
+    is_time = text.rlike(_RFC_3339) & when.between(F.lit(_FIRST), F.lit(_LAST))
+    return F.when(is_time, when)
 
 
 def beside(outbox: DataFrame, events: DataFrame) -> DataFrame:
@@ -116,10 +148,20 @@ def beside(outbox: DataFrame, events: DataFrame) -> DataFrame:
 def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
     """Add `complete_since`, of the partition that holds the event's records or should hold them.
 
-    Without a key any partition might: then the topic as a whole has to be complete.
+    Without a key any partition might hold them: then the topic as a whole has to be complete. So it
+    has for an event without a record that is older than the partition its key has now: while there
+    were fewer partitions, it went to another one.
     """
-    counts = horizons.where(F.col("partition") == WHOLE).select("topic", "kind", "partitions")
-    since = horizons.select("topic", "kind", F.col("partition").alias("horizon"), "complete_since")
+    counts = horizons.where(F.col("partition") == WHOLE).select(
+        "topic", "kind", "partitions", F.col("complete_since").alias("whole_since")
+    )
+    since = horizons.select(
+        "topic",
+        "kind",
+        F.col("partition").alias("horizon"),
+        F.col("complete_since").alias("partition_since"),
+        "there_since",
+    )
     expected = F.when(is_recorded(), F.col("partition")).otherwise(
         partition_of(F.col("key"), F.col("partitions"))
     )
@@ -127,6 +169,19 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
         events.join(F.broadcast(counts), on=["topic", "kind"], how="left")
         .withColumn("horizon", F.coalesce(expected, F.lit(WHOLE)))
         .join(F.broadcast(since), on=["topic", "kind", "horizon"], how="left")
+        .withColumn(
+            "complete_since",
+            F.when(is_recorded(), F.col("partition_since")).otherwise(
+                F.least(
+                    "whole_since",
+                    # NULL where one of them is not known, which `greatest` would pass over.
+                    F.when(
+                        F.col("partition_since").isNotNull() & F.col("there_since").isNotNull(),
+                        F.greatest("partition_since", "there_since"),
+                    ),
+                )
+            ),
+        )
     )
 
 
@@ -162,7 +217,7 @@ def with_order(events: DataFrame, margin: timedelta) -> DataFrame:
     )
     # Of the records before this one, the latest writing of an event.
     latest = F.max("created_at").over(before)
-    was_settled = F.col("upstream_status") == OutboxStatus.PROCESSED.value
+    was_settled = F.col("upstream_status") == _SENT
     is_overtaken = latest > F.col("published_at") + F.lit(_CLOCK_STEP)
     inverted = reduce(and_, [is_comparable, was_settled, is_complete, is_overtaken])
     return events.withColumn("in_order", ~F.coalesce(inverted, F.lit(col=False)))
@@ -176,16 +231,25 @@ def is_recorded() -> Column:
 def is_selected(selection: Selection) -> Column:
     """Whether an event has its row, or its row would have been read if there were one.
 
-    An event carries the time at which its row was written, and a row is settled later than that.
+    An event carries the time at which its row was written, and is sent shortly before that row is
+    settled.
     """
+    return F.col("upstream_status").isNotNull() | F.coalesce(
+        is_covered(selection), F.lit(col=False)
+    )
+
+
+def is_covered(selection: Selection) -> Column:
+    """Whether a selection covers an event by when it was written and sent; NULL: nobody knows."""
     wanted = F.lit(col=True)
     if selection.written_since is not None:
         wanted &= F.col("written_at") >= F.lit(selection.written_since)
     if selection.written_until is not None:
         wanted &= F.col("written_at") < F.lit(selection.written_until)
     for service, since in selection.moved_since.items():
-        wanted &= (F.col("upstream") != service) | (F.col("written_at") >= F.lit(since))
-    return F.col("upstream_status").isNotNull() | F.coalesce(wanted, F.lit(col=False))
+        moved = F.greatest("written_at", "sent_at") >= F.lit(since)
+        wanted &= (F.col("upstream") != service) | moved
+    return wanted
 
 
 def is_quiet(windows: Mapping[str, Window]) -> Column:
@@ -199,10 +263,15 @@ def is_kept(windows: Mapping[str, Window], margin: timedelta) -> Column:
     """Whether the record, or the row, that is missing cannot have been deleted by age.
 
     A record is sent after its event was written: that of an event which was written a margin later
-    than the partition is complete has to be there. A row is purged some time after it was settled,
+    than the partition is complete has to be there. It is sent a margin at most before its row is
+    settled: so that of a delayed event, which may have been written long before, has to be there
+    too where the row was settled two margins later. A row is purged some time after it was settled,
     which is after its record was sent; but for the time of that, one has its sender's word.
     """
-    keeps_record = F.col("created_at") >= F.col("complete_since") + F.lit(margin)
+    since, was_sent = F.col("complete_since"), F.col("upstream_status") == _SENT
+    keeps_record = (F.col("created_at") >= since + F.lit(margin)) | F.coalesce(
+        was_sent & (F.col("published_at") >= since + F.lit(2 * margin)), F.lit(col=False)
+    )
     horizon = _of_service({name: w.horizon or EVERYTHING for name, w in windows.items()})
     keeps_row = F.least("written_at", "sent_at") >= horizon
     kept = F.when(F.col("upstream_status").isNull(), keeps_row).otherwise(

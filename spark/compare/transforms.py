@@ -9,8 +9,9 @@ from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.request import Selection
-from shieldtx.reconcile.rules import PAIRS, Fact
+from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 
 from .verdict_expression import verdict_of

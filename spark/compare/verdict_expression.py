@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.reconcile.rules import Fact, RuleSet, Value
+from shieldtx.reconcile.facts import Fact, Value
+from shieldtx.reconcile.rules import RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 
 

@@ -30,15 +30,17 @@ _PUBLISHED = """
            percentile_cont(ARRAY[0.5, 0.9, 0.99]) WITHIN GROUP (
                ORDER BY extract(epoch FROM o.settled_at - o.created_at) * 1000)::text AS delays
     FROM {outbox} o {sample}
-    WHERE o.status = 'PROCESSED' AND o.created_at >= {since} AND {condition}
+    WHERE o.status = 'PROCESSED' AND o.created_at >= {since} AND o.created_at < {until}
+      AND o.settled_at < {until} AND {condition}
     GROUP BY 1, 2, 3"""
 _RECEIVED = """
     SELECT i.tx_kind, i.source, i.consumer_group,
            (i.event_time AT TIME ZONE 'UTC')::date AS day, count(*) AS events,
            percentile_cont(ARRAY[0.5, 0.9, 0.99]) WITHIN GROUP (
-               ORDER BY extract(epoch FROM i.settled_at - i.event_time) * 1000)::text AS delays
+               ORDER BY extract(epoch FROM i.settled_at - i.event_time) * 1000)
+               FILTER (WHERE i.settled_at < {until})::text AS delays
     FROM {inbox} i {sample}
-    WHERE i.event_time >= {since} AND {condition}
+    WHERE i.event_time >= {since} AND i.event_time < {until} AND {condition}
     GROUP BY 1, 2, 3, 4"""
 
 
@@ -129,8 +131,11 @@ def _sizes(databases: Databases, service: ServiceDatabase) -> dict[str, int]:
 
 def _given(since: datetime, rows: int, condition: str) -> dict[str, str]:
     share = _share(rows)
+    # Somebody may have set a time by hand, `infinity` among them; clocks differ by less than a day.
+    until = since + timedelta(days=_DAYS + 1)
     return {
         "since": f"'{since.isoformat()}'::timestamptz",
+        "until": f"'{until.isoformat()}'::timestamptz",
         "condition": condition,
         "sample": "" if share == 1 else f"TABLESAMPLE SYSTEM ({share * 100:.6f})",
     }

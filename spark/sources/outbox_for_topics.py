@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, Row
 
 from . import incremental
 from .driver_frames import union_of
 from .jdbc import Databases
-from .row_filters import quoted
+from .row_filters import EVERYTHING, MOST_LOOKUPS, Read, by_ids, inside_calendar, quoted
 
 # Parts of a read are cut by `seq`. Whether an open row is held back is nothing to a topic.
 _WRITTEN = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.topic, o.key, o.event_type,
            o.causation_id, o.status AS upstream_status, o.attempts AS upstream_attempts,
-           o.created_at, o.settled_at AS published_at,
+           {created_at} AS created_at, {settled_at} AS published_at,
            greatest(o.created_at, o.settled_at, o.lease_until) AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""
 
@@ -21,13 +24,35 @@ _WRITTEN = """
 def outboxes(databases: Databases) -> DataFrame:
     """Read the rows of all services' outboxes that the run's selection covers."""
     selection = databases.request.selection
-    reads = {s.name: incremental.read_of_outbox(selection, s.name) for s in databases.services}
+    return _read(
+        databases,
+        {s.name: incremental.read_of_outbox(selection, s.name) for s in databases.services},
+    )
+
+
+def with_rows_of(databases: Databases, outbox: DataFrame, events: Iterable[Row]) -> DataFrame:
+    """Add the rows of events with an `upstream` and an `event_id`, none of which is there yet."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        ids[event.upstream].add(event.event_id)
+    if not ids:
+        return outbox
+    if sum(map(len, ids.values())) > MOST_LOOKUPS:
+        return _read(databases, dict.fromkeys((s.name for s in databases.services), EVERYTHING))
+    return outbox.unionByName(
+        _read(databases, {s.name: by_ids(sorted(ids[s.name])) for s in databases.services})
+    )
+
+
+def _read(databases: Databases, reads: Mapping[str, Read]) -> DataFrame:
     return union_of(
         databases.frame(
             service,
             _WRITTEN.replace("{condition}", reads[service.name].condition),
             parts=reads[service.name].parts,
             name=quoted(service.name),
+            created_at=inside_calendar("o.created_at"),
+            settled_at=inside_calendar("o.settled_at"),
         )
         for service in databases.services
     )

@@ -14,7 +14,7 @@ from shieldtx.reconcile.request import ServiceDatabase
 
 from .jdbc import Databases
 from .row_digests import envelope_digest, payload_digest
-from .row_filters import EVERYTHING, Read, listed, quoted
+from .row_filters import EVERYTHING, LATEST, Read, inside_calendar, listed, quoted
 
 IS_ODD_UPSTREAM = """(
     o.tx_kind = 'ROLLBACK' OR o.status <> 'PROCESSED' OR o.event_id IN (
@@ -38,22 +38,24 @@ IS_ODD_DOWNSTREAM = """(
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
            o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
-           o.attempts AS upstream_attempts, o.created_at, o.settled_at AS published_at,
+           o.attempts AS upstream_attempts, {created_at} AS created_at,
+           {settled_at} AS published_at,
            {payload_digest} AS upstream_digest, {envelope_digest} AS upstream_envelope,
            {bucket} AS bucket, {odd} AS upstream_odd,
-           CASE WHEN o.settled_at IS NULL
+           least({latest}, CASE WHEN o.settled_at IS NULL
                 THEN greatest(o.created_at, o.due_at, o.lease_until, (
                     SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
                     WHERE h.settled_at IS NULL AND h.holds_key
                       AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
                     ORDER BY h.seq LIMIT 1))
                 ELSE greatest(o.created_at, o.settled_at)
-           END AS upstream_moved_at
+           END) AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""
 _INBOX = """
     SELECT i.event_id, i.seq, i.source AS upstream, i.tx_kind AS kind, i.causation_source,
            i.causation_id, i.topic, i.event_type, i.consumer_group, i.status AS downstream_status,
-           i.attempts, i.event_time, i.received_at, i.settled_at,
+           i.attempts, {event_time} AS event_time, {received_at} AS received_at,
+           {settled_at} AS settled_at,
            CASE WHEN i.status <> 'FENCED' THEN {payload_digest} END AS downstream_digest,
            CASE WHEN i.status <> 'FENCED' THEN {envelope_digest} END AS downstream_envelope,
            CASE WHEN i.status = 'FENCED' THEN EXISTS (
@@ -63,14 +65,14 @@ _INBOX = """
                  AND coalesce(r.causation_source, i.source) = i.source)
            END AS downstream_overtaken,
            {bucket} AS bucket, {odd} AS downstream_odd,
-           CASE WHEN i.settled_at IS NULL
+           least({latest}, CASE WHEN i.settled_at IS NULL
                 THEN greatest(i.received_at, i.due_at, i.lease_until, (
                     SELECT greatest(h.due_at, h.lease_until) FROM {inbox} h
                     WHERE h.settled_at IS NULL AND h.consumer_group = i.consumer_group
                       AND h.topic = i.topic AND h.key = i.key AND h.seq < i.seq
                     ORDER BY h.seq LIMIT 1))
                 ELSE greatest(i.received_at, i.settled_at)
-           END AS downstream_moved_at
+           END) AS downstream_moved_at
     FROM {inbox} i WHERE i.source IN ({names}) AND {condition}"""
 
 _TYPES_SENT = """
@@ -113,6 +115,7 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
         parts=read.parts,
         bucket=read.bucket.format(row="o"),
         **_digests(databases, "o"),
+        **_times("o", "created_at", "settled_at"),
         name=quoted(service.name),
     )
 
@@ -125,6 +128,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         parts=read.parts,
         bucket=read.bucket.format(row="i"),
         **_digests(databases, "i"),
+        **_times("i", "event_time", "received_at", "settled_at"),
         names=listed(each.name for each in databases.services),
     )
     return frame.withColumn("downstream", F.lit(service.name))
@@ -182,6 +186,10 @@ def _digests(databases: Databases, row: str) -> dict[str, str]:
         "payload_digest": payload_digest(row, all_utf8=databases.all_utf8),
         "envelope_digest": envelope_digest(row, all_utf8=databases.all_utf8),
     }
+
+
+def _times(row: str, *columns: str) -> dict[str, str]:
+    return {name: inside_calendar(f"{row}.{name}") for name in columns} | {"latest": LATEST}
 
 
 def _sent(row: Any, upstream: str) -> Sent:

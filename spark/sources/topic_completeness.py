@@ -25,6 +25,7 @@ HORIZONS: Final = {
     "partition": NUMBER,
     "partitions": NUMBER,
     "complete_since": TIME,
+    "there_since": TIME,
 }
 _TOPIC_KIND_PARTITION: Final = ("topic", "kind", "partition")
 
@@ -111,17 +112,42 @@ def complete_since(
     return found
 
 
-def horizons(spark: SparkSession, since: Mapping[TopicKindPartition, datetime | None]) -> DataFrame:
-    """Return since when partitions are complete, and topics as a whole (the latest of theirs)."""
+def there_since(
+    contents: Contents,
+    logs: Iterable[Log],
+    offsets: Mapping[str, TopicOffsets],
+    since: datetime | None,
+) -> dict[TopicKindPartition, datetime | None]:
+    """Tell for each partition since when it has been there for sure; None: nobody knows.
+
+    One that was added has all its records, and none of what its keys wrote before: that lies in the
+    partitions of then. When it was added is not known; that it was there when its first record
+    was sent is, and that it has been since a time from which on it is read.
+    """
+    return {
+        place: since if range_.partition in of_topic.later else contents.first_sent.get(place)
+        for log in logs
+        for of_topic in [offsets[log.name]]
+        for range_ in of_topic.ranges
+        for place in [(log.topic, log.kind, range_.partition)]
+    }
+
+
+def horizons(
+    spark: SparkSession,
+    since: Mapping[TopicKindPartition, datetime | None],
+    there: Mapping[TopicKindPartition, datetime | None],
+) -> DataFrame:
+    """Return since when partitions are complete, and topics as a whole (the latest of theirs).
+
+    Beside it, since when partitions have been there.
+    """
     topics = _by_topic(since)
-    rows = [
-        (topic, kind, partition, len(topics[topic, kind]), when)
-        for (topic, kind, partition), when in since.items()
-    ]
+    rows = [(*place, len(topics[place[:2]]), when, there[place]) for place, when in since.items()]
     for (topic, kind), times in topics.items():
         known = [when for when in times if when is not None]
         latest = max(known) if len(known) == len(times) else None
-        rows.append((topic, kind, WHOLE, len(times), latest))
+        rows.append((topic, kind, WHOLE, len(times), latest, None))
     return frame_of(spark, HORIZONS, rows)
 
 

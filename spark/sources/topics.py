@@ -19,7 +19,15 @@ from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, 
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest
 
 from .kafka_data_source import Log, frame_of
-from .topic_completeness import Contents, complete_since, contents_of, horizons, is_of, unjudged
+from .topic_completeness import (
+    Contents,
+    complete_since,
+    contents_of,
+    horizons,
+    is_of,
+    there_since,
+    unjudged,
+)
 
 _SHOWN_SOURCES: Final = 10
 _SHOWN_CHARACTERS: Final = 80
@@ -68,13 +76,13 @@ def read(
         obstacles = [*obstacles, f"the topics could not be read: {error}"]
         records = None
     if records is None:
-        return Reading(records=None, horizons=horizons(spark, {}), obstacles=tuple(obstacles))
+        return Reading(records=None, horizons=horizons(spark, {}, {}), obstacles=tuple(obstacles))
     names = {service.name for service in request.services}
     contents = contents_of(records, names)
     whole = complete_since(contents, known, offsets, since)
     return Reading(
         records=records.where(is_of(names)),
-        horizons=horizons(spark, whole),
+        horizons=horizons(spark, whole, there_since(contents, known, offsets, since)),
         left_out=tuple(_left_out(contents, records, names)),
         obstacles=(*obstacles, *unjudged(whole)),
     )

@@ -50,6 +50,11 @@ class Topic:
         with self._admin() as admin:
             admin.delete_records({TopicPartition(self.name, partition): offset})
 
+    def add_partitions(self, number: int) -> None:
+        """Let the topic have so many from now on."""
+        with self._admin() as admin:
+            admin.create_partitions({self.name: number})
+
     def event(self, **fields: Any) -> Envelope:
         defaults = {
             "id": new_event_id(),

@@ -12,9 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from shieldtx.brokers.partitioning import partition_of
 from shieldtx.domain.states import OutboxStatus
+from shieldtx.reconcile.facts import VOCABULARY, Fact
 from shieldtx.reconcile.request import EVERYTHING as ALL
 from shieldtx.reconcile.request import ReconcileRequest, Selection, ServiceDatabase
-from shieldtx.reconcile.rules import TOPICS, VOCABULARY, Fact
+from shieldtx.reconcile.rules import TOPICS
 from shieldtx.reconcile.window import Window
 from spark.compare import topic_transforms
 from spark.compare.key_partition import partition_of as partition_column
@@ -90,12 +91,16 @@ def frame(spark, schema, rows):
     return spark.createDataFrame([tuple(row[c] for c in columns) for row in rows], schema)
 
 
-def horizons(spark, *since, topic="t"):
-    """Since when each partition of a topic is complete."""
+def horizons(spark, *since, topic="t", there=None):
+    """Since when each partition of a topic is complete, and there: by default as long."""
+    there = since if there is None else there
     told = [when for when in since if when is not None]
     whole = max(told) if len(told) == len(since) else None
-    rows = [(topic, "COMMIT", n, len(since), when) for n, when in enumerate([*since])]
-    return frame_of(spark, HORIZONS, [*rows, (topic, "COMMIT", WHOLE, len(since), whole)])
+    rows = [
+        (topic, "COMMIT", n, len(since), *when)
+        for n, when in enumerate(zip(since, there, strict=True))
+    ]
+    return frame_of(spark, HORIZONS, [*rows, (topic, "COMMIT", WHOLE, len(since), whole, None)])
 
 
 def judge(spark, outbox, records, since=None, *, window=None, selection=ALL):
@@ -213,7 +218,7 @@ def test_events_of_topics_that_were_not_read_are_not_judged(spark):
     ],
 )
 def test_what_was_written_before_the_topic_was_complete_is_not_missed(spark, created, verdict):
-    outbox = written(spark, {"event_id": "e", "created_at": created})
+    outbox = written(spark, {"event_id": "e", "created_at": created, "published_at": created})
     found = verdicts(spark, outbox, sent(spark), horizons(spark, before(60)))
     assert found == {"e": verdict}
 
@@ -236,6 +241,49 @@ def test_of_several_partitions_that_of_the_key_counts(spark):
         "in the emptied one": "BEFORE_TOPIC",
         "in any": "BEFORE_TOPIC",
     }
+
+
+@pytest.mark.parametrize(
+    ("published", "verdict"),
+    [
+        (before(30) - timedelta(microseconds=1), "BEFORE_TOPIC"),
+        (before(30), "ABSENT_FROM_TOPIC"),
+    ],
+)
+def test_a_delayed_event_is_missed_where_it_was_sent(spark, published, verdict):
+    row = {"event_id": "e", "created_at": before(9_000), "published_at": published}
+    failed = row | {"event_id": "f", "upstream_status": "FAILED"}
+    found = verdicts(spark, written(spark, row, failed), sent(spark), horizons(spark, before(60)))
+    assert found == {"e": verdict, "f": "NOT_ON_TOPIC"}
+
+
+@pytest.mark.parametrize(
+    ("created", "verdict"),
+    [
+        # It may have gone to one of the two that were there, which have lost their beginnings.
+        (before(400), "BEFORE_TOPIC"),
+        (before(200), "ABSENT_FROM_TOPIC"),
+        (before(30), "ABSENT_FROM_TOPIC"),
+    ],
+)
+def test_a_partition_that_was_added_lacks_nothing_of_before(spark, created, verdict):
+    key = next(key for key in map(str, range(50)) if partition_of(key.encode(), 3) == 2)
+    row = {"event_id": "e", "key": key, "created_at": created, "published_at": created}
+    # The third is whole, since it was added: by its first record, 230 minutes ago at the latest.
+    since = horizons(
+        spark, before(100), before(90), EVERYTHING, there=[before(100), before(90), before(230)]
+    )
+    assert verdicts(spark, written(spark, row), sent(spark), since) == {"e": verdict}
+
+
+def test_a_partition_without_records_may_just_have_been_added(spark):
+    key = next(key for key in map(str, range(50)) if partition_of(key.encode(), 2) == 1)
+    row = {"event_id": "e", "key": key, "created_at": before(200), "published_at": before(200)}
+    outbox, records = written(spark, row), sent(spark)
+    lost_one = horizons(spark, before(100), EVERYTHING, there=[before(100), None])
+    whole = horizons(spark, EVERYTHING, EVERYTHING, there=[EVERYTHING, None])
+    assert verdicts(spark, outbox, records, lost_one) == {"e": "BEFORE_TOPIC"}
+    assert verdicts(spark, outbox, records, whole) == {"e": "ABSENT_FROM_TOPIC"}
 
 
 def test_a_young_row_or_record_is_in_flight(spark):
@@ -277,7 +325,7 @@ def test_a_record_whose_row_may_have_been_purged_is_no_ghost(spark):
             {"event_id": "old", "sent_at": before(50)},
             {"event_id": "old by its own word", "written_at": before(50).isoformat()},
             {"event_id": "young", "sent_at": before(29), "written_at": before(29).isoformat()},
-            {"event_id": "unreadable", "written_at": "yesterday"},
+            *({"event_id": text, "written_at": text} for text in NO_TIMES),
         ),
         window=Window(horizon=before(30), watermark=NOON),
     )
@@ -285,8 +333,21 @@ def test_a_record_whose_row_may_have_been_purged_is_no_ghost(spark):
         "old": "TOO_OLD",
         "old by its own word": "TOO_OLD",
         "young": "RECORD_WITHOUT_ROW",
-        "unreadable": "TOO_OLD",
-    }
+    } | dict.fromkeys(NO_TIMES, "TOO_OLD")
+
+
+NO_TIMES = (
+    "yesterday",
+    "now",
+    "epoch",
+    "2026-01-15",
+    "+200000-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+    "0000-01-01T00:00:00Z",
+    "0001-01-01T00:00:00+14:00",
+    "-4000-01-01T00:00:00Z",
+    "2026-13-45T00:00:00Z",
+)
 
 
 def test_a_record_whose_row_was_not_selected_is_not_judged(spark):
@@ -303,6 +364,14 @@ def test_a_record_whose_row_was_not_selected_is_not_judged(spark):
     moved = Selection(moved_since={"orders": before(30)})
     found = verdicts(spark, written(spark), records, selection=moved)
     assert found == {"in": "RECORD_WITHOUT_ROW", "after": "RECORD_WITHOUT_ROW"}
+    # Written before, and sent since.
+    late = sent(
+        spark,
+        {"event_id": "e", "written_at": before(31).isoformat(), "sent_at": before(29)},
+        {"event_id": "old", "written_at": before(31).isoformat(), "sent_at": before(31)},
+    )
+    found = verdicts(spark, written(spark), late, selection=moved)
+    assert found == {"e": "RECORD_WITHOUT_ROW"}
     everything = verdicts(spark, written(spark, {"event_id": "before"}), records, selection=moved)
     assert everything["before"] == "ON_TOPIC"
 

@@ -10,8 +10,9 @@ from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import Route, Stream
+from shieldtx.reconcile.facts import VOCABULARY
 from shieldtx.reconcile.request import Selection
-from shieldtx.reconcile.rules import PAIRS, VOCABULARY
+from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
 from spark.compare import transforms

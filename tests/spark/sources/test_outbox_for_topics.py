@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -13,9 +13,8 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, Selection
-from shieldtx.reconcile.window import window_of
-from spark.compare import topic_transforms
-from spark.sources import outbox_for_topics, topics
+from spark.compare import topic_plan
+from spark.sources import topics
 from spark.sources.jdbc import Databases
 from tests.spark.planting import TOPIC, Service
 from tests.spark.publishing import Topic
@@ -43,13 +42,7 @@ def verdicts(
     reading = topics.read(spark, request, [(TOPIC, TxKind.COMMIT)])
     assert (reading.obstacles, reading.left_out) == ((), ())
     assert reading.records is not None
-    rows = topic_transforms.judged(
-        outbox_for_topics.outboxes(databases),
-        reading.records,
-        reading.horizons,
-        request=request,
-        windows={name: window_of([clock], margin=request.margin) for name, clock in clocks.items()},
-    ).collect()
+    rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks).collect()
     found = {UUID(row.event_id): row.verdict for row in rows}
     assert len(found) == len(rows)
     return found
@@ -103,3 +96,53 @@ def test_an_incremental_run_judges_what_has_moved_and_accuses_nobody_else(
     found = verdicts(spark, topic, orders, selection=moved)
     assert found == {there: "ON_TOPIC", lost: "ABSENT_FROM_TOPIC"}
     assert set(verdicts(spark, topic, orders)) == {earlier, lost_earlier, there, lost}
+
+
+def test_an_incremental_run_finds_what_was_written_before_and_sent_since(
+    spark: SparkSession, orders: Service, topic: Topic
+) -> None:
+    now = orders.now()
+
+    def ago(minutes: float) -> datetime:
+        return now - timedelta(minutes=minutes)
+
+    moved = Selection(moved_since={"orders": ago(60)})
+    topic.publish_at(ago(200), topic.event(id=orders.write(age=200), time=ago(200)))
+    # It was in flight when the last run looked, and its row was lost since, as by a failover.
+    lost_row = topic.event(time=ago(62))
+    # It waited for days, and its record is gone.
+    lost_record = orders.write(age=5_000, settled_age=40)
+    # A relay that had lost its lease sent it once more: what it says of its row is nothing new.
+    settled = orders.write(age=100)
+    topic.publish_at(ago(100), topic.event(id=settled, time=ago(100)))
+    topic.publish_at(ago(58), lost_row, topic.event(id=settled, time=ago(100)))
+
+    found = verdicts(spark, topic, orders, selection=moved)
+
+    assert found == {
+        lost_row.id: "RECORD_WITHOUT_ROW",
+        lost_record: "ABSENT_FROM_TOPIC",
+        settled: "ON_TOPIC",
+    }
+
+
+def test_what_went_to_partitions_of_then_is_not_missed_in_those_of_now(
+    spark: SparkSession, orders: Service, topic: Topic
+) -> None:
+    now = orders.now()
+    long_ago, hour_ago = now - timedelta(days=3), now - timedelta(hours=1)
+    before = [orders.write(age=3 * 24 * 60, key=f"k{n}") for n in range(12)]
+    for number, event_id in enumerate(before):
+        event = topic.event(id=event_id, key=f"k{number}", time=long_ago)
+        topic.publish_at(long_ago, event, partition=number % 3)
+    topic.add_partitions(6)
+    for partition in range(3):  # as retention does it
+        topic.delete_before(4, partition)
+    since = [orders.write(age=60, key=f"n{n}") for n in range(6)]
+    for number, event_id in enumerate(since):
+        event = topic.event(id=event_id, key=f"n{number}", time=hour_ago)
+        topic.publish_at(hour_ago, event, partition=number)
+
+    found = verdicts(spark, topic, orders)
+
+    assert found == dict.fromkeys(before, "BEFORE_TOPIC") | dict.fromkeys(since, "ON_TOPIC")

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile.rules import PAIRS, TOPICS, VOCABULARY, Fact
+from shieldtx.reconcile.facts import VOCABULARY, Fact
+from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.verdicts import Verdict, Weight
 
 O, I, V, F = OutboxStatus, InboxStatus, Verdict, Fact  # noqa: E741  the alphabets of the tables below
