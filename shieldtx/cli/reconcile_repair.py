@@ -11,22 +11,13 @@ import typer
 
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
 from shieldtx.cli.prompts import confirm, current_operator
-from shieldtx.cli.reconcile_config import (
-    Config,
-    ending_as_error,
-)
+from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.findings import OutputFolder, from_json
 from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
-from shieldtx.reconcile.repair import (
-    PART_OF_RETENTION,
-    REPAIRED,
-    Policy,
-    Repair,
-    RepairReport,
-    planned,
-)
+from shieldtx.reconcile.repair import Repair, RepairReport
+from shieldtx.reconcile.repair_decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import StoredRun
 
@@ -42,7 +33,8 @@ def repair(
         list[Verdict] | None,
         typer.Option(
             "--verdict",
-            help="Only rows with this verdict; PARKED is replayed only if named. Repeatable.",
+            help="Only rows with this verdict, also where later events of their keys were "
+            f"published; {' and '.join(NAMED)} only if named. Repeatable.",
             show_default=", ".join(REPAIRED),
         ),
     ] = None,
@@ -72,8 +64,7 @@ def repair(
     with ending_as_error():
         with opened(context, config) as databases:
             ended = ended_run(databases, run)
-            rows = _rows_of(ended, folder)
-            job = _Job(databases=databases, run=ended, rows=rows, named=verdict or [])
+            job = _Job(databases=databases, run=ended, copy=folder, named=verdict or [])
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
             report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
@@ -108,7 +99,7 @@ class _Job:
 
     databases: Opened
     run: StoredRun
-    rows: Path
+    copy: Path | None
     named: Sequence[Verdict]
 
     @property
@@ -118,12 +109,17 @@ class _Job:
         kept = [service.retention for service in services if service.retention is not None]
         young_since = self.run.at - min(kept) * PART_OF_RETENTION if kept else None
         names = frozenset(service.name for service in services)
-        return Policy(services=names, named=frozenset(self.named), young_since=young_since)
+        return Policy(
+            services=names,
+            named=frozenset(self.named),
+            for_others={service.name: frozenset(service.others) for service in services},
+            young_since=young_since,
+        )
 
     def read(self) -> Iterator[ListedRow]:
-        """Yield the rows that it is about."""
+        """Yield the rows that it is about; another run may have taken the folder by now."""
         all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
-        return listed_rows(self.rows, self.named or all_)
+        return listed_rows(_rows_of(self.run, self.copy), self.named or all_)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
         """Do it."""
@@ -137,11 +133,14 @@ class _Job:
 
 
 def _agreed(job: _Job) -> bool:
-    """Show what would be tried, and ask; nothing to do needs no answer."""
-    plan = planned(job.read(), job.policy)
+    """Show what would be done and what would not, and ask; nothing to do needs no answer."""
+    plan = job.carry_out(who="", dry_run=True)
     for (verdict, action), rows in plan.repaired.items():
         typer.echo(f"{action}: {rows.done} rows, {verdict}", err=True)
-    return not plan.repaired or confirm(f"Repair what run {job.run.run_id} has found?")
+    for (verdict, reason), number in plan.refused.items():
+        typer.echo(f"left to you: {number} rows, {verdict}: {reason}", err=True)
+    is_any = any(rows.done for rows in plan.repaired.values())
+    return not is_any or confirm(f"Repair what run {job.run.run_id} has found?")
 
 
 def _data(run: StoredRun, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:

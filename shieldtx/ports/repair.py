@@ -86,6 +86,20 @@ class Repaired:
 class RepairStore(Protocol):
     """The database of one service."""
 
+    def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        """Return which events, by id and source, it has compensated or written a rollback of.
+
+        A rollback that was discarded takes nothing back.
+        """
+        ...
+
+    def overtaken(self, ids: Sequence[UUID]) -> set[UUID]:
+        """Return which of its events come behind a later one of their topic and key, once sent.
+
+        Later ones that are still in line wait for their turn, and are none.
+        """
+        ...
+
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         """Return which of these its inbox holds."""
         ...

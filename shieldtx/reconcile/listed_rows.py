@@ -23,6 +23,7 @@ _READ: Final = (
     "downstream",
     "consumer_group",
     "event_id",
+    "topic",
     "verdict",
     "upstream_status",
     "downstream_status",
@@ -44,6 +45,7 @@ class ListedRow:
     downstream: str
     group: str
     event_id: UUID
+    topic: str
     verdict: Verdict
     upstream_status: OutboxStatus | None
     downstream_status: InboxStatus | None
@@ -112,6 +114,7 @@ def _row(values: Mapping[str, Any]) -> ListedRow:
         downstream=values["downstream"],
         group=values["consumer_group"],
         event_id=UUID(values["event_id"]),
+        topic=values["topic"],
         verdict=Verdict[values["verdict"]],
         upstream_status=OutboxStatus(upstream_status) if upstream_status else None,
         downstream_status=InboxStatus(downstream_status) if downstream_status else None,

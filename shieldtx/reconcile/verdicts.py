@@ -183,8 +183,8 @@ class Verdict(StrEnum):
         Weight.MISMATCH,
         "The outbox says that the broker acknowledged the event, and the topic has no record.",
         (
-            "Ask whether the broker lost or deleted records; `shieldtx reconcile repair` publishes "
-            "it again under the same id."
+            "Ask whether the broker lost or deleted records. Groups that lack it are listed by "
+            "themselves; for others, the repair publishes it again if this verdict is named."
         ),
     )
     RECORD_WITHOUT_ROW = (

@@ -87,6 +87,28 @@ class SqlRepairStore:
             found = connection.execute(sql.received(self._tables, keys)).all()
         return {RepairedEvent(event_id=i, group=group, source=source) for i, group, source in found}
 
+    def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        """Return which events it has compensated or written a rollback of."""
+        if not events:
+            return set()
+        ids = sorted({event_id for event_id, _ in events})
+        t, d = self._tables, self._dialect
+        with self._engine.connect() as connection:
+            found = [
+                *connection.execute(sql.not_discarded_rollbacks(t, d, ids)),
+                *connection.execute(sql.compensated(t, d, ids)),
+            ]
+        # A rollback without a source takes back an event of this service.
+        return {(event_id, source or self._source) for event_id, source in found} & set(events)
+
+    def overtaken(self, ids: Sequence[UUID]) -> set[UUID]:
+        """Return which of its events come behind a later one of their topic and key."""
+        if not ids:
+            return set()
+        statement = sql.overtaken(self._tables, self._dialect, sorted(set(ids)))
+        with self._engine.connect() as connection:
+            return set(connection.scalars(statement))
+
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool
     ) -> Repaired:

@@ -12,7 +12,7 @@ from shieldtx.app.reconciliation import run_reconciliation
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
-from shieldtx.reconcile.repair import REPAIRED
+from shieldtx.reconcile.repair_decisions import NAMED, REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict
@@ -42,7 +42,7 @@ def test_no_verdict_is_explained_that_there_is_not() -> None:
 def test_what_is_said_to_be_repaired_is(verdict: Verdict) -> None:
     _, cells = ROWS[verdict.value]
     last = cells[-1].strip()
-    assert (last == "no") == (verdict not in {*REPAIRED, Verdict.PARKED})
+    assert (last == "no") == (verdict not in {*REPAIRED, *NAMED})
 
 
 def test_the_exit_statuses_are_those_of_the_outcomes() -> None:

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from shieldtx import Settings, ShieldTx
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.listed_rows import listed_rows
-from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, step_of
+from shieldtx.reconcile.repair import Repair
+from shieldtx.reconcile.repair_decisions import REPAIRED, Policy, Refusal, step_of
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.spark.planting import SHARDS

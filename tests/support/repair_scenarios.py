@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, text
 from shieldtx import Event, Refused
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair import Policy, Repair, RepairReport
+from shieldtx.reconcile.repair import Repair, RepairReport
+from shieldtx.reconcile.repair_decisions import Policy
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
@@ -127,6 +128,7 @@ def listed(
         downstream="orders" if one["tx_kind"] == "ROLLBACK" else "stock",
         group=group,
         event_id=UUID(str(one["event_id"])),
+        topic=one["topic"],
         verdict=verdict,
         upstream_status=OutboxStatus(sent["status"] if sent else "PROCESSED"),
         downstream_status=InboxStatus(received["status"]) if received else None,
@@ -162,7 +164,7 @@ def audited(service: Service) -> list[str]:
 def write_parquet(folder: Path, listed_: Sequence[ListedRow]) -> None:
     """Leave rows in a folder as Spark does."""
     times = pa.timestamp("us", tz="UTC")
-    texts = ("kind", "upstream", "downstream", "consumer_group", "event_id", "verdict")
+    texts = ("kind", "upstream", "downstream", "consumer_group", "event_id", "topic", "verdict")
     schema = pa.schema(
         [
             *((name, pa.string()) for name in texts),

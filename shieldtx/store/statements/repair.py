@@ -11,6 +11,7 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
+    exists,
     func,
     literal,
     or_,
@@ -65,6 +66,39 @@ def taken_back(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
     rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
     return select(o.c.causation_id, o.c.causation_source).where(
         o.c.tx_kind == rollback, d.is_in(o.c.causation_id, ids, o.c.event_id.type)
+    )
+
+
+def not_discarded_rollbacks(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which events, by id and source, a rollback takes back, if nobody has discarded it."""
+    return taken_back(t, d, ids).where(t.outbox.c.status != OutboxStatus.DISCARDED.value)
+
+
+def compensated(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which events, by id and source, groups have compensated; no source: the service's."""
+    i = t.inbox
+    return select(i.c.compensated_id, i.c.causation_source).where(
+        i.c.compensated_id.is_not(None), d.is_in(i.c.compensated_id, ids, i.c.event_id.type)
+    )
+
+
+def overtaken(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which events have a later one of their topic, kind and key that was or is being sent.
+
+    There is no index of settled rows by key: this is one scan of the outbox, for all of `ids`.
+    """
+    o, later = t.outbox, t.outbox.alias("later")
+    is_later = exists().where(
+        later.c.key == o.c.key,
+        later.c.shard == o.c.shard,
+        later.c.source == o.c.source,
+        later.c.topic == o.c.topic,
+        later.c.tx_kind == o.c.tx_kind,
+        later.c.seq > o.c.seq,
+        later.c.status.in_([OutboxStatus.PROCESSED.value, OutboxStatus.PROCESSING.value]),
+    )
+    return select(o.c.event_id).where(
+        d.is_in(o.c.event_id, ids, o.c.event_id.type), o.c.key.is_not(None), is_later
     )
 
 

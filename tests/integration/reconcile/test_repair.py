@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent
-from shieldtx.reconcile.repair import Policy
+from shieldtx.reconcile.repair_decisions import Policy
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore, owed_rollback_id
 from shieldtx.store.tables import tables

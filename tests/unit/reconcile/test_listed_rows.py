@@ -67,6 +67,7 @@ def test_a_row_comes_back_as_it_was_listed(tmp_path: Path):
         downstream="stock",
         group="stock",
         event_id=UUID(given["event_id"]),
+        topic="orders.placed",
         verdict=Verdict.MISSING_DOWNSTREAM,
         upstream_status=OutboxStatus.PROCESSED,
         downstream_status=None,

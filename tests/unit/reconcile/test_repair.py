@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,7 +15,17 @@ from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, R
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair import REPAIRED, Policy, Refusal, Repair, Step, planned, step_of
+from shieldtx.reconcile.repair import Repair
+from shieldtx.reconcile.repair_decisions import (
+    NAMED,
+    OVERTAKEN,
+    REPAIRED,
+    TAKEN_BACK,
+    Policy,
+    Refusal,
+    Step,
+    step_of,
+)
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
@@ -30,6 +41,7 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
         "downstream": "stock",
         "group": "stock",
         "event_id": new_event_id(),
+        "topic": "orders.placed",
         "verdict": verdict,
         "upstream_status": sent,
         "downstream_status": received,
@@ -45,12 +57,9 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
     ("listed", "action", "service"),
     [
         (row(V.MISSING_DOWNSTREAM), RepairAction.PUBLISH_AGAIN, "orders"),
-        (
-            row(V.ABSENT_FROM_TOPIC, downstream=TOPICS, group="orders.placed"),
-            RepairAction.PUBLISH_AGAIN,
-            "orders",
-        ),
         (row(V.STUCK, O.PROCESSING), RepairAction.RELEASE_EVENT, "orders"),
+        (row(V.STUCK, O.PROCESSING, I.PROCESSED), RepairAction.RELEASE_EVENT, "orders"),
+        (row(V.STUCK, O.PROCESSING, I.PROCESSING), RepairAction.RELEASE_EVENT, "orders"),
         (row(V.STUCK, O.PROCESSED, I.PROCESSING), RepairAction.RELEASE_ATTEMPT, "stock"),
         (
             row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED),
@@ -58,7 +67,14 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
             "stock",
         ),
     ],
-    ids=["missing", "absent", "stuck in the outbox", "stuck in the inbox", "rollback owed"],
+    ids=[
+        "missing",
+        "stuck in the outbox",
+        "arrived",
+        "stuck twice",
+        "stuck in the inbox",
+        "rollback owed",
+    ],
 )
 def test_a_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, service: str):
     step = step_of(listed, POLICY)
@@ -111,8 +127,18 @@ def test_a_row_of_an_inbox_is_expected_as_the_run_saw_it():
         (row(V.MISSING_DOWNSTREAM, downstream="mail"), "service 'mail' is not in this conf"),
         (row(V.MISSING_DOWNSTREAM, upstream="web"), "service 'web' is not in this conf"),
         (row(V.PARKED, O.FAILED), "--verdict PARKED"),
+        (row(V.ABSENT_FROM_TOPIC, downstream=TOPICS), "--verdict ABSENT_FROM_TOPIC"),
     ],
-    ids=["half", "due", "waiting", "nobody", "unknown downstream", "unknown upstream", "parked"],
+    ids=[
+        "half",
+        "due",
+        "waiting",
+        "nobody",
+        "unknown downstream",
+        "unknown upstream",
+        "parked",
+        "absent",
+    ],
 )
 def test_rows_left_to_an_operator_have_a_reason(listed: ListedRow, why: str):
     decision = step_of(listed, POLICY)
@@ -121,7 +147,7 @@ def test_rows_left_to_an_operator_have_a_reason(listed: ListedRow, why: str):
     assert why in decision.reason
 
 
-@pytest.mark.parametrize("verdict", [v for v in Verdict if v not in REPAIRED and v is not V.PARKED])
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v not in {*REPAIRED, *NAMED}])
 def test_every_other_verdict_is_answered_by_its_advice(verdict: Verdict):
     decision = step_of(row(verdict, received=I.PROCESSED), POLICY)
 
@@ -136,13 +162,15 @@ def test_every_other_verdict_is_answered_by_its_advice(verdict: Verdict):
             row(V.PARKED, O.PROCESSED, I.DEAD, kind=TxKind.ROLLBACK),
             RepairAction.REPLAY_COMPENSATION,
         ),
+        (
+            row(V.ABSENT_FROM_TOPIC, downstream=TOPICS, group="orders.placed"),
+            RepairAction.PUBLISH_AGAIN,
+        ),
     ],
-    ids=["failed", "dead"],
+    ids=["failed", "dead", "absent"],
 )
-def test_a_parked_row_is_replayed_when_its_verdict_is_named(
-    listed: ListedRow, action: RepairAction
-):
-    named = Policy(services=POLICY.services, named=frozenset({V.PARKED}))
+def test_what_has_to_be_named_is_repaired_when_it_is(listed: ListedRow, action: RepairAction):
+    named = Policy(services=POLICY.services, named=frozenset(NAMED))
 
     step = step_of(listed, named)
 
@@ -160,14 +188,15 @@ def test_an_unresolved_half_message_is_refused_even_when_named():
     "listed",
     [
         row(V.MISSING_DOWNSTREAM),
-        row(V.ABSENT_FROM_TOPIC),
+        row(V.ABSENT_FROM_TOPIC, downstream=TOPICS),
         row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED),
     ],
     ids=lambda listed: listed.verdict,
 )
 def test_what_others_may_have_purged_is_not_sent_once_more(listed: ListedRow):
-    old = Policy(services=POLICY.services, young_since=NOW + 2 * HOUR)
-    young = Policy(services=POLICY.services, young_since=NOW)
+    named = frozenset({V.ABSENT_FROM_TOPIC})
+    old = Policy(services=POLICY.services, named=named, young_since=NOW + 2 * HOUR)
+    young = Policy(services=POLICY.services, named=named, young_since=NOW)
 
     decision = step_of(listed, old)
 
@@ -176,15 +205,41 @@ def test_what_others_may_have_purged_is_not_sent_once_more(listed: ListedRow):
     assert isinstance(step_of(listed, young), Step)
 
 
+@pytest.mark.parametrize("verdict", [V.MISSING_DOWNSTREAM, V.ABSENT_FROM_TOPIC])
+def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(verdict: Verdict):
+    others = {"orders": frozenset({"orders.placed"}), "stock": frozenset({"orders.paid"})}
+    policy = Policy(services=POLICY.services, named=frozenset(Verdict), for_others=others)
+
+    decision = step_of(row(verdict), policy)
+
+    assert isinstance(decision, Refusal)
+    assert "services that take no part in this" in decision.reason
+    assert isinstance(step_of(row(verdict, topic="orders.paid"), policy), Step)
+
+
 class Databases:
     """Both services' databases, which remember what they were asked to do."""
 
-    def __init__(self, *, arrived: set[RepairedEvent] = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        arrived: set[RepairedEvent] = frozenset(),
+        gone: set[UUID] = frozenset(),
+        behind: set[UUID] = frozenset(),
+    ) -> None:
         self.arrived = arrived
+        self.gone = gone
+        self.behind = behind
         self.batches: list[tuple[RepairAction, int, Note]] = []
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         return self.arrived.intersection(events)
+
+    def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        return {event for event in events if event[0] in self.gone}
+
+    def overtaken(self, ids: Sequence[UUID]) -> set[UUID]:
+        return self.behind.intersection(ids)
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, **_: bool
@@ -193,9 +248,9 @@ class Databases:
         return Repaired(done=len(rows))
 
 
-def repair(databases: Databases, **more: Any) -> Repair:
+def repair(databases: Databases, policy: Policy = POLICY, **more: Any) -> Repair:
     stores = {"orders": databases, "stock": databases}
-    return Repair(stores=stores, policy=POLICY, run_id="r1", who="ann@desk", **more)
+    return Repair(stores=stores, policy=policy, run_id="r1", who="ann@desk", **more)
 
 
 def test_rows_go_in_batches_of_one_kind_and_the_rest_at_the_end():
@@ -244,10 +299,29 @@ def test_what_is_refused_is_counted_by_its_reason():
     assert report.refused[V.PAYLOAD_DIFFERS, V.PAYLOAD_DIFFERS.advice] == 2
 
 
-def test_a_plan_counts_what_would_be_tried_and_asks_no_database():
-    rows = [row(V.MISSING_DOWNSTREAM), row(V.STUCK, O.INIT)]
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_was_taken_back_or_overtaken_is_counted_and_not_published_again(dry_run: bool):
+    missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
+    ids = [each.event_id for each in missing]
+    databases = Databases(gone={ids[0]}, behind={ids[0], ids[1], ids[2]})
 
-    plan = planned(rows, POLICY)
+    report = repair(databases, dry_run=dry_run, batch=2, looked_up=4).run(missing)
 
-    assert plan.repaired == {(V.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(done=1)}
-    assert sum(plan.refused.values()) == 1
+    assert report.refused == {
+        (V.MISSING_DOWNSTREAM, TAKEN_BACK): 1,
+        (V.MISSING_DOWNSTREAM, OVERTAKEN): 2,
+    }
+    assert report.repaired == {(V.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(done=3)}
+    assert [rows for _, rows, _ in databases.batches] == [1, 2]
+
+
+def test_a_person_may_say_that_a_group_can_take_events_out_of_order():
+    missing = [row(V.MISSING_DOWNSTREAM) for _ in range(2)]
+    gone, behind = (each.event_id for each in missing)
+    databases = Databases(gone={gone}, behind={behind})
+    policy = Policy(services=POLICY.services, named=frozenset({V.MISSING_DOWNSTREAM}))
+
+    report = repair(databases, policy).run(missing)
+
+    assert report.refused == {(V.MISSING_DOWNSTREAM, TAKEN_BACK): 1}
+    assert sum(repaired.done for repaired in report.repaired.values()) == 1

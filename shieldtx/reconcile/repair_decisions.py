@@ -1,0 +1,198 @@
+"""Which rows of a run are mended, and how; the others are said to be a person's work.
+
+What is done to a row is decided here, from the row as the run saw it alone. What else there is to
+know, and whether it still is so, the databases say when they are asked to do it (see `repair`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.ports.repair import RepairAction, RepairedEvent, RowSeen
+from shieldtx.reconcile.expectations import NOBODY
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.verdicts import Verdict
+
+REPAIRED: Final = (
+    Verdict.MISSING_DOWNSTREAM,
+    Verdict.STUCK,
+    Verdict.NEITHER_EFFECT_NOR_COMPENSATION,
+)
+"""What is repaired without being named."""
+
+NAMED: Final = (Verdict.PARKED, Verdict.ABSENT_FROM_TOPIC)
+"""What is repaired when a person asks for it by name."""
+
+PART_OF_RETENTION: Final = 0.9
+"""Of the shortest retention: rows that are older may be purged before the repair has its effect."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """What a repair may do."""
+
+    services: frozenset[str]
+    """Those whose databases are known."""
+    named: frozenset[Verdict] = frozenset()
+    """What a person asked for by name."""
+    for_others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Logical topics of a service that others receive, of which nothing is known."""
+    young_since: datetime | None = None
+    """What was settled before that may be purged on the other side; None: nothing is purged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What is to be done to one row."""
+
+    action: RepairAction
+    service: str
+    """In whose database the row is."""
+    row: RowSeen
+    unless: tuple[str, RepairedEvent] | None = None
+    """Not if this service's group has received it in the meantime."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """Why nothing is done to a row, and what to do instead."""
+
+    reason: str
+
+
+def step_of(row: ListedRow, policy: Policy) -> Step | Refusal:
+    """Decide on one row of a run."""
+    decide = _DECISIONS.get(row.verdict)
+    decision = Refusal(reason=row.verdict.advice) if decide is None else decide(row, policy)
+    if isinstance(decision, Step):
+        concerned = {decision.service, decision.unless[0] if decision.unless else decision.service}
+        for stranger in sorted(concerned - policy.services):
+            return Refusal(reason=f"service {stranger!r} is not in this configuration")
+    return decision
+
+
+_TOO_OLD: Final = (
+    "so old that a service may have purged what it knows of it: another copy could have a second "
+    "effect; look what became of it and make up for it by hand"
+)
+_FOR_OTHERS: Final = (
+    "its topic is for services that take no part in this: they would get the copy too, and may "
+    "have forgotten the event; reconcile them as well, or make up for it by hand"
+)
+_ABSENT: Final = (
+    "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else reads "
+    "the topic, `--verdict ABSENT_FROM_TOPIC` publishes it again"
+)
+TAKEN_BACK: Final = (
+    "it has been taken back: compensated, or its rollback is on its way; its effect must not come "
+    "after that"
+)
+OVERTAKEN: Final = (
+    "later events of its key were published: its effect would come after theirs; make sure that "
+    "the group can take that, and name the verdict: `--verdict MISSING_DOWNSTREAM`"
+)
+_TO_BE_NAMED: Final = (
+    "it waits for a person: mend the cause, then `--verdict PARKED` replays all of them, or "
+    "`shieldtx dead replay` one by one"
+)
+_UNRESOLVED: Final = "nobody can tell the end of this half message: commit it or roll it back"
+_NOBODY_THERE: Final = "no group receives it, so another copy would not help: start one"
+_NOT_LEFT: Final = (
+    "nobody has it in hand, so there is nothing to release: look whether relay and consumers run"
+)
+_HALF: Final = "a half message waits for the word of its application, or for its checks"
+
+
+def _missing(row: ListedRow, policy: Policy) -> Step | Refusal:
+    if row.group == NOBODY:
+        return Refusal(reason=_NOBODY_THERE)
+    step = _publish_again(row, policy)
+    if isinstance(step, Refusal):
+        return step
+    awaited = RepairedEvent(event_id=row.event_id, source=row.upstream, group=row.group)
+    return replace(step, unless=(row.downstream, awaited))
+
+
+def _publish_again(row: ListedRow, policy: Policy) -> Step | Refusal:
+    # All groups get the copy, and each knows the event only for as long as it keeps its row.
+    if row.topic in policy.for_others.get(row.upstream, ()):
+        return Refusal(reason=_FOR_OTHERS)
+    if _is_old(row.published_at, policy):
+        return Refusal(reason=_TOO_OLD)
+    return _of_the_outbox(row, RepairAction.PUBLISH_AGAIN)
+
+
+def _absent(row: ListedRow, policy: Policy) -> Step | Refusal:
+    if row.verdict not in policy.named:
+        return Refusal(reason=_ABSENT)
+    return _publish_again(row, policy)
+
+
+def _release(row: ListedRow, _: Policy) -> Step | Refusal:
+    # Of an event that is sent again, too: whoever has it knows its id.
+    if row.upstream_status is OutboxStatus.PROCESSING:
+        return _of_the_outbox(row, RepairAction.RELEASE_EVENT)
+    if row.downstream_status is InboxStatus.PROCESSING:
+        return _of_the_inbox(row, RepairAction.RELEASE_ATTEMPT)
+    if row.downstream_status is None and row.upstream_status is OutboxStatus.HALF:
+        return Refusal(reason=_HALF)
+    return Refusal(reason=_NOT_LEFT)
+
+
+def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
+    if _is_old(row.settled_at, policy):
+        return Refusal(reason=_TOO_OLD)
+    return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
+
+
+def _replay(row: ListedRow, policy: Policy) -> Step | Refusal:
+    if row.verdict not in policy.named:
+        return Refusal(reason=_TO_BE_NAMED)
+    if row.downstream_status is InboxStatus.DEAD:
+        return _of_the_inbox(row, RepairAction.REPLAY_COMPENSATION)
+    if row.upstream_status is OutboxStatus.FAILED:
+        return _of_the_outbox(row, RepairAction.REPLAY_EVENT)
+    return Refusal(reason=_UNRESOLVED)
+
+
+_DECISIONS: Mapping[Verdict, Callable[[ListedRow, Policy], Step | Refusal]] = {
+    Verdict.MISSING_DOWNSTREAM: _missing,
+    Verdict.ABSENT_FROM_TOPIC: _absent,
+    Verdict.STUCK: _release,
+    Verdict.NEITHER_EFFECT_NOR_COMPENSATION: _raise_rollback,
+    Verdict.PARKED: _replay,
+}
+"""What can be done at all; every other verdict is answered by its advice."""
+
+
+def _of_the_outbox(row: ListedRow, action: RepairAction) -> Step:
+    seen = RowSeen(
+        event_id=row.event_id,
+        source=row.upstream,
+        status=row.upstream_status or "",
+        settled_at=row.published_at,
+        attempts=row.upstream_attempts,
+    )
+    return Step(action=action, service=row.upstream, row=seen)
+
+
+def _of_the_inbox(row: ListedRow, action: RepairAction) -> Step:
+    seen = RowSeen(
+        event_id=row.event_id,
+        source=row.upstream,
+        group=row.group,
+        status=row.downstream_status or "",
+        settled_at=row.settled_at,
+        attempts=row.attempts,
+    )
+    return Step(action=action, service=row.downstream, row=seen)
+
+
+def _is_old(settled_at: datetime | None, policy: Policy) -> bool:
+    if policy.young_since is None or settled_at is None:
+        return False
+    return settled_at < policy.young_since
