@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, Row
+from sqlalchemy import Connection, Engine
 
 from shieldtx.domain.events import rollback_of
-from shieldtx.domain.states import OUTBOX, InboxStatus, OutboxStatus
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.repair_batch import Batch, RowNow, counted, key_of, sort
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
@@ -34,33 +33,6 @@ _OUTBOX: Final = "outbox"
 _NO_REASON: Final = "the group gave the event up"
 
 
-_Now: TypeAlias = Row[*tuple[Any, ...]]
-"""How a row stands in this transaction."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """The rows of a batch by what is to become of them."""
-
-    ready: list[tuple[RowSeen, _Now]] = field(default_factory=list)
-    needless: int = 0
-    changed: int = 0
-
-    @property
-    def ids(self) -> list[UUID]:
-        return [seen.event_id for seen, _ in self.ready]
-
-    @property
-    def keys(self) -> list[InboxKey]:
-        return [_key(seen) for seen, _ in self.ready]
-
-    def keep(self, is_wanted: Callable[[RowSeen], bool]) -> None:
-        """Leave the others as they are: they need no repair."""
-        wanted = [(seen, now) for seen, now in self.ready if is_wanted(seen)]
-        self.needless += len(self.ready) - len(wanted)
-        self.ready = wanted
-
-
 class SqlRepairStore:
     """Repairs rows of one service, whose name is `source` (the port RepairStore)."""
 
@@ -69,7 +41,7 @@ class SqlRepairStore:
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._source = source
-        self._writers: Mapping[RepairAction, Callable[[Connection, _Batch], None]] = {
+        self._writers: Mapping[RepairAction, Callable[[Connection, Batch], None]] = {
             RepairAction.PUBLISH_AGAIN: self._publish_again,
             RepairAction.RELEASE_EVENT: self._release_events,
             RepairAction.RELEASE_ATTEMPT: self._release_attempts,
@@ -118,41 +90,41 @@ class SqlRepairStore:
         if dry_run:
             with self._engine.connect() as connection:
                 batch = self._classify(connection, action, rows, lock=False)
-            return _counted(batch)
+            return counted(batch)
         with self._engine.begin() as connection:
             batch = self._classify(connection, action, rows, lock=True)
             if batch.ready:
                 self._writers[action](connection, batch)
             if batch.ready:
                 self._note(connection, action, batch, note)
-        return _counted(batch)
+        return counted(batch)
 
     def _classify(
         self, connection: Connection, action: RepairAction, rows: Sequence[RowSeen], *, lock: bool
-    ) -> _Batch:
+    ) -> Batch:
         """Sort a batch by the present status of its rows."""
         read = self._outbox_rows if action in _ON_THE_OUTBOX else self._inbox_rows
-        batch = _sort(action, rows, read(connection, rows, lock=lock))
+        batch = sort(action, rows, read(connection, rows, lock=lock))
         if action is RepairAction.RAISE_ROLLBACK and batch.ready:
             self._leave_out_taken_back(connection, batch)
         return batch
 
     def _outbox_rows(
         self, connection: Connection, rows: Sequence[RowSeen], *, lock: bool
-    ) -> dict[InboxKey, _Now]:
+    ) -> dict[InboxKey, RowNow]:
         ids = sorted({row.event_id for row in rows})
         statement = sql.outbox_rows(self._tables, self._dialect, ids, lock=lock)
         found = {row.event_id: row for row in connection.execute(statement)}
-        return {_key(row): found[row.event_id] for row in rows if row.event_id in found}
+        return {key_of(row): found[row.event_id] for row in rows if row.event_id in found}
 
     def _inbox_rows(
         self, connection: Connection, rows: Sequence[RowSeen], *, lock: bool
-    ) -> dict[InboxKey, _Now]:
-        keys = sorted({_key(row) for row in rows})
+    ) -> dict[InboxKey, RowNow]:
+        keys = sorted({key_of(row) for row in rows})
         found = connection.execute(sql.inbox_rows(self._tables, self._dialect, keys, lock=lock))
         return {(row.event_id, row.consumer_group, row.source): row for row in found}
 
-    def _leave_out_taken_back(self, connection: Connection, batch: _Batch) -> None:
+    def _leave_out_taken_back(self, connection: Connection, batch: Batch) -> None:
         """Of the groups of a service that gave an event up, one rollback speaks for all."""
         statement = sql.taken_back(self._tables, self._dialect, batch.ids)
         known = {(event_id, source) for event_id, source in connection.execute(statement)}
@@ -167,16 +139,16 @@ class SqlRepairStore:
 
     # --- one a kind of repair --------------------------------------------------------------------
 
-    def _publish_again(self, connection: Connection, batch: _Batch) -> None:
+    def _publish_again(self, connection: Connection, batch: Batch) -> None:
         connection.execute(sql.publish_again(self._tables, self._dialect, batch.ids))
 
-    def _release_events(self, connection: Connection, batch: _Batch) -> None:
+    def _release_events(self, connection: Connection, batch: Batch) -> None:
         connection.execute(sql.release_events(self._tables, self._dialect, batch.ids))
 
-    def _release_attempts(self, connection: Connection, batch: _Batch) -> None:
+    def _release_attempts(self, connection: Connection, batch: Batch) -> None:
         connection.execute(sql.release_attempts(self._tables, self._dialect, batch.keys))
 
-    def _raise_rollbacks(self, connection: Connection, batch: _Batch) -> None:
+    def _raise_rollbacks(self, connection: Connection, batch: Batch) -> None:
         """Write each as the consumer would have, but for those that another repair writes now."""
         d, statement = self._dialect, outbox_sql.insert_unknown(self._tables, self._dialect)
         shards = connection.scalars(sql.count_shards(self._tables)).one()
@@ -194,20 +166,18 @@ class SqlRepairStore:
                 written.add(original.id)
         batch.keep(lambda seen: seen.event_id in written)
 
-    def _replay_events(self, connection: Connection, batch: _Batch) -> None:
+    def _replay_events(self, connection: Connection, batch: Batch) -> None:
         for event_id in batch.ids:
             connection.execute(outbox_sql.replay(self._tables, self._dialect, event_id)).one()
 
-    def _replay_compensations(self, connection: Connection, batch: _Batch) -> None:
+    def _replay_compensations(self, connection: Connection, batch: Batch) -> None:
         t, d = self._tables, self._dialect
         for event_id, group, source in batch.keys:
             connection.execute(
                 inbox_sql.replay(t, d, group=group, event_id=event_id, source=source)
             ).one()
 
-    def _note(
-        self, connection: Connection, action: RepairAction, batch: _Batch, note: Note
-    ) -> None:
+    def _note(self, connection: Connection, action: RepairAction, batch: Batch, note: Note) -> None:
         """Write down who did what to which rows; never what is in them."""
         events: dict[str, list[str]] = defaultdict(list)
         for seen, _ in batch.ready:
@@ -242,66 +212,3 @@ _ON_THE_OUTBOX = {
     RepairAction.RELEASE_EVENT,
     RepairAction.REPLAY_EVENT,
 }
-
-
-def _sort(action: RepairAction, rows: Iterable[RowSeen], found: Mapping[InboxKey, _Now]) -> _Batch:
-    """Sort rows into those to repair, those that need it no more, and those that moved."""
-    batch, known = _Batch(), set[InboxKey]()
-    for seen in rows:
-        key = _key(seen)
-        now = found.get(key)
-        if now is None:
-            batch.changed += 1
-        elif key in known or _has_it(action, now):
-            batch.needless += 1
-        elif _is_as_seen(seen, now) and _may_be_done(action, now):
-            batch.ready.append((seen, now))
-            known.add(key)
-        else:
-            batch.changed += 1
-    return batch
-
-
-_RELEASES = {RepairAction.RELEASE_EVENT, RepairAction.RELEASE_ATTEMPT}
-_FROM: Mapping[RepairAction, str] = {
-    RepairAction.PUBLISH_AGAIN: OutboxStatus.PROCESSED,
-    RepairAction.RELEASE_EVENT: OutboxStatus.PROCESSING,
-    RepairAction.RELEASE_ATTEMPT: InboxStatus.PROCESSING,
-    RepairAction.RAISE_ROLLBACK: InboxStatus.MAX_RECONSUMED,
-    RepairAction.REPLAY_EVENT: OutboxStatus.FAILED,
-    RepairAction.REPLAY_COMPENSATION: InboxStatus.DEAD,
-}
-
-
-def _may_be_done(action: RepairAction, now: _Now) -> bool:
-    return bool(now.status == _FROM[action] and (action not in _RELEASES or now.lease_ran_out))
-
-
-def _has_it(action: RepairAction, now: _Now) -> bool:
-    """Whether a row stands as it would after the repair."""
-    match action:
-        case RepairAction.PUBLISH_AGAIN:
-            # In line, or on its way already.
-            return now.status not in OUTBOX.settled
-        case RepairAction.RELEASE_EVENT:
-            return bool(now.status == OutboxStatus.INIT)
-        case RepairAction.RELEASE_ATTEMPT:
-            return bool(now.status == InboxStatus.PROCESSING and not now.leased)
-        case _:
-            return False
-
-
-def _is_as_seen(seen: RowSeen, now: _Now) -> bool:
-    return (
-        now.status == seen.status
-        and now.settled_at == seen.settled_at
-        and (seen.attempts is None or now.attempts == seen.attempts)
-    )
-
-
-def _key(seen: RowSeen) -> InboxKey:
-    return seen.event_id, seen.group or "", seen.source
-
-
-def _counted(batch: _Batch) -> Repaired:
-    return Repaired(done=len(batch.ready), needless=batch.needless, changed=batch.changed)
