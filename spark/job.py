@@ -19,7 +19,7 @@ from shieldtx.reconcile.window import Clock, Window, window_of
 from .compare import topic_plan, transforms
 from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
 from .prefetch import Prefetch
-from .results.collect import clean_of, counts_of, first_rows_of, tallies_of
+from .results.collect import clean_of, counts_of, first_rows_of, tallies_of, unlisted_in
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
@@ -73,6 +73,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         obstacles=(
             *(problem for _, problem in reads.expectation.obstacles),
             *others.obstacles,
+            *unlisted_in(judged),
             *beside.obstacles,
         ),
         seconds=round(time.monotonic() - began, 3),

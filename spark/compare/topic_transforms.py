@@ -76,6 +76,7 @@ def judged(
         "upstream_moved_at",
         F.lit(None).cast("timestamp").alias("downstream_moved_at"),
         F.when(is_recorded(), F.concat_ws(":", "first.partition", "first.offset")).alias("record"),
+        F.lit(col=False).alias("unlisted"),
         verdict_of(TOPICS).alias("verdict"),
     )
 

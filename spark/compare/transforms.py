@@ -35,9 +35,11 @@ ROW = (
     "upstream_moved_at",
     "downstream_moved_at",
     "record",
+    "unlisted",
     "verdict",
 )
-"""The columns of a row with a verdict, as they are written to `rows/`."""
+"""The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
+person, and a further run would not find it, for it has no error."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 
 
@@ -175,6 +177,11 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
         pairs.join(F.broadcast(windows), on=[*STREAM], how="left")
         .withColumns({fact.value: column for fact, column in facts.items()})
         .withColumn("record", F.lit(None).cast("string"))
+        .withColumn(
+            "unlisted",
+            F.coalesce("upstream_unlisted", F.lit(col=False))
+            | F.coalesce("downstream_unlisted", F.lit(col=False)),
+        )
         .withColumn("verdict", verdict_of(PAIRS))
         .select(*ROW)
     )
@@ -196,7 +203,9 @@ def listed(rows: DataFrame) -> DataFrame:
 def counted(rows: DataFrame) -> DataFrame:
     """Count events by pair and verdict, mismatches also by the `day` on which they were written."""
     day = F.when(is_mismatch(), F.to_date(F.coalesce("created_at", "received_at")))
-    return rows.groupBy(*PAIR, "verdict", day.alias("day")).agg(F.count(F.lit(1)).alias("rows"))
+    return rows.groupBy(*PAIR, "verdict", day.alias("day")).agg(
+        F.count(F.lit(1)).alias("rows"), F.count_if("unlisted").alias("unlisted")
+    )
 
 
 def is_mismatch() -> Column:

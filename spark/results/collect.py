@@ -29,6 +29,8 @@ class Tally:
     pair: Pair
     verdict: Verdict
     rows: int
+    unlisted: int = 0
+    """Of these, how many wait for a person and would not be found by a further run."""
     day: date | None = None
     """Of mismatches: when they were written, in UTC."""
 
@@ -36,9 +38,29 @@ class Tally:
 def tallies_of(rows: DataFrame) -> list[Tally]:
     """Count judged rows."""
     return [
-        Tally(pair=_pair(row), verdict=Verdict[row.verdict], rows=row.rows, day=row.day)
+        Tally(
+            pair=_pair(row),
+            verdict=Verdict[row.verdict],
+            rows=row.rows,
+            unlisted=row.unlisted,
+            day=row.day,
+        )
         for row in transforms.counted(rows).collect()
     ]
+
+
+def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
+    """Say of which rows a further run, which goes by their errors, would not know."""
+    found: Counter[Pair] = Counter()
+    for tally in tallies:
+        found[tally.pair] += tally.unlisted
+    for pair, rows in found.items():
+        if rows:
+            yield (
+                f"{rows:,} rows between {pair.upstream} and {pair.downstream} wait for a person "
+                "and have no last_error, by which a further run finds those: it would pass over "
+                "them; set it, or settle them"
+            )
 
 
 def clean_of(compared: Iterable[Compared]) -> list[Tally]:

@@ -35,6 +35,7 @@ IS_ODD_DOWNSTREAM = """(
 
 # An open row lives for as long as the row that holds it back: the first one of its key. Both
 # lookups are for open rows only, and each is one probe of a partial index on open rows.
+# Unlisted: what waits for a person and has no error, which is not in the index of those.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
            o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
@@ -42,6 +43,8 @@ _OUTBOX = """
            {settled_at} AS published_at,
            {payload_digest} AS upstream_digest, {envelope_digest} AS upstream_envelope,
            {bucket} AS bucket, {odd} AS upstream_odd,
+           (o.settled_at IS NOT NULL AND o.last_error IS NULL
+            AND o.status IN ('FAILED', 'UNRESOLVED')) AS upstream_unlisted,
            least({latest}, CASE WHEN o.settled_at IS NULL
                 THEN greatest(o.created_at, o.due_at, o.lease_until, (
                     SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
@@ -65,6 +68,8 @@ _INBOX = """
                  AND coalesce(r.causation_source, i.source) = i.source)
            END AS downstream_overtaken,
            {bucket} AS bucket, {odd} AS downstream_odd,
+           (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'
+            AND i.status = 'DEAD') AS downstream_unlisted,
            least({latest}, CASE WHEN i.settled_at IS NULL
                 THEN greatest(i.received_at, i.due_at, i.lease_until, (
                     SELECT greatest(h.due_at, h.lease_until) FROM {inbox} h

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
@@ -252,3 +252,32 @@ def test_an_effect_after_the_compensation_is_found_though_nothing_of_it_has_move
 
     assert mode(night) is Mode.INCREMENTAL
     assert night.totals[Verdict.EFFECT_DESPITE_ROLLBACK] == 1
+
+
+@pytest.mark.parametrize("side", ["outbox", "inbox"])
+def test_what_waits_for_a_person_without_an_error_is_looked_at_until_it_has_one(
+    nights, orders, stock, side
+):
+    first, *_ = received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    if side == "outbox":
+        orders.write(OutboxStatus.FAILED, age=DAY)
+    else:
+        execute(
+            stock, "UPDATE shield_inbox SET status = 'MAX_RECONSUMED' WHERE event_id = :e", e=first
+        )
+        of = {"kind": ROLLBACK, "causation_id": first, "causation_source": "orders", "age": DAY}
+        rollback = stock.write(**of)
+        orders.receive(rollback, InboxStatus.DEAD, group="refund", source="stock", **of)
+
+    for _ in range(2):
+        night = nights.run(*services)
+        a_day_passes(orders)
+        assert (mode(night), night.totals[Verdict.PARKED]) == (Mode.FULL, 1)
+        (told,) = night.problems
+        assert told.startswith("1 rows between")
+        assert "have no last_error" in told
+
+    execute(orders, f"UPDATE shield_{side} SET last_error = 'x' WHERE status IN ('FAILED', 'DEAD')")
+    assert nights.run(*services).problems == ()
+    assert mode(nights.run(*services)) is Mode.INCREMENTAL

@@ -28,7 +28,8 @@ OUTBOX = (
     "event_id string, seq bigint, upstream string, kind string, causation_source string, "
     "causation_id string, topic string, event_type string, upstream_status string, "
     "upstream_attempts int, created_at timestamp, published_at timestamp, upstream_digest bigint, "
-    "upstream_envelope bigint, bucket bigint, upstream_odd boolean, upstream_moved_at timestamp"
+    "upstream_envelope bigint, bucket bigint, upstream_odd boolean, "
+    "upstream_unlisted boolean, upstream_moved_at timestamp"
 )
 INBOX = (
     "event_id string, seq bigint, upstream string, kind string, causation_source string, "
@@ -36,7 +37,7 @@ INBOX = (
     "downstream string, downstream_status string, attempts int, event_time timestamp, "
     "received_at timestamp, settled_at timestamp, downstream_digest bigint, "
     "downstream_envelope bigint, downstream_overtaken boolean, bucket bigint, "
-    "downstream_odd boolean, downstream_moved_at timestamp"
+    "downstream_odd boolean, downstream_unlisted boolean, downstream_moved_at timestamp"
 )
 ROLLBACKS = (
     "upstream string, downstream string, event_id string, answered_at timestamp, entitled boolean"
@@ -67,6 +68,7 @@ def sent(spark, *rows, stream=FORTH):
         "upstream_envelope": 8,
         "bucket": 0,
         "upstream_odd": False,
+        "upstream_unlisted": False,
         "upstream_moved_at": before(29),
     }
     return frame(spark, OUTBOX, defaults, rows)
@@ -93,6 +95,7 @@ def received(spark, *rows, stream=FORTH):
         "downstream_overtaken": None,
         "bucket": 0,
         "downstream_odd": False,
+        "downstream_unlisted": False,
         "downstream_moved_at": before(27),
     }
     return frame(spark, INBOX, defaults, rows)
@@ -504,22 +507,27 @@ def test_a_window_is_of_the_times_of_writing(spark):
 def judged(spark, *verdicts):
     """Make compared rows: the earlier in the list, the older."""
     rows = [
-        ("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None, verdict.value)
+        (
+            *("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None),
+            *(verdict is Verdict.STUCK, verdict.value),
+        )
         for n, verdict in enumerate(verdicts)
     ]
     return spark.createDataFrame(
         rows,
         "kind string, upstream string, downstream string, consumer_group string, "
-        "event_id string, created_at timestamp, received_at timestamp, verdict string",
+        "event_id string, created_at timestamp, received_at timestamp, unlisted boolean, "
+        "verdict string",
     )
 
 
 def test_rows_are_counted_by_pair_and_verdict(spark):
     rows = judged(spark, Verdict.MATCHED, Verdict.STUCK, Verdict.MATCHED)
     counts = {
-        (row.consumer_group, row.verdict): row.rows for row in transforms.counted(rows).collect()
+        (row.consumer_group, row.verdict): (row.rows, row.unlisted)
+        for row in transforms.counted(rows).collect()
     }
-    assert counts == {("reserve", "MATCHED"): 2, ("reserve", "STUCK"): 1}
+    assert counts == {("reserve", "MATCHED"): (2, 0), ("reserve", "STUCK"): (1, 1)}
 
 
 def test_clean_rows_are_not_listed(spark):
