@@ -117,7 +117,10 @@ class SavedRows:
         return [group, auditors_of(group)]
 
     def forget_by_auditors(self, number: int) -> Found:
-        """The auditors lose part of their books, as in a restore: a repair restores it."""
+        """The auditors lose part of their books, as in a restore.
+
+        A repair restores it where its verdict is named: later events of its keys are there.
+        """
         down, events = self._banks.downstream, _take(self._matched, number)
         group = auditors_of(down.group)
         down.tamper(f"DELETE FROM shield_inbox {_OF_GROUP}", ids=events, group=group)
@@ -152,6 +155,12 @@ class SavedRows:
         events = _take(self._matched, number)
         self._alter_tills("payload = payload || ' '", events)
         return _found(Verdict.PAYLOAD_DIFFERS, self._both[:1], events)
+
+    def relabel(self, number: int) -> Found:
+        """The tills' copies of events have another key than what was sent."""
+        events = _take(self._matched, number)
+        self._alter_tills("key = key || '?'", events)
+        return _found(Verdict.ENVELOPE_DIFFERS, self._both[:1], events)
 
     def try_too_often(self, number: int) -> Found:
         """The tills gave events up after more attempts than they have."""

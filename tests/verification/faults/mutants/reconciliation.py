@@ -20,7 +20,7 @@ from sqlalchemy import Connection, insert, select
 from shieldtx.cli import main
 from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import spark_launcher, window
-from shieldtx.store import repair
+from shieldtx.store import repair_batch
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.statements import repair as sql
 from tests.verification.faults.failpoints import Breaker
@@ -74,7 +74,11 @@ def _digests_without_payloads(breaker: Breaker) -> None:
 
     def blind(read: Callable[..., Any]) -> Callable[..., Any]:
         def mutant(self: Databases, service: Any, query: str, **named: Any) -> Any:
-            return read(self, service, _HASH.sub("0", query), **named)
+            blinded = {
+                name: _HASH.sub("0", value) if isinstance(value, str) else value
+                for name, value in named.items()
+            }
+            return read(self, service, query, **blinded)
 
         return mutant
 
@@ -82,7 +86,7 @@ def _digests_without_payloads(breaker: Breaker) -> None:
 
 
 def _repaired_however_it_stands_now(breaker: Breaker) -> None:
-    repair._is_as_seen = lambda seen, now: True
+    repair_batch._is_as_seen = lambda seen, now: True
 
 
 def _published_again_under_a_new_id(breaker: Breaker) -> None:
