@@ -1,7 +1,7 @@
 -- begin
-INSERT INTO shield_reconcile_run (run_id, scope, mode, who, started_at, lease_until, folder)
+INSERT INTO shield_reconcile_run (run_id, scope, mode, who, started_at, lease_until, folder, basis)
 VALUES ('sample', 'sample', 'sample', 'sample', strftime('%Y-%m-%d %H:%M:%f000', 'now'), strftime('%Y-%m-%d
-    %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT))), 'sample')
+    %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT))), 'sample', 'sample')
 ON CONFLICT DO NOTHING
 RETURNING run_id;
 
@@ -34,9 +34,9 @@ SELECT shield_reconcile_run.run_id, shield_reconcile_run.scope, shield_reconcile
     shield_reconcile_run.who, shield_reconcile_run.started_at AS started_at, shield_reconcile_run.lease_until
     AS lease_until, shield_reconcile_run.finished_at AS finished_at, shield_reconcile_run.outcome,
     shield_reconcile_run.good, shield_reconcile_run.watermarks, shield_reconcile_run.totals,
-    shield_reconcile_run.folder, shield_reconcile_run.problem, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS at,
-    shield_reconcile_run.outcome IS NULL AND shield_reconcile_run.lease_until <= strftime('%Y-%m-%d
-    %H:%M:%f000', 'now') AS dead
+    shield_reconcile_run.folder, shield_reconcile_run.problem, shield_reconcile_run.basis, strftime('%Y-%m-%d
+    %H:%M:%f000', 'now') AS at, shield_reconcile_run.outcome IS NULL AND shield_reconcile_run.lease_until <=
+    strftime('%Y-%m-%d %H:%M:%f000', 'now') AS dead
 FROM shield_reconcile_run
 WHERE shield_reconcile_run.scope = 'sample'
 ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC;

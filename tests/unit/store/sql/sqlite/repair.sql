@@ -28,6 +28,26 @@ SELECT shield_outbox.causation_id, shield_outbox.causation_source
 FROM shield_outbox
 WHERE shield_outbox.tx_kind = 'ROLLBACK' AND shield_outbox.causation_id IN (:causation_id_1);
 
+-- not_discarded_rollbacks
+SELECT shield_outbox.causation_id, shield_outbox.causation_source
+FROM shield_outbox
+WHERE shield_outbox.tx_kind = 'ROLLBACK' AND shield_outbox.causation_id IN (:causation_id_1) AND
+    shield_outbox.status != 'DISCARDED';
+
+-- compensated
+SELECT shield_inbox.compensated_id, shield_inbox.causation_source
+FROM shield_inbox
+WHERE shield_inbox.compensated_id IS NOT NULL AND shield_inbox.compensated_id IN (:compensated_id_1);
+
+-- overtaken
+SELECT shield_outbox.event_id
+FROM shield_outbox
+WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox."key" IS NOT NULL AND (EXISTS (SELECT *
+    FROM shield_outbox AS later
+    WHERE later."key" = shield_outbox."key" AND later.shard = shield_outbox.shard AND later.source =
+        shield_outbox.source AND later.topic = shield_outbox.topic AND later.tx_kind = shield_outbox.tx_kind
+        AND later.seq > shield_outbox.seq AND later.status IN ('PROCESSED', 'PROCESSING')));
+
 -- count_shards
 SELECT count(*) AS count_1
 FROM shield_shard;
