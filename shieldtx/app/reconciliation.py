@@ -193,7 +193,7 @@ def _telling_of_namesakes(runs: SqlReconciliationRuns, now: Basis) -> Iterator[N
     except AlreadyRunning as error:
         other = runs.running()
         earlier = None if other is None else basis.from_json(other.basis)
-        if earlier is None or not basis.changes(earlier, now):
+        if earlier is None or not basis.other_services(earlier, now):
             raise
         raise AlreadyRunning(
             f"{error}. It judges something else under the same name: give each configuration a "

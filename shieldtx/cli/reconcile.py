@@ -238,6 +238,8 @@ def _data(result: ReconcileResult) -> dict[str, Any]:
         return data
     return data | {
         "not_judged": list(findings.problems),
+        "left_out": list(findings.left_out),
+        "full_because": list(findings.full_because),
         "totals": {verdict.value: number for verdict, number in findings.totals.items()},
         "pairs": [
             {

@@ -109,7 +109,8 @@ def ended_run(opened: Opened, name: str) -> StoredRun:
     """Return the run; raises ConfigurationError for one that left nothing to repair."""
     if name == LAST:
         ended = opened.runs.ended()
-        run = next((run for run in ended if not _of_others(opened, run)), None)
+        # Where all are of others, the error says what of the latest is.
+        run = next((run for run in ended if not _of_others(opened, run)), next(iter(ended), None))
     else:
         run = opened.runs.find(name)
     if run is None:

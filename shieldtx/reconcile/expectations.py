@@ -103,16 +103,9 @@ class Member:
 
 
 def expectation_of(
-    members: Sequence[Member],
-    *,
-    sent: Collection[Sent],
-    received: Collection[Received],
-    sent_is_all: bool = True,
+    members: Sequence[Member], *, sent: Collection[Sent], received: Collection[Received]
 ) -> Expectation:
     """Say for every type of events who should have received it, and who has.
-
-    `sent_is_all`: `sent` holds the types of all events that are kept, so that a name that fits none
-    of them fits nothing.
 
     Where a service names no groups of a kind, its past speaks: a group should receive all events of
     the types that it has received before. A rollback is meant for the service whose event it takes
@@ -129,10 +122,7 @@ def expectation_of(
         routes[route.stream, route.group, route.topic, route.event_type] = route
     return Expectation(
         routes=tuple(routes[key] for key in sorted(routes, key=_order)),
-        obstacles=(
-            *_unreceived(members, sent, routes.values()),
-            *(_unfit(members, sent) if sent_is_all else ()),
-        ),
+        obstacles=tuple(_unreceived(members, sent, routes.values())),
         left_out=(*_foreign(names, received), *_taken_back_elsewhere(names, sent)),
     )
 
@@ -218,44 +208,6 @@ def _unreceived(
                 "should, or say that the topic is for others"
             ),
         )
-
-
-def _unfit(members: Sequence[Member], sent: Collection[Sent]) -> Iterable[tuple[str, str]]:
-    """Tell of names in the declaration of groups that fit no event: they may be mistyped."""
-    for member in members:
-        for group in member.groups or ():
-            for word, name in _names_that_fit_nothing(member, group, sent):
-                if name not in group.may_be_unused:
-                    yield (
-                        member.name,
-                        (
-                            f"group {group.name} of {member.name} {word} {name}, and no such event "
-                            "is kept: correct the name, or add it to the group's `may_be_unused`"
-                        ),
-                    )
-
-
-def _names_that_fit_nothing(
-    member: Member, group: ExpectedGroup, sent: Collection[Sent]
-) -> Iterable[tuple[str, str]]:
-    # What a group compensates are events of its own service; the rollbacks are not there yet, if
-    # all goes well.
-    taking_back = group.kind is TxKind.ROLLBACK
-    written = [
-        what
-        for what in sent
-        if what.kind is TxKind.COMMIT and (not taking_back or what.upstream == member.name)
-    ]
-    verb = "compensates" if taking_back else "receives"
-    known = {what.topic for what in written}
-    yield from ((verb, topic) for topic in group.topics if topic not in known)
-    written = [what for what in written if not group.topics or what.topic in group.topics]
-    known = {what.event_type for what in written}
-    yield from (("is to have the events", t) for t in group.event_types if t not in known)
-    if not taking_back:
-        written = [w for w in written if not group.event_types or w.event_type in group.event_types]
-        known = {what.upstream for what in written}
-        yield from (("is to have events from", u) for u in group.upstreams if u not in known)
 
 
 def _foreign(names: Collection[str], received: Iterable[Received]) -> Iterable[str]:

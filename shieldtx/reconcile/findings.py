@@ -149,7 +149,9 @@ class Findings:
     def problems(self) -> tuple[str, ...]:
         """Why some or all of it could not be judged, each reason once."""
         hindered = (bounds.window.obstacle for bounds in self.bounds if bounds.window.obstacle)
-        nothing = (_NOTHING_COMPARED,) if self.left_out and not self.counts else ()
+        # In a quiet night, nothing of theirs may have moved.
+        is_idle = self.left_out and not self.counts and self.selection.is_everything
+        nothing = (_NOTHING_COMPARED,) if is_idle else ()
         return tuple(dict.fromkeys((*self.obstacles, *hindered, *nothing)))
 
     @property

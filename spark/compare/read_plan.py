@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Expectation, Received, Sent, expectation_of
+from shieldtx.reconcile.mistyped_names import mistyped_names
 from shieldtx.reconcile.request import ServiceDatabase
 
 from ..sources import incremental, outbox_inbox
@@ -124,7 +125,11 @@ def _expectation(
     sent_is_all: bool = True,
 ) -> Expectation:
     members = [service.member for service in databases.services]
-    return expectation_of(members, sent=set(sent), received=set(received), sent_is_all=sent_is_all)
+    found = expectation_of(members, sent=set(sent), received=set(received))
+    if not sent_is_all:
+        return found
+    unfit = mistyped_names(members, sent, received)
+    return replace(found, obstacles=(*found.obstacles, *unfit))
 
 
 def _names(databases: Databases) -> list[str]:
