@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -56,6 +56,17 @@ class RepairedEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Where an event stands among those of its key, whose order is kept."""
+
+    topic: str
+    key: str
+    written_at: datetime
+    before_open: bool
+    """A later one is in line: a relay may send it first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
     """For the audit: in whose name a batch is repaired, and what the run said about it."""
 
@@ -87,17 +98,18 @@ class RepairStore(Protocol):
     """The database of one service."""
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        """Return which events, by id and source, it has compensated or written a rollback of.
+        """Return which events, by id and source, it has written or received a rollback of.
 
         A rollback that was discarded takes nothing back.
         """
         ...
 
-    def overtaken(self, ids: Sequence[UUID]) -> set[UUID]:
-        """Return which of its events come behind a later one of their topic and key, once sent.
+    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+        """Return where its COMMIT events with a key stand among the others of their key."""
+        ...
 
-        Later ones that are still in line wait for their turn, and are none.
-        """
+    def received_later(self, group: str, source: str, lines: Mapping[UUID, Line]) -> set[UUID]:
+        """Return of which events a group has received later ones of the same topic and key."""
         ...
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:

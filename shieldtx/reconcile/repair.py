@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RepairStore, RowSeen
+from shieldtx.ports.repair import (
+    Line,
+    Note,
+    RepairAction,
+    Repaired,
+    RepairedEvent,
+    RepairStore,
+)
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair_decisions import (
     OVERTAKEN,
@@ -24,7 +31,10 @@ BATCH: Final = 500
 """Rows of one transaction."""
 
 LOOKED_UP: Final = 5_000
-"""Events that are looked up at once: whether later ones of their keys were sent takes a scan."""
+"""Events that are looked up at once: for later ones of their keys, an inbox is scanned."""
+
+_SENDING: Final = frozenset({RepairAction.PUBLISH_AGAIN, RepairAction.REPLAY_EVENT})
+"""What delivers an event that may have been taken back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,33 +113,51 @@ class Repair:
         awaited = [step for step in steps if step.unless is None or step.unless not in arrived]
         if len(awaited) < len(steps):
             tally.add(kind, Repaired(needless=len(steps) - len(awaited)))
-        rows = [step.row for step in awaited]
-        if kind.action is RepairAction.PUBLISH_AGAIN:
-            rows = self._harmless(kind, rows, tally)
+        if kind.action in _SENDING:
+            awaited = self._harmless(kind, awaited, tally)
+        # Those of a key in the order in which they were written, as far as their ids tell.
+        rows = sorted((step.row for step in awaited), key=lambda row: row.event_id)
         note = Note(who=self._who, run_id=self._run_id, verdict=kind.verdict)
         store = self._stores[kind.service]
         for start in range(0, len(rows), self._batch):
             part = rows[start : start + self._batch]
             tally.add(kind, store.repair(kind.action, part, note=note, dry_run=self._dry_run))
 
-    def _harmless(self, kind: _Kind, rows: Sequence[RowSeen], tally: _Tally) -> list[RowSeen]:
+    def _harmless(self, kind: _Kind, steps: Sequence[Step], tally: _Tally) -> list[Step]:
         """Leave out the events whose effect must not come any more, or only if somebody says so."""
-        events = [(row.event_id, row.source) for row in rows]
+        events = [(step.row.event_id, step.row.source) for step in steps]
         taken_back = {
             event for store in self._stores.values() for event in store.taken_back(events)
         }
-        overtaken: set[UUID] = set()
-        if kind.verdict not in self._policy.named:
-            overtaken = self._stores[kind.service].overtaken([row.event_id for row in rows])
+        # A replay is always named.
+        is_named = kind.verdict in self._policy.named
+        overtaken = set() if is_named else self._overtaken(kind, steps)
         kept = []
-        for row in rows:
-            if (row.event_id, row.source) in taken_back:
+        for event, step in zip(events, steps, strict=True):
+            if event in taken_back:
                 tally.refused[kind.verdict, TAKEN_BACK] += 1
-            elif row.event_id in overtaken:
+            elif step.row.event_id in overtaken:
                 tally.refused[kind.verdict, OVERTAKEN] += 1
             else:
-                kept.append(row)
+                kept.append(step)
         return kept
+
+    def _overtaken(self, kind: _Kind, steps: Sequence[Step]) -> set[UUID]:
+        """Return which events would come behind later ones of their key in a group that lacks them.
+
+        All that lack it get the copy: where it is too late for one of them, it is for none.
+        """
+        lines = self._stores[kind.service].lines([step.row.event_id for step in steps])
+        found = {event_id for event_id, line in lines.items() if line.before_open}
+        lacking: dict[tuple[str, str], dict[UUID, Line]] = defaultdict(dict)
+        for step in steps:
+            line = lines.get(step.row.event_id)
+            if step.unless is not None and line is not None:
+                service, awaited = step.unless
+                lacking[service, awaited.group][step.row.event_id] = line
+        for (service, group), theirs in lacking.items():
+            found |= self._stores[service].received_later(group, kind.service, theirs)
+        return found
 
     def _arrived(self, steps: Sequence[Step]) -> set[tuple[str, RepairedEvent]]:
         """Return what has been received since the run, so that it is not missing any more."""

@@ -92,8 +92,9 @@ TAKEN_BACK: Final = (
     "after that"
 )
 OVERTAKEN: Final = (
-    "later events of its key were published: its effect would come after theirs; make sure that "
-    "the group can take that, and name the verdict: `--verdict MISSING_DOWNSTREAM`"
+    "a group that lacks it has later events of its key, or one is in line: its effect would come "
+    "after theirs; make sure that the group can take that, and name the verdict: `--verdict "
+    "MISSING_DOWNSTREAM`"
 )
 _TO_BE_NAMED: Final = (
     "it waits for a person: mend the cause, then `--verdict PARKED` replays all of them, or "

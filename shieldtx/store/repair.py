@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 
 from shieldtx.domain.events import rollback_of
 from shieldtx.ports.outbox import Posting
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
+from shieldtx.ports.repair import Line, Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.repair_batch import Batch, RowNow, counted, key_of, sort
 from shieldtx.store.statements import audit
@@ -60,7 +60,7 @@ class SqlRepairStore:
         return {RepairedEvent(event_id=i, group=group, source=source) for i, group, source in found}
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        """Return which events it has compensated or written a rollback of."""
+        """Return which events it has written or received a rollback of."""
         if not events:
             return set()
         ids = sorted({event_id for event_id, _ in events})
@@ -68,18 +68,47 @@ class SqlRepairStore:
         with self._engine.connect() as connection:
             found = [
                 *connection.execute(sql.not_discarded_rollbacks(t, d, ids)),
-                *connection.execute(sql.compensated(t, d, ids)),
+                *connection.execute(sql.received_rollbacks(t, d, ids)),
             ]
-        # A rollback without a source takes back an event of this service.
-        return {(event_id, source or self._source) for event_id, source in found} & set(events)
+        known = {tuple(row) for row in found}
+        # One without a source may be of any event under its id.
+        return {event for event in events if event in known or (event[0], None) in known}
 
-    def overtaken(self, ids: Sequence[UUID]) -> set[UUID]:
-        """Return which of its events come behind a later one of their topic and key."""
+    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+        """Return where its COMMIT events with a key stand among the others of their key."""
         if not ids:
-            return set()
-        statement = sql.overtaken(self._tables, self._dialect, sorted(set(ids)))
+            return {}
+        statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
         with self._engine.connect() as connection:
-            return set(connection.scalars(statement))
+            return {
+                row.event_id: Line(
+                    topic=row.topic,
+                    key=row.key,
+                    written_at=row.created_at,
+                    before_open=bool(row.before_open),
+                )
+                for row in connection.execute(statement)
+            }
+
+    def received_later(self, group: str, source: str, lines: Mapping[UUID, Line]) -> set[UUID]:
+        """Return of which events a group has received later ones of the same topic and key.
+
+        Of the events of one transaction, which have one time, any counts as later.
+        """
+        if not lines:
+            return set()
+        keys = sorted({line.key for line in lines.values()})
+        statement = sql.latest_received(
+            self._tables, self._dialect, group=group, source=source, keys=keys
+        )
+        with self._engine.connect() as connection:
+            latest = {(r.topic, r.key): r.written_at for r in connection.execute(statement)}
+        return {
+            event_id
+            for event_id, line in lines.items()
+            for when in [latest.get((line.topic, line.key))]
+            if when is not None and when >= line.written_at
+        }
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool

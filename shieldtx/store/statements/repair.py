@@ -14,6 +14,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    not_,
     or_,
     select,
     tuple_,
@@ -74,31 +75,58 @@ def not_discarded_rollbacks(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Selec
     return taken_back(t, d, ids).where(t.outbox.c.status != OutboxStatus.DISCARDED.value)
 
 
-def compensated(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select which events, by id and source, groups have compensated; no source: the service's."""
+def received_rollbacks(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
+    """Select which events, by id and source, a group has a rollback of, done or still to do."""
     i = t.inbox
-    return select(i.c.compensated_id, i.c.causation_source).where(
-        i.c.compensated_id.is_not(None), d.is_in(i.c.compensated_id, ids, i.c.event_id.type)
+    rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
+    return select(i.c.causation_id, i.c.causation_source).where(
+        i.c.tx_kind == rollback,
+        d.is_in(i.c.causation_id, ids, i.c.event_id.type),
+        i.c.status != InboxStatus.DISCARDED.value,
     )
 
 
-def overtaken(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select which events have a later one of their topic, kind and key that was or is being sent.
+def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
+    """Select topic, key and time of COMMIT events, and whether a later one of the key is in line.
 
-    There is no index of settled rows by key: this is one scan of the outbox, for all of `ids`.
+    Waiting ones are due later. Open rows are few, and have an index.
     """
     o, later = t.outbox, t.outbox.alias("later")
-    is_later = exists().where(
-        later.c.key == o.c.key,
+    is_before_open = exists().where(
+        later.c.settled_at.is_(None),
+        not_(later.c.waiting),
         later.c.shard == o.c.shard,
-        later.c.source == o.c.source,
+        later.c.key == o.c.key,
         later.c.topic == o.c.topic,
-        later.c.tx_kind == o.c.tx_kind,
+        later.c.source == o.c.source,
         later.c.seq > o.c.seq,
-        later.c.status.in_([OutboxStatus.PROCESSED.value, OutboxStatus.PROCESSING.value]),
     )
-    return select(o.c.event_id).where(
-        d.is_in(o.c.event_id, ids, o.c.event_id.type), o.c.key.is_not(None), is_later
+    return select(
+        o.c.event_id, o.c.topic, o.c.key, o.c.created_at, is_before_open.label("before_open")
+    ).where(
+        d.is_in(o.c.event_id, ids, o.c.event_id.type),
+        o.c.tx_kind == TxKind.COMMIT.value,
+        o.c.key.is_not(None),
+    )
+
+
+def latest_received(
+    t: Tables, d: Dialect, *, group: str, source: str, keys: Sequence[str]
+) -> Select[Any]:
+    """Select by topic and key when the latest event that a group has of them was written.
+
+    There is no index of settled rows by key: this is one scan of the inbox, for all of `keys`.
+    """
+    i = t.inbox
+    return (
+        select(i.c.topic, i.c.key, func.max(i.c.event_time).label("written_at"))
+        .where(
+            i.c.consumer_group == group,
+            i.c.source == source,
+            i.c.tx_kind == TxKind.COMMIT.value,
+            d.is_in(i.c.key, keys, i.c.key.type),
+        )
+        .group_by(i.c.topic, i.c.key)
     )
 
 

@@ -469,6 +469,7 @@ def test_a_compared_row_tells_both_sides(spark):
         "upstream_attempts": 1,
         "attempts": 1,
         "record": None,
+        "unlisted": False,
     }
     assert {name: when.astimezone(UTC) for name, when in times.items()} == {
         "created_at": before(30),

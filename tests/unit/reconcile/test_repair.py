@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ import pytest
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
+from shieldtx.ports.repair import Line, Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.listed_rows import ListedRow
@@ -31,6 +32,7 @@ from shieldtx.reconcile.verdicts import Verdict
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 V, O, I = Verdict, OutboxStatus, InboxStatus  # noqa: E741  as short as the tables below need them
+LINE = Line(topic="orders.placed", key="k", written_at=NOW, before_open=False)
 POLICY = Policy(services=frozenset({"orders", "stock"}))
 
 
@@ -226,7 +228,9 @@ class Databases:
         arrived: set[RepairedEvent] = frozenset(),
         gone: set[UUID] = frozenset(),
         behind: set[UUID] = frozenset(),
+        open_: set[UUID] = frozenset(),
     ) -> None:
+        self.open = open_
         self.arrived = arrived
         self.gone = gone
         self.behind = behind
@@ -238,8 +242,14 @@ class Databases:
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         return {event for event in events if event[0] in self.gone}
 
-    def overtaken(self, ids: Sequence[UUID]) -> set[UUID]:
-        return self.behind.intersection(ids)
+    def lines(self, ids: Sequence[UUID]) -> dict[UUID, Line]:
+        return {each: LINE for each in ids if each not in self.open} | {
+            each: replace(LINE, before_open=True) for each in self.open.intersection(ids)
+        }
+
+    def received_later(self, group: str, source: str, lines: Mapping[UUID, Line]) -> set[UUID]:
+        assert (group, source) == ("stock", "orders")
+        return self.behind.intersection(lines)
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, **_: bool
@@ -303,7 +313,7 @@ def test_what_is_refused_is_counted_by_its_reason():
 def test_what_was_taken_back_or_overtaken_is_counted_and_not_published_again(dry_run: bool):
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
     ids = [each.event_id for each in missing]
-    databases = Databases(gone={ids[0]}, behind={ids[0], ids[1], ids[2]})
+    databases = Databases(gone={ids[0]}, behind={ids[0], ids[1]}, open_={ids[2]})
 
     report = repair(databases, dry_run=dry_run, batch=2, looked_up=4).run(missing)
 

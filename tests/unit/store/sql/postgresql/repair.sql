@@ -36,19 +36,29 @@ FROM shield_outbox
 WHERE shield_outbox.tx_kind = 'ROLLBACK' AND shield_outbox.causation_id = ANY (:param_2::UUID[]) AND
     shield_outbox.status != 'DISCARDED';
 
--- compensated
-SELECT shield_inbox.compensated_id, shield_inbox.causation_source
+-- received_rollbacks
+SELECT shield_inbox.causation_id, shield_inbox.causation_source
 FROM shield_inbox
-WHERE shield_inbox.compensated_id IS NOT NULL AND shield_inbox.compensated_id = ANY (:param_1::UUID[]);
+WHERE shield_inbox.tx_kind = 'ROLLBACK' AND shield_inbox.causation_id = ANY (:param_2::UUID[]) AND
+    shield_inbox.status != 'DISCARDED';
 
--- overtaken
-SELECT shield_outbox.event_id
+-- lines
+SELECT shield_outbox.event_id, shield_outbox.topic, shield_outbox.key, timezone('UTC',
+    shield_outbox.created_at) AS created_at, EXISTS (SELECT *
+  FROM shield_outbox AS later
+  WHERE later.settled_at IS NULL AND NOT later.waiting AND later.shard = shield_outbox.shard AND later.key =
+      shield_outbox.key AND later.topic = shield_outbox.topic AND later.source = shield_outbox.source AND
+      later.seq > shield_outbox.seq) AS before_open
 FROM shield_outbox
-WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.key IS NOT NULL AND (EXISTS (SELECT *
-    FROM shield_outbox AS later
-    WHERE later.key = shield_outbox.key AND later.shard = shield_outbox.shard AND later.source =
-        shield_outbox.source AND later.topic = shield_outbox.topic AND later.tx_kind = shield_outbox.tx_kind
-        AND later.seq > shield_outbox.seq AND later.status IN ('PROCESSED', 'PROCESSING')));
+WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.tx_kind = 'COMMIT' AND
+    shield_outbox.key IS NOT NULL;
+
+-- latest_received
+SELECT shield_inbox.topic, shield_inbox.key, timezone('UTC', max(shield_inbox.event_time)) AS written_at
+FROM shield_inbox
+WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
+    'COMMIT' AND shield_inbox.key = ANY (:param_1::TEXT[])
+GROUP BY shield_inbox.topic, shield_inbox.key;
 
 -- count_shards
 SELECT count(*) AS count_1
