@@ -124,7 +124,7 @@ class Repair:
             tally.add(kind, store.repair(kind.action, part, note=note, dry_run=self._dry_run))
 
     def _harmless(self, kind: _Kind, steps: Sequence[Step], tally: _Tally) -> list[Step]:
-        """Leave out the events whose effect must not come any more, or only if somebody says so."""
+        """Leave out events that were taken back, and overtaken ones that nobody has named."""
         events = [(step.row.event_id, step.row.source) for step in steps]
         taken_back = {
             event for store in self._stores.values() for event in store.taken_back(events)

@@ -24,9 +24,6 @@ REPAIRED: Final = (
 )
 """What is repaired without being named."""
 
-NAMED: Final = (Verdict.PARKED, Verdict.ABSENT_FROM_TOPIC)
-"""What is repaired when a person asks for it by name."""
-
 PART_OF_RETENTION: Final = 0.9
 """Of the shortest retention: rows that are older may be purged before the repair has its effect."""
 
@@ -66,6 +63,8 @@ class Refusal:
 
 def step_of(row: ListedRow, policy: Policy) -> Step | Refusal:
     """Decide on one row of a run."""
+    if row.verdict in NAMED and row.verdict not in policy.named:
+        return Refusal(reason=NAMED[row.verdict])
     decide = _DECISIONS.get(row.verdict)
     decision = Refusal(reason=row.verdict.advice) if decide is None else decide(row, policy)
     if isinstance(decision, Step):
@@ -83,10 +82,6 @@ _FOR_OTHERS: Final = (
     "its topic is for services that take no part in this: they would get the copy too, and may "
     "have forgotten the event; reconcile them as well, or make up for it by hand"
 )
-_ABSENT: Final = (
-    "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else reads "
-    "the topic, `--verdict ABSENT_FROM_TOPIC` publishes it again"
-)
 TAKEN_BACK: Final = (
     "it has been taken back: compensated, or its rollback is on its way; its effect must not come "
     "after that"
@@ -96,10 +91,17 @@ OVERTAKEN: Final = (
     "after theirs; make sure that the group can take that, and name the verdict: `--verdict "
     "MISSING_DOWNSTREAM`"
 )
-_TO_BE_NAMED: Final = (
-    "it waits for a person: mend the cause, then `--verdict PARKED` replays all of them, or "
-    "`shieldtx dead replay` one by one"
-)
+NAMED: Final[Mapping[Verdict, str]] = {
+    Verdict.PARKED: (
+        "it waits for a person: mend the cause, then `--verdict PARKED` replays all of them, or "
+        "`shieldtx dead replay` one by one"
+    ),
+    Verdict.ABSENT_FROM_TOPIC: (
+        "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else "
+        "reads the topic, `--verdict ABSENT_FROM_TOPIC` publishes it again"
+    ),
+}
+"""What is repaired when a person asks for it by name, and why it is not otherwise."""
 _UNRESOLVED: Final = "nobody can tell the end of this half message: commit it or roll it back"
 _NOBODY_THERE: Final = "no group receives it, so another copy would not help: start one"
 _NOT_LEFT: Final = (
@@ -127,12 +129,6 @@ def _publish_again(row: ListedRow, policy: Policy) -> Step | Refusal:
     return _of_the_outbox(row, RepairAction.PUBLISH_AGAIN)
 
 
-def _absent(row: ListedRow, policy: Policy) -> Step | Refusal:
-    if row.verdict not in policy.named:
-        return Refusal(reason=_ABSENT)
-    return _publish_again(row, policy)
-
-
 def _release(row: ListedRow, _: Policy) -> Step | Refusal:
     # Of an event that is sent again, too: whoever has it knows its id.
     if row.upstream_status is OutboxStatus.PROCESSING:
@@ -150,9 +146,7 @@ def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
     return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
 
 
-def _replay(row: ListedRow, policy: Policy) -> Step | Refusal:
-    if row.verdict not in policy.named:
-        return Refusal(reason=_TO_BE_NAMED)
+def _replay(row: ListedRow, _: Policy) -> Step | Refusal:
     if row.downstream_status is InboxStatus.DEAD:
         return _of_the_inbox(row, RepairAction.REPLAY_COMPENSATION)
     if row.upstream_status is OutboxStatus.FAILED:
@@ -162,7 +156,7 @@ def _replay(row: ListedRow, policy: Policy) -> Step | Refusal:
 
 _DECISIONS: Mapping[Verdict, Callable[[ListedRow, Policy], Step | Refusal]] = {
     Verdict.MISSING_DOWNSTREAM: _missing,
-    Verdict.ABSENT_FROM_TOPIC: _absent,
+    Verdict.ABSENT_FROM_TOPIC: _publish_again,
     Verdict.STUCK: _release,
     Verdict.NEITHER_EFFECT_NOR_COMPENSATION: _raise_rollback,
     Verdict.PARKED: _replay,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, Table, Uuid, bindparam, exists, select, text
+from sqlalchemy import Connection, Engine, Table, exists, select, text
 
+from shieldtx.domain.events import first_id_of
 from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.store.tables import Tables
 
@@ -17,12 +19,10 @@ _HERE: Final = text("""
                left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END AS timeline,
            (SELECT oid::bigint FROM pg_database WHERE datname = current_database()) AS database,
            to_regclass(:outbox)::oid::bigint AS outbox, to_regclass(:inbox)::oid::bigint AS inbox,
-           has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask""")
+           has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask,
+           clock_timestamp() AS now""")
 _SYSTEM: Final = text("SELECT system_identifier::text FROM pg_control_system()")
-# Ids of shieldtx begin with the time. One that is made otherwise may lie above all that come.
-_SOON: Final = """
-    (lpad(to_hex((extract(epoch FROM clock_timestamp() + interval '1 day') * 1000)::bigint),
-          12, '0') || repeat('0', 20))::uuid"""
+_CLOCK_SKEW: Final = timedelta(days=1)
 
 
 class SqlDatabaseHistory:
@@ -38,11 +38,13 @@ class SqlDatabaseHistory:
         with self._engine.connect() as connection:
             names = {"outbox": _name(outbox), "inbox": _name(inbox)}
             here = connection.execute(_HERE, names).one()
+            # One that is made otherwise, without the time, may lie above all ids that come.
+            soon = first_id_of((here.now + _CLOCK_SKEW).timestamp())
             return DatabaseHistory(
                 system=connection.scalars(_SYSTEM).one() if here.may_ask else None,
                 timeline=here.timeline,
                 objects=(here.database, here.outbox, here.inbox),
-                newest=(_newest(connection, outbox), _newest(connection, inbox)),
+                newest=(_newest(connection, outbox, soon), _newest(connection, inbox, soon)),
             )
 
     def lacks(self, earlier: DatabaseHistory) -> tuple[str, ...]:
@@ -53,16 +55,14 @@ class SqlDatabaseHistory:
                 name
                 for (name, table), newest in zip(both, earlier.newest, strict=True)
                 if newest is not None
-                and not connection.scalars(
-                    select(exists().where(table.c.event_id == bindparam("id", newest, Uuid())))
-                ).one()
+                and not connection.scalars(select(exists().where(table.c.event_id == newest))).one()
             )
 
 
-def _newest(connection: Connection, table: Table) -> UUID | None:
+def _newest(connection: Connection, table: Table, before: UUID) -> UUID | None:
     return connection.scalars(
         select(table.c.event_id)
-        .where(table.c.event_id < text(_SOON))
+        .where(table.c.event_id < before)
         .order_by(table.c.event_id.desc())
         .limit(1)
     ).one_or_none()

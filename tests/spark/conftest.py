@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
+from tests.spark.nights import Nights
 from tests.spark.planting import SHARDS, Service
 from tests.support.migrated_databases import MigratedDatabases
 
@@ -93,6 +94,12 @@ def services(databases: MigratedDatabases) -> Iterator[list[Service]]:
             opened.enter_context(_service(databases, name, schema))
             for name, schema in (("orders", None), ("stock", "shield"), ("mail", None))
         ]
+
+
+@pytest.fixture
+def nights(spark: SparkSession, tmp_path: Path) -> Nights:
+    """Stored runs, one after the other, each from where the last good one ended."""
+    return Nights(spark, tmp_path)
 
 
 @contextmanager

@@ -11,18 +11,13 @@ from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.verdicts import Verdict
-from tests.spark.nights import Nights, a_day_passes, mode
+from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC
 
 DAY = 24 * 60
 CLEAN, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
-
-
-@pytest.fixture
-def nights(spark, tmp_path):
-    return Nights(spark, tmp_path)
 
 
 @pytest.fixture

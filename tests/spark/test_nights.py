@@ -13,7 +13,7 @@ from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.request import EVERYTHING
 from shieldtx.reconcile.verdicts import Verdict
-from tests.spark.nights import Nights, a_day_passes, mode
+from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC, Service
 
 DAY = 24 * 60
@@ -21,11 +21,6 @@ ROLLBACK = TxKind.ROLLBACK
 CLEAN, MISMATCHES = RunOutcome.CLEAN, RunOutcome.MISMATCHES
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
-
-
-@pytest.fixture
-def nights(spark, tmp_path):
-    return Nights(spark, tmp_path)
 
 
 def received_by(service: Service, *groups: str, number: int = 5, of: Service) -> list:

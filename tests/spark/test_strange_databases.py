@@ -16,16 +16,10 @@ from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.schema import Schema
 from tests.conftest import wait
-from tests.spark.nights import Nights
 from tests.spark.planting import TOPIC, Service, inbox_row
 
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 TEXTS = ("M\u00fcller", "S\u00f8ren", "plain", "back\\\\slash", "50 %", "{x}")
-
-
-@pytest.fixture
-def nights(spark, tmp_path):
-    return Nights(spark, tmp_path)
 
 
 @pytest.fixture

@@ -63,6 +63,13 @@ class Pair:
         for worker in (*relays, *workers):
             worker.close()
 
+    def refuse_all(self, number: int) -> None:
+        """Write events that all groups give up, and let all workers deal with that."""
+        self.refuse = True
+        self.write(number)
+        self.work()
+        self.refuse = False
+
     def lose_inbox_rows(self, *groups: str) -> None:
         """As if the records had vanished before the groups read them."""
         for group in groups:
@@ -141,10 +148,7 @@ def listed(
 
 def owed(pair: Pair, number: int, *groups: str) -> list[ListedRow]:
     """Let all groups give events up, and lose the rollbacks before they are on their way."""
-    pair.refuse = True
-    pair.write(number)
-    pair.work()
-    pair.refuse = False
+    pair.refuse_all(number)
     pair.stock.execute("DELETE FROM shield_outbox")
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.orders.execute("DELETE FROM effects")

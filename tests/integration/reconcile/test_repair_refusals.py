@@ -28,10 +28,7 @@ def pair(make_service: Callable[..., Service]) -> Pair:
 def test_an_event_that_was_taken_back_is_not_delivered(
     pair: Pair, policy: Policy, compensated: bool
 ):
-    pair.refuse = True
-    pair.write(2)
-    pair.work()
-    pair.refuse = False
+    pair.refuse_all(2)
     pair.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = 'mail'")
     if not compensated:  # as if the rollbacks were still on their way
         pair.orders.execute("DELETE FROM shield_inbox")
@@ -47,10 +44,7 @@ def test_an_event_that_was_taken_back_is_not_delivered(
 @pytest.mark.parametrize("status", ["INIT", "DEAD"])
 def test_a_rollback_that_is_still_to_be_done_takes_back(pair: Pair, status: str):
     """As that of a service which is in no configuration."""
-    pair.refuse = True
-    pair.write(1)
-    pair.work()
-    pair.refuse = False
+    pair.refuse_all(1)
     settled = "now()" if status == "DEAD" else "NULL"
     pair.orders.execute(
         f"UPDATE shield_inbox SET status = '{status}', settled_at = {settled}, "
@@ -65,10 +59,7 @@ def test_a_rollback_that_is_still_to_be_done_takes_back(pair: Pair, status: str)
 
 
 def test_a_failed_event_that_was_taken_back_is_not_replayed(pair: Pair):
-    pair.refuse = True
-    pair.write(1)
-    pair.work()
-    pair.refuse = False
+    pair.refuse_all(1)
     pair.orders.execute("UPDATE shield_outbox SET status = 'FAILED', last_error = 'unclear'")
     (failed,) = pair.sent()
     named = Policy(services=BOTH, named=frozenset({Verdict.PARKED}))
@@ -80,10 +71,7 @@ def test_a_failed_event_that_was_taken_back_is_not_replayed(pair: Pair):
 
 
 def test_an_event_whose_rollback_was_discarded_is_delivered(pair: Pair):
-    pair.refuse = True
-    pair.write(1)
-    pair.work()
-    pair.refuse = False
+    pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.stock.execute("UPDATE shield_outbox SET status = 'DISCARDED'")
     pair.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = 'mail'")
