@@ -14,7 +14,7 @@ from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.spark_launcher import PROGRESS
-from shieldtx.reconcile.window import Clock, Window, window_of
+from shieldtx.reconcile.window import Clock, Window, earliest_watermark, window_of
 
 from .compare import topic_plan, transforms
 from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
@@ -32,9 +32,10 @@ from .sources.other_sources import other_sources
 def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     """Compare the services each with each and leave the findings in the request's folder."""
     began, request = time.monotonic(), prefetch.request
-    databases = Databases(spark=spark, request=request)
     report_progress("asking the databases for their clocks")
     clocks = prefetch.clocks.result()
+    lately = earliest_watermark(clocks.values(), margin=request.margin)
+    databases = Databases(spark=spark, request=request, lately=lately)
     report_progress("comparing digests" if prefetch.digests else "looking for types of events")
     _expect(spark, many_rows=False)
     digests = prefetch.digests.result() if prefetch.digests else None

@@ -18,7 +18,7 @@ from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 
-RULES: Final = 2
+RULES: Final = 3
 """The generation of rules and selections: what an earlier release called in order may not be."""
 
 

@@ -149,6 +149,14 @@ PAIRS = RuleSet(
             upstream_status=_SENT,
             downstream_status=(InboxStatus.DEAD,),
         ),
+        # It waits for a person longer than the upstream keeps the rollback.
+        _rule(
+            _V.PARKED,
+            kind=_ROLLBACK,
+            upstream_status=_NONE,
+            downstream_status=(InboxStatus.DEAD,),
+            kept=_NO,
+        ),
         _rule(
             _V.PARKED,
             upstream_status=(OutboxStatus.FAILED, OutboxStatus.UNRESOLVED),
@@ -175,6 +183,7 @@ PAIRS = RuleSet(
         _rule(_V.STUCK, upstream_status=_IN_LINE),
         _rule(_V.STUCK, upstream_status=_OPEN_UPSTREAM, downstream_status=_NONE),
         _rule(_V.STUCK, upstream_status=_SENT, downstream_status=_OPEN_DOWNSTREAM),
+        _rule(_V.STUCK, upstream_status=_NONE, downstream_status=_OPEN_DOWNSTREAM, kept=_NO),
         # One side lacks a row. Where rows of its age are purged, that says nothing.
         _rule(_V.MISSING_DOWNSTREAM, upstream_status=_SENT, downstream_status=_NONE, kept=_YES),
         _rule(_V.TOO_OLD, upstream_status=_SENT, downstream_status=_NONE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -39,6 +39,11 @@ class Window:
         return Window(obstacle=obstacle) if obstacle and not self.obstacle else self
 
 
+def earliest_watermark(clocks: Iterable[Clock], *, margin: timedelta) -> datetime:
+    """Return the time before which nothing that these databases hold is in flight."""
+    return min(min(c.now, c.oldest_transaction or c.now) for c in clocks) - margin
+
+
 _TOLERATED = timedelta(minutes=1)
 """Clocks may differ by that much, or by the margin where it is longer."""
 
@@ -70,7 +75,7 @@ def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
     obstacle = "; ".join(problems) or _apart(clocks, tolerated=max(margin, _TOLERATED))
     if obstacle:
         return Window(obstacle=obstacle)
-    watermark = min(min(c.now, c.oldest_transaction or c.now) for c in clocks) - margin
+    watermark = earliest_watermark(clocks, margin=margin)
     purged = [c.now - c.retention for c in clocks if c.retention is not None]
     horizon = max(purged) + margin if purged else None
     if horizon is not None and horizon >= watermark:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from shieldtx.reconcile.request import Selection
 
-from .row_filters import EVERYTHING, Read
+from .row_filters import EVERYTHING, Read, literal_time
 
 # In the words of the indexes, one for each of these: what is open, what waits for a person (and
 # stays in the report until somebody has seen to it), what has settled since.
@@ -49,15 +48,11 @@ def _read(
     conditions = []
     moved = selection.moved_since.get(service)
     if moved is not None:
-        moved_since = _MOVED.format(row=row, since=_literal(moved))
+        moved_since = _MOVED.format(row=row, since=literal_time(moved))
         whatever = " OR ".join((*any_of, moved_since))
         conditions.append(f"({whatever})")
     if selection.written_since is not None:
-        conditions.append(f"{row}.{written} >= {_literal(selection.written_since)}")
+        conditions.append(f"{row}.{written} >= {literal_time(selection.written_since)}")
     if selection.written_until is not None:
-        conditions.append(f"{row}.{written} < {_literal(selection.written_until)}")
+        conditions.append(f"{row}.{written} < {literal_time(selection.written_until)}")
     return Read(condition=" AND ".join(conditions)) if conditions else EVERYTHING
-
-
-def _literal(when: datetime) -> str:
-    return f"'{when.isoformat()}'::timestamptz"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,8 @@ class Databases(Servers):
     """What a run asks of the databases of its services once there is a Spark."""
 
     spark: SparkSession
+    lately: datetime
+    """Before the watermark of every pair: what has moved since may be in flight."""
 
     def frame(
         self,

@@ -14,7 +14,7 @@ from shieldtx.reconcile.request import ServiceDatabase
 
 from .jdbc import Databases
 from .row_digests import envelope_digest, payload_digest
-from .row_filters import EVERYTHING, LATEST, Read, inside_calendar, listed, quoted
+from .row_filters import EVERYTHING, LATEST, Read, inside_calendar, listed, literal_time, quoted
 
 IS_ODD_UPSTREAM = """(
     o.tx_kind = 'ROLLBACK' OR o.status <> 'PROCESSED' OR o.event_id IN (
@@ -33,8 +33,10 @@ IS_ODD_DOWNSTREAM = """(
         WHERE r.compensated_id IS NOT NULL))"""
 """Whether an inbox row can be anything but an effect that was never taken back."""
 
-# An open row lives for as long as the row that holds it back: the first one of its key. Both
-# lookups are for open rows only, and each is one probe of a partial index on open rows.
+# An open row lives for as long as the row that holds it back: the first one of its key. That
+# lookup is for open rows only, and is one probe of a partial index on open rows. A row that waits
+# may have been held back until a moment ago: then a row of its key has settled lately. Which keys
+# have is looked up once a read, and only where a row waits.
 # Unlisted: what waits for a person and has no error, which is not in the index of those.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
@@ -50,7 +52,11 @@ _OUTBOX = """
                     SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
                     WHERE h.settled_at IS NULL AND h.holds_key
                       AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
-                    ORDER BY h.seq LIMIT 1))
+                    ORDER BY h.seq LIMIT 1),
+                    CASE WHEN o.status = 'INIT' AND NOT o.waiting AND (o.shard, o.key) IN (
+                        SELECT f.shard, f.key FROM {outbox} f
+                        WHERE f.settled_at >= {lately} AND f.key IS NOT NULL)
+                    THEN now() END)
                 ELSE greatest(o.created_at, o.settled_at)
            END) AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""
@@ -75,7 +81,11 @@ _INBOX = """
                     SELECT greatest(h.due_at, h.lease_until) FROM {inbox} h
                     WHERE h.settled_at IS NULL AND h.consumer_group = i.consumer_group
                       AND h.topic = i.topic AND h.key = i.key AND h.seq < i.seq
-                    ORDER BY h.seq LIMIT 1))
+                    ORDER BY h.seq LIMIT 1),
+                    CASE WHEN i.status = 'INIT' AND (i.consumer_group, i.topic, i.key) IN (
+                        SELECT f.consumer_group, f.topic, f.key FROM {inbox} f
+                        WHERE f.settled_at >= {lately} AND f.key IS NOT NULL)
+                    THEN now() END)
                 ELSE greatest(i.received_at, i.settled_at)
            END) AS downstream_moved_at
     FROM {inbox} i WHERE i.source IN ({names}) AND {condition}"""
@@ -121,6 +131,7 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
         bucket=read.bucket.format(row="o"),
         **_digests(databases, "o"),
         **_times("o", "created_at", "settled_at"),
+        lately=literal_time(databases.lately),
         name=quoted(service.name),
     )
 
@@ -134,6 +145,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         bucket=read.bucket.format(row="i"),
         **_digests(databases, "i"),
         **_times("i", "event_time", "received_at", "settled_at"),
+        lately=literal_time(databases.lately),
         names=listed(each.name for each in databases.services),
     )
     return frame.withColumn("downstream", F.lit(service.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from shieldtx.reconcile.digest_buckets import Buckets
@@ -140,6 +141,11 @@ def quoted(text: str) -> str:
     """Write a text as a literal of SQL, whatever `standard_conforming_strings` is set to."""
     literal = "'" + text.replace("'", "''") + "'"
     return literal if "\\" not in text else "E" + literal.replace("\\", "\\\\")
+
+
+def literal_time(when: datetime) -> str:
+    """Write a moment as a literal of SQL."""
+    return f"'{when.isoformat()}'::timestamptz"
 
 
 def listed(texts: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from shieldtx.embedded.jars import fetch_jdbc_driver
 from tests.spark.nights import Nights
 from tests.spark.planting import SHARDS, Service
 from tests.support.migrated_databases import MigratedDatabases
+from tests.verification.oracle.setting import NAMES
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +95,16 @@ def services(databases: MigratedDatabases) -> Iterator[list[Service]]:
             opened.enter_context(_service(databases, name, schema))
             for name, schema in (("orders", None), ("stock", "shield"), ("mail", None))
         ]
+
+
+@pytest.fixture
+def four_services(databases: MigratedDatabases) -> Iterator[dict[str, Service]]:
+    """Those of the histories that are made, by their names; one has a schema of its own."""
+    with ExitStack() as opened:
+        yield {
+            name: opened.enter_context(_service(databases, name, schema))
+            for name, schema in zip(NAMES, (None, "shield", None, None), strict=True)
+        }
 
 
 @pytest.fixture

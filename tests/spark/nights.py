@@ -39,11 +39,16 @@ class Nights:
         asked = {name: of.pop(name) for name in ("push_down",) if name in of}
         configuration = Configuration(scope=scope, services=services, **({"margin": MARGIN} | of))
         self._number += 1
-        request = request_of(configuration, self._folder / str(self._number))
+        request = request_of(configuration, self.folder)
         request = replace(request, **asked)
         result = run_stored(configuration, request, selection, who="night", job=self._job)
         assert result.findings is not None
         return result.findings
+
+    @property
+    def folder(self) -> Path:
+        """Where the latest run has left what it found."""
+        return self._folder / str(self._number)
 
     def _job(self, request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
         findings = reconciled(self._spark, request)

@@ -9,8 +9,9 @@ from sqlalchemy import text
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.incremental import Mode
+from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.request import EVERYTHING
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes, mode
@@ -276,3 +277,28 @@ def test_what_waits_for_a_person_without_an_error_is_looked_at_until_it_has_one(
     execute(orders, f"UPDATE shield_{side} SET last_error = 'x' WHERE status IN ('FAILED', 'DEAD')")
     assert nights.run(*services).problems == ()
     assert mode(nights.run(*services)) is Mode.INCREMENTAL
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict"), [(2, Verdict.IN_FLIGHT), (200, Verdict.STUCK)], ids=["now", "long ago"]
+)
+def test_what_waited_behind_another_of_its_key_has_a_moment_to_go_on(
+    ended, verdict, nights, orders, stock
+):
+    key = {"key": "k", "age": 300}
+    first = orders.write(settled_age=ended, **key)
+    behind = orders.write(OutboxStatus.INIT, **key)
+    alone = orders.write(OutboxStatus.INIT, age=300, key="another")
+    received = {"group": "reserve", "source": "orders", **key}
+    stock.receive(first, settled_age=ended, **received)
+    handled = orders.write(**key)
+    stock.receive(handled, InboxStatus.INIT, **received)
+
+    night = nights.run(orders.database(), stock.database(groups=(RESERVE,)))
+
+    found = {
+        row.event_id: row.verdict
+        for row in listed_rows(OutputFolder(path=nights.folder).rows, list(Verdict))
+    }
+    expected = {behind: verdict, handled: verdict, alone: Verdict.STUCK}
+    assert found == expected, night.totals

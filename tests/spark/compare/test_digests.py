@@ -33,7 +33,8 @@ def compared(monkeypatch, spark, orders, stock):
         services = (orders.database(), stock.database(**changes))
         request = ReconcileRequest(services=services, folder=Path("unused"))
         found = digests.digests_of(Servers(request=request))
-        return read_plan.plan_of(Databases(spark=spark, request=request), found)
+        databases = Databases(spark=spark, request=request, lately=orders.now())
+        return read_plan.plan_of(databases, found)
 
     return compare
 

@@ -29,7 +29,7 @@ def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_loo
         folder=Path("unused"),
         selection=Selection(moved_since={"orders": since, "stock": since}),
     )
-    databases = Databases(spark=spark, request=request)
+    databases = Databases(spark=spark, request=request, lately=orders.now())
     planned = planned_reads(databases, plan_of(databases, None))
     text = planned.pairs._jdf.queryExecution().withCachedData().toString()
     _, *parts = READ.split(text)

@@ -194,7 +194,11 @@ def test_nothing_that_may_have_been_purged_is_missed():
         if after is before:
             continue
         assert before not in absences
-        if after in absences:
+        if before in {V.STUCK, V.PARKED}:
+            # What nobody goes on with stays longer than the row of the other side.
+            assert purged[F.UPSTREAM] is None
+            assert after in {V.UNKNOWN_UPSTREAM, V.IN_FLIGHT}
+        elif after in absences:
             assert before is (V.BEFORE_TOPIC if after is V.ABSENT_FROM_TOPIC else V.TOO_OLD)
         else:
             assert after is before
@@ -266,8 +270,10 @@ def test_a_clean_or_parked_verdict_on_a_pair_needs_both_sides_at_rest():
     for facts in OF_PAIRS:
         verdict = PAIRS.judge(facts)
         if verdict.weight is Weight.CLEAN or verdict is V.PARKED:
-            assert facts[F.UPSTREAM] in OUTBOX.settled
             assert facts[F.DOWNSTREAM] in {None, *INBOX.settled}
+            # A compensation that failed waits longer than its rollback is kept.
+            is_longer = verdict is V.PARKED and facts[F.DOWNSTREAM] is I.DEAD
+            assert facts[F.UPSTREAM] in OUTBOX.settled or is_longer
 
 
 def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
@@ -283,6 +289,15 @@ def test_an_event_that_will_not_be_sent_disagrees_with_every_row_downstream():
         is_ended = facts[F.UPSTREAM] not in {None, O.PROCESSED, O.INIT, O.PROCESSING}
         if is_ended and facts[F.DOWNSTREAM] and facts[F.QUIET] and is_same(facts):
             assert PAIRS.judge(facts) is V.STATUS_DISAGREES
+
+
+def test_what_nobody_goes_on_with_is_told_of_when_its_outbox_row_is_purged():
+    for status in (I.INIT, I.PROCESSING):
+        assert judge_pair(COMMIT, None, status, quiet=True, kept=False) is V.STUCK
+        assert judge_pair(COMMIT, None, status, quiet=False, kept=False) is V.IN_FLIGHT
+        assert judge_pair(COMMIT, None, status, quiet=True, kept=True) is V.UNKNOWN_UPSTREAM
+    for quiet in (False, True):
+        assert judge_pair(ROLLBACK, None, I.DEAD, quiet=quiet, kept=False) is V.PARKED
 
 
 def test_an_open_event_that_has_arrived_waits_for_its_relay_alone():

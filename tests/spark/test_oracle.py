@@ -1,0 +1,25 @@
+"""Histories on Spark, night by night, held against what is known of them beforehand."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.verification.oracle.generate import a_history
+from tests.verification.oracle.nights import PythonNights
+from tests.verification.oracle.spark_nights import SparkNights, counted
+
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_night_reports_what_is_wrong_and_nothing_else(
+    seed, nights, four_services, interpreted
+):
+    history = a_history(Random(seed))
+    found = SparkNights(history=history, services=four_services, nights=nights, name="x").run()
+    for night, by_rules in zip(found, PythonNights(history=history).run(), strict=True):
+        assert night.said.wrong == []
+        assert night.said.is_full is by_rules.is_full, night.findings.full_because
+        assert night.counts == counted(by_rules.found)

@@ -1,0 +1,161 @@
+"""Stories that go wrong by themselves: what ended processes and lost records leave behind."""
+
+from __future__ import annotations
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.healthy import applied, some_time, some_type
+from tests.verification.oracle.history import History
+from tests.verification.oracle.setting import LIMIT, UNDO, Group
+from tests.verification.oracle.timeline import Life
+
+O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
+
+
+def record_is_lost(h: History) -> None:
+    """The broker acknowledges an event and loses it for some of the groups."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    h.sent(event, at + 1)
+    lacking = h.random.sample(groups, h.random.randint(1, len(groups)))
+    for group in groups:
+        if group in lacking:
+            h.lacks(event, group, since=at + 1)
+        else:
+            applied(h, event, group, at + 1)
+
+
+def nobody_sends(h: History) -> None:
+    """No relay looks at it, or one has left it behind."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    if h.random.random() < 0.5:
+        event.becomes(O.PROCESSING, at + 1, attempts=1, lease_until=at + 3)
+    h.waits(event, groups)
+
+
+def nobody_notes_that_it_was_sent(h: History) -> None:
+    """A relay ended between the acknowledgement and its note of it: the event has arrived."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 2)
+    for group in groups:
+        arrival = h.received(event, group, at + 1)
+        h.applied(arrival, at + 2)
+        h.say(V.STUCK, event, group, since=at + 2, moved=at + 2, arrival=arrival)
+
+
+def nobody_handles(h: History) -> None:
+    """A group has received it, and no worker of the group goes on with it."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    h.sent(event, at + 1)
+    left = h.random.choice(groups)
+    for group in groups:
+        if group == left:
+            status = h.random.choice((I.INIT, I.PROCESSING))
+            arrival = h.received(event, group, at + 2, status=status)
+            h.is_left(event, arrival, group, since=at + 2)
+        else:
+            applied(h, event, group, at + 1)
+
+
+def broker_refuses(h: History) -> None:
+    """It is parked, or a half message whose end nobody knows."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    if h.random.random() < 0.5:
+        event = h.written(event_type, at, status=O.HALF, due=at + 60)
+        parked_at = at + 60
+        event.becomes(O.UNRESOLVED, parked_at, last_error="nobody knows its end")
+    else:
+        event = h.written(event_type, at)
+        event.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
+        parked_at = at + 1
+        event.becomes(O.FAILED, parked_at, last_error="MessageSizeTooLarge: refused")
+    for group in groups:
+        h.say(V.PARKED, event, group, since=parked_at)
+
+
+def _given_up(h: History) -> tuple[Life, Group, Life, int]:
+    """Let one group give an event up; return the event, the group, the rollback, and the time."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    h.sent(event, at + 1)
+    refusing = h.random.choice(groups)
+    arrival = h.received(event, refusing, at + 2)
+    rollback = h.gave_up(arrival, at + 3)
+    rows = event, arrival, rollback
+    h.say(V.REFUSED, event, refusing, since=at + 3, rows=rows, arrival=arrival)
+    for group in groups:
+        if group != refusing:
+            other = h.received(event, group, at + 2)
+            h.applied(other, at + 2)
+            grounds = (arrival,) if group.service == refusing.service else ()
+            rows = event, other, *grounds
+            h.say(V.MATCHED, event, group, since=at + 3, rows=rows, arrival=other)
+    return event, refusing, rollback, at + 3
+
+
+def rollback_is_stuck(h: History) -> None:
+    """Nobody sends a rollback."""
+    _, _, rollback, _ = _given_up(h)
+    h.waits(rollback, [UNDO])
+
+
+def rollback_is_lost(h: History) -> None:
+    """The broker acknowledges a rollback and loses it."""
+    _, _, rollback, at = _given_up(h)
+    h.sent(rollback, at + 1)
+    h.lacks(rollback, UNDO, since=at + 1)
+
+
+def rollback_is_refused(h: History) -> None:
+    """The broker refuses a rollback for ever."""
+    _, _, rollback, at = _given_up(h)
+    rollback.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
+    rollback.becomes(O.FAILED, at + 1, last_error="TopicAuthorizationFailed")
+    h.say(V.PARKED, rollback, UNDO, since=at + 1)
+
+
+def nobody_compensates(h: History) -> None:
+    """A rollback has arrived, and no worker goes on with it."""
+    _, _, rollback, at = _given_up(h)
+    h.sent(rollback, at + 1)
+    arrival = h.received(rollback, UNDO, at + 2, status=h.random.choice((I.INIT, I.PROCESSING)))
+    h.is_left(rollback, arrival, UNDO, since=at + 2)
+
+
+def compensation_fails(h: History) -> None:
+    """A compensation fails for good; a person may discard it later."""
+    _, _, rollback, at = _given_up(h)
+    h.sent(rollback, at + 1)
+    arrival = h.received(rollback, UNDO, at + 2)
+    arrival.becomes(I.DEAD, at + 3, attempts=LIMIT, last_error="ValueError: no such order")
+    if h.random.random() < 0.5:
+        h.say(V.PARKED, rollback, UNDO, since=at + 3, arrival=arrival)
+        return
+    seen_at = at + h.random.choice((30, 2000))
+    arrival.becomes(I.DISCARDED, seen_at, attempts=LIMIT, last_error="ValueError: no such order")
+    known = {"arrival": arrival}
+    h.say(V.PARKED, rollback, UNDO, since=at + 3, until=seen_at, **known)
+    h.say(V.DISCARDED, rollback, UNDO, since=seen_at, rows=(rollback, arrival), **known)
+
+
+BROKEN = (
+    record_is_lost,
+    nobody_sends,
+    nobody_notes_that_it_was_sent,
+    nobody_handles,
+    broker_refuses,
+    rollback_is_stuck,
+    rollback_is_lost,
+    rollback_is_refused,
+    nobody_compensates,
+    compensation_fails,
+)

@@ -1,0 +1,231 @@
+"""Stories that a hand, a defect or a restored backup has altered, within minutes of their end.
+
+A further run reads what has moved since a good run, and what is altered long afterwards does not
+move: that takes a full run, or a database that is seen to have another past.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.healthy import returned, some_time, some_type
+from tests.verification.oracle.history import History
+from tests.verification.oracle.setting import LIMIT, UNDO, Group
+from tests.verification.oracle.timeline import DAY, Life
+
+O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """An event that was applied by all groups but `group` within minutes."""
+
+    event: Life
+    at: int
+    group: Group
+    others: tuple[tuple[Group, Life], ...]
+
+
+def _applied_by_others(h: History) -> Applied:
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at, biz_key=f"biz-{len(h.lives)}", key=h.new_key())
+    h.sent(event, at + 1)
+    chosen = h.random.choice(groups)
+    others = []
+    for group in groups:
+        if group != chosen:
+            arrival = h.received(event, group, at + 1)
+            h.applied(arrival, at + 2)
+            others.append((group, arrival))
+    return Applied(event=event, at=at + 2, group=chosen, others=tuple(others))
+
+
+def _others_match(h: History, a: Applied, *, until: float | None = None) -> None:
+    for group, arrival in a.others:
+        known = {} if until is None else {"until": until}
+        rows = a.event, arrival
+        h.say(V.MATCHED, a.event, group, since=a.at, rows=rows, arrival=arrival, **known)
+
+
+def inbox_row_is_lost(h: History) -> None:
+    """A group's row vanishes."""
+    a = _applied_by_others(h)
+    _others_match(h, a)
+    arrival = h.received(a.event, a.group, a.at)
+    h.applied(arrival, a.at)
+    lost_at = a.at + 3
+    h.say(V.MATCHED, a.event, a.group, since=a.at, until=lost_at, rows=(a.event,), arrival=arrival)
+    arrival.gone_at = lost_at
+    h.lacks(a.event, a.group, since=a.at - 1, until=a.at)
+    sent_at = a.event.settled_at
+    known = {"moved": sent_at, "trace": sent_at, "rows": (a.event,)}
+    h.say(V.MISSING_DOWNSTREAM, a.event, a.group, since=lost_at, **known)
+
+
+def outbox_row_is_lost(h: History) -> None:
+    """The upstream's row vanishes."""
+    a = _applied_by_others(h)
+    arrival = h.received(a.event, a.group, a.at)
+    h.applied(arrival, a.at)
+    a.event.gone_at = a.at + 3
+    for group, each in (*a.others, (a.group, arrival)):
+        h.say(V.MATCHED, a.event, group, since=a.at, rows=(a.event, each), arrival=each)
+        known = {"moved": a.at, "trace": a.event.born_at, "rows": (each,), "arrival": each}
+        h.say(V.UNKNOWN_UPSTREAM, a.event, group, since=a.at + 3, **known)
+
+
+def outbox_denies(h: History) -> None:
+    """The upstream's row says that the event was never sent."""
+    a = _applied_by_others(h)
+    arrival = h.received(a.event, a.group, a.at)
+    h.applied(arrival, a.at)
+    denied_at = a.at + 2
+    a.event.is_said_to_be(O.DISCARDED, denied_at)
+    for group, each in (*a.others, (a.group, arrival)):
+        known = {"rows": (a.event, each), "arrival": each}
+        h.say(V.MATCHED, a.event, group, since=a.at, until=denied_at, **known)
+        h.say(V.STATUS_DISAGREES, a.event, group, since=denied_at, moved=denied_at, **known)
+
+
+def content_differs(h: History) -> None:
+    """What a group has received is not what was sent: the payload, or something around it."""
+    a = _applied_by_others(h)
+    _others_match(h, a)
+    arrival = h.received(a.event, a.group, a.at)
+    verdict, changes = h.random.choice(
+        (
+            (V.PAYLOAD_DIFFERS, {"payload": '{"n": "another"}'}),
+            (V.ENVELOPE_DIFFERS, {"key": "another"}),
+            (V.ENVELOPE_DIFFERS, {"operation": "DELETE"}),
+            (V.ENVELOPE_DIFFERS, {"biz_key": f"another-{len(h.lives)}"}),
+        )
+    )
+    h.applied(arrival, a.at, **changes)
+    rows = a.event, arrival
+    h.say(verdict, a.event, a.group, since=a.at, rows=rows, arrival=arrival)
+
+
+def _given_up(h: History) -> tuple[Applied, Life, Life]:
+    a = _applied_by_others(h)
+    arrival = h.received(a.event, a.group, a.at)
+    return a, arrival, h.gave_up(arrival, a.at)
+
+
+def _others_are_entitled(h: History, a: Applied, ground: Life) -> None:
+    """Say that the groups beside the one that gave an event up are in order."""
+    for group, arrival in a.others:
+        grounds = (ground,) if group.service == a.group.service else ()
+        rows = a.event, arrival, *grounds
+        h.say(V.MATCHED, a.event, group, since=a.at, rows=rows, arrival=arrival)
+
+
+def rollback_row_is_lost(h: History) -> None:
+    """A group gave the event up, and the rollback that it owes is not there."""
+    a, arrival, rollback = _given_up(h)
+    _others_match(h, a)
+    rollback.gone_at = a.at + 1
+    h.say(
+        V.NEITHER_EFFECT_NOR_COMPENSATION,
+        a.event,
+        a.group,
+        since=a.at + 1,
+        moved=a.at,
+        trace=a.event.born_at,
+        rows=(a.event, arrival),
+        arrival=arrival,
+    )
+
+
+def was_tried_too_often(h: History) -> None:
+    """A handler was called more often than it may be."""
+    a, arrival, rollback = _given_up(h)
+    _others_are_entitled(h, a, arrival)
+    arrival.changes_by_hand(a.at, attempts=LIMIT + 1)
+    returned(h, rollback, a.at + 1)
+    rows = a.event, arrival, rollback
+    known = {"rows": rows, "arrival": arrival, "by_limit": True}
+    h.say(V.ATTEMPTS_DIFFER, a.event, a.group, since=a.at, **known)
+
+
+def compensation_is_not_there(h: History) -> None:
+    """A rollback was settled, and compensated nothing."""
+    a, arrival, rollback = _given_up(h)
+    _others_are_entitled(h, a, arrival)
+    rows = a.event, arrival, rollback
+    h.say(V.REFUSED, a.event, a.group, since=a.at, rows=rows, arrival=arrival)
+    h.sent(rollback, a.at + 1)
+    settled = h.compensated(rollback, a.at + 2, first=False)
+    known = {"moved": a.at + 3, "trace": rollback.born_at, "rows": (rollback, settled)}
+    h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, UNDO, since=a.at + 3, arrival=settled, **known)
+
+
+def effect_was_kept(h: History) -> None:
+    """A group that gave the event up is said to have applied it; its rollback was compensated."""
+    a, arrival, rollback = _given_up(h)
+    arrival.is_said_to_be(I.PROCESSED, a.at)
+    returned(h, rollback, a.at + 1)
+    for group, each in (*a.others, (a.group, arrival)):
+        known = {"rows": (a.event, each), "arrival": each}
+        if group.service != a.group.service:
+            h.say(V.MATCHED, a.event, group, since=a.at, **known)
+            continue
+        wrong = {**known, "rows": (a.event, each, rollback)}
+        wrong |= {"moved": a.at, "trace": a.event.born_at}
+        h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, since=a.at, **wrong)
+
+
+def is_taken_back_days_later(h: History) -> None:
+    """A service takes back what its groups have long applied, and nothing called for it."""
+    a = _applied_by_others(h)
+    arrival = h.received(a.event, a.group, a.at)
+    h.applied(arrival, a.at)
+    back_at = a.at + h.random.choice((30, 300, DAY, 2 * DAY))
+    rollback = h.rollback(arrival, back_at)
+    returned(h, rollback, back_at)
+    for group, each in (*a.others, (a.group, arrival)):
+        known = {"rows": (a.event, each), "arrival": each}
+        if group.service != a.group.service:
+            h.say(V.MATCHED, a.event, group, since=a.at, **known)
+            continue
+        h.say(V.MATCHED, a.event, group, since=a.at, until=back_at, **known)
+        wrong = {**known, "rows": (a.event, each, rollback)}
+        wrong |= {"moved": back_at, "trace": a.event.born_at}
+        h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, since=back_at, **wrong)
+
+
+def is_parked_without_a_reason(h: History) -> None:
+    """A row is FAILED by hand, and has no error: only its movement shows it to a further run."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    event.is_said_to_be(O.FAILED, at + 1)
+    for group in groups:
+        h.say(V.PARKED, event, group, since=at + 1)
+
+
+def is_fenced_without_a_rollback(h: History) -> None:
+    """A tombstone stands in the place of an event that nothing has taken back."""
+    a = _applied_by_others(h)
+    _others_match(h, a)
+    arrival = h.received(a.event, a.group, a.at)
+    arrival.is_said_to_be(I.FENCED, a.at)
+    known = {"moved": a.at, "trace": a.event.born_at, "rows": (a.event, arrival)}
+    h.say(V.STATUS_DISAGREES, a.event, a.group, since=a.at, arrival=arrival, **known)
+
+
+DAMAGED = (
+    inbox_row_is_lost,
+    outbox_row_is_lost,
+    outbox_denies,
+    content_differs,
+    rollback_row_is_lost,
+    was_tried_too_often,
+    compensation_is_not_there,
+    effect_was_kept,
+    is_taken_back_days_later,
+    is_parked_without_a_reason,
+    is_fenced_without_a_rollback,
+)

@@ -1,0 +1,175 @@
+"""What is to be known of a pair to judge it: the facts of the rules, in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.expectations import Route
+from shieldtx.reconcile.facts import Fact, Value
+from tests.verification.oracle.history import Pair
+from tests.verification.oracle.setting import Judged
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """All rows as one night finds them."""
+
+    outbox: Sequence[Row]
+    inbox: Sequence[Row]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is to be known of other rows to judge a pair."""
+
+    rollbacks: Mapping[tuple[str, str, Any], float]
+    """By the service that wrote it, and the event that it takes back: when it was written."""
+    entitled: frozenset[tuple[str, str, Any]]
+    compensations: Mapping[tuple[str, str, Any], float]
+    """By service, group and event: when it was compensated."""
+    received_rollbacks: frozenset[tuple[str, str, Any]]
+    holders: Mapping[tuple[str, int, Any], float]
+    """By service and row: until when an open row of its key holds it back."""
+    settled: Mapping[tuple[Any, ...], float]
+    """By service and line: when one of its rows was settled last."""
+
+    @classmethod
+    def of(cls, rows: Rows) -> Facts:
+        """Look them up."""
+        rollbacks: dict[tuple[str, str, Any], float] = {}
+        for row in rows.outbox:
+            if row["kind"] is TxKind.ROLLBACK:
+                key = row["service"], row["causation_source"], row["causation_id"]
+                rollbacks[key] = max(row["created_at"], rollbacks.get(key, row["created_at"]))
+        compensations = {
+            (row["service"], row["group"], row["compensated_id"]): row["settled_at"]
+            for row in rows.inbox
+            if row["compensated_id"] is not None
+        }
+        gave_up = {
+            (row["service"], row["source"], row["event_id"])
+            for row in rows.inbox
+            if row["status"] is InboxStatus.MAX_RECONSUMED
+        }
+        undone = {(service, event_id) for service, _, event_id in compensations}
+        passed_on = {
+            (row["service"], row["causation_source"], row["causation_id"])
+            for row in rows.outbox
+            if (row["service"], row["event_id"]) in undone and row["causation_id"] is not None
+        }
+        return cls(
+            rollbacks=rollbacks,
+            entitled=frozenset(gave_up | passed_on),
+            compensations=compensations,
+            received_rollbacks=frozenset(
+                (row["service"], row["group"], row["causation_id"])
+                for row in rows.inbox
+                if row["kind"] is TxKind.ROLLBACK
+            ),
+            holders=_holders(rows),
+            settled=_settled(rows),
+        )
+
+    def facts(
+        self, pair: Pair, sent: Row | None, received: Row | None, route: Route | None, night: Judged
+    ) -> dict[Fact, Value]:
+        """Return the facts about a pair."""
+        group = pair.downstream, pair.group
+        row = sent or received
+        assert row is not None
+        if pair.kind == TxKind.COMMIT:
+            event = pair.downstream, pair.upstream, pair.event_id
+            answered_at = self.rollbacks.get(event)
+            entitled = event in self.entitled
+        else:
+            answered_at = self.compensations.get((*group, row["causation_id"]))
+            entitled = answered_at is not None
+        undone_at = self.compensations.get((*group, pair.event_id))
+        settled_at = None if received is None else received["settled_at"]
+        moves = [self._moved_at(each, night) for each in (sent, received) if each is not None]
+        last_move = max(*moves, answered_at or 0)
+        limit = None if route is None else route.max_attempts
+        return {
+            Fact.KIND: TxKind(pair.kind),
+            Fact.UPSTREAM: None if sent is None else sent["status"],
+            Fact.DOWNSTREAM: None if received is None else received["status"],
+            Fact.SAME_PAYLOAD: _is_same(sent, received, "payload"),
+            Fact.SAME_ENVELOPE: _is_same(
+                sent, received, "topic", "event_type", "key", "biz_key", "operation"
+            ),
+            Fact.ANSWERED: answered_at is not None,
+            Fact.ENTITLED: entitled,
+            Fact.UNDONE_FIRST: undone_at is not None
+            and settled_at is not None
+            and undone_at < settled_at,
+            Fact.OVERTAKEN: (*group, pair.event_id) in self.received_rollbacks,
+            Fact.WITHIN_LIMIT: limit is None or received is None or received["attempts"] <= limit,
+            Fact.QUIET: last_move < night.watermark,
+            Fact.KEPT: _first_trace(sent, received)
+            >= night.horizon(pair.upstream, pair.downstream),
+        }
+
+    def _moved_at(self, row: Row, night: Judged) -> float:
+        born = row["created_at"] if row["group"] is None else row["received_at"]
+        if row["settled_at"] is not None:
+            return float(max(born, row["settled_at"]))
+        holder = self.holders.get((row["service"], row["seq"], row["group"]), 0)
+        # Until a moment ago, what was settled lately may have held back what waits.
+        is_next = row["status"] in _WAITING and not row["waiting"]
+        freed_at = self.settled.get(_line(row), 0) if is_next else 0
+        if freed_at >= night.watermark:
+            return night.at
+        return float(max(born, row["due_at"], row["lease_until"] or 0, holder))
+
+
+def _is_same(sent: Row | None, received: Row | None, *columns: str) -> bool:
+    if sent is None or received is None or received["status"] is InboxStatus.FENCED:
+        return True
+    return all(sent[column] == received[column] for column in columns)
+
+
+def _first_trace(sent: Row | None, received: Row | None) -> float:
+    if received is not None:
+        return float(min(received["event_time"], received["received_at"]))
+    assert sent is not None
+    return float(sent["created_at"] if sent["settled_at"] is None else sent["settled_at"])
+
+
+_WAITING = {OutboxStatus.INIT, InboxStatus.INIT}
+
+
+def _line(row: Row) -> tuple[Any, ...]:
+    """Return what keeps the order of the rows of a key; without a key, nothing but the row."""
+    alone = row["seq"] if row["key"] is None else None
+    topic = None if row["group"] is None else row["topic"]
+    return row["service"], row["group"], topic, row["key"], alone
+
+
+def _settled(rows: Rows) -> dict[tuple[Any, ...], float]:
+    found: dict[tuple[Any, ...], float] = {}
+    for row in (*rows.outbox, *rows.inbox):
+        if row["settled_at"] is not None:
+            found[_line(row)] = max(row["settled_at"], found.get(_line(row), 0))
+    return found
+
+
+def _holders(rows: Rows) -> dict[tuple[str, int, Any], float]:
+    """Say of each open row that is behind another one of its key until when that one is due."""
+    found: dict[tuple[str, int, Any], float] = {}
+    lines: dict[tuple[Any, ...], Row] = {}
+    for row in (*rows.outbox, *rows.inbox):
+        if row["settled_at"] is not None or row["key"] is None:
+            continue
+        line = _line(row)
+        holder = lines.get(line)
+        if holder is not None:
+            until = max(holder["due_at"], holder["lease_until"] or 0)
+            found[row["service"], row["seq"], row["group"]] = until
+        elif row["holds_key"] or row["group"] is not None:
+            lines[line] = row
+    return found

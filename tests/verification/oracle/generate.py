@@ -1,0 +1,51 @@
+"""Makes a history: a setting, stories that are healthy, broken and damaged, and purges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from tests.verification.oracle.broken import BROKEN
+from tests.verification.oracle.damaged import DAMAGED
+from tests.verification.oracle.healthy import HEALTHY, happens_at_once, refused
+from tests.verification.oracle.history import History
+from tests.verification.oracle.setting import a_setting
+
+Story = Callable[[History], None]
+STORIES: Final[Sequence[Story]] = (*HEALTHY, *BROKEN, *DAMAGED)
+
+
+def a_history(
+    r: Random,
+    *,
+    stories: Sequence[Story] = (),
+    most_stories: int = 8,
+    most_services: int = 4,
+) -> History:
+    """Choose a setting and what happens in it; without `stories`, a third is of healthy ones."""
+    history = History(setting=a_setting(r, most_services=most_services), random=r)
+    _keep_routes_alive(history)
+    stories = stories or r.choice((HEALTHY, STORIES, STORIES))
+    for _ in range(r.randint(1, most_stories)):
+        r.choice(stories)(history)
+    history.purge()
+    return history
+
+
+def _keep_routes_alive(h: History) -> None:
+    """Before each night, let each type be sent to each group, and be given up by each service.
+
+    A configuration that names what was never sent is one with a mistyped name, and without one a
+    group is expected to have what it has had before.
+    """
+    setting = h.setting
+    for night in setting.nights:
+        at = int(night.at) - 120
+        for event_type in sorted({each for group in setting.groups for each in group.types}):
+            receivers = setting.receivers(event_type)
+            happens_at_once(h, at, event_type, receivers)
+            if not setting.declared:
+                for service in sorted({group.service for group in receivers}):
+                    refusing = [group for group in receivers if group.service == service]
+                    refused(h, at, event_type, refusing[:1])

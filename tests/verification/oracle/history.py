@@ -1,0 +1,267 @@
+"""A history: rows through time, and what each night has to say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.setting import LIMIT, UNDO, Group, Judged, Setting
+from tests.verification.oracle.timeline import NEVER, Life
+
+O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
+
+
+class Pair(NamedTuple):
+    """An event, and a group that has it or should have it."""
+
+    kind: str
+    upstream: str
+    downstream: str
+    group: str
+    event_id: UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """What is true of a pair from one time to another, and so has to be said about it."""
+
+    pair: Pair
+    verdict: Verdict
+    since: float
+    moved: float | None = None
+    """When something moved last that belongs to it: a run must not say it until that lies before
+    its watermark. None: it can be said at once."""
+    by_limit: bool = False
+    """Only a run that knows the limit of the group's attempts can say it."""
+    trace: float | None = None
+    """How old a run takes it to be: what is older than the horizon may be purged, and nobody can
+    say it. None: it can be said however old it is."""
+    until: float = NEVER
+    rows: tuple[Life, ...] = ()
+    """What has to be there still."""
+    arrival: Life | None = None
+    """The group's own row: a group that is not known is judged by what it has alone."""
+
+    def is_said_by(self, night: Judged, setting: Setting) -> bool:
+        """Whether this night's run has to say it."""
+        until = min(self.until, *(row.gone_at for row in self.rows), NEVER)
+        group = self.pair.downstream, self.pair.group
+        is_known = setting.declared and group not in night.unknown
+        has_arrived = self.arrival is not None and self.arrival.at(night.at) is not None
+        return (
+            (is_known or not self.by_limit)
+            and self.since <= night.at < until
+            and (self.moved is None or self.moved < night.watermark)
+            and (
+                self.trace is None
+                or self.trace >= night.horizon(self.pair.upstream, self.pair.downstream)
+            )
+            and (has_arrived or group not in night.unknown or not setting.declared)
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """What happened, to which rows, and what is true of them."""
+
+    setting: Setting
+    random: Random
+    lives: list[Life] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    _ids: int = 0
+    _at_the_end: list[Callable[[], None]] = field(default_factory=list)
+
+    # --- what runs have to say -------------------------------------------------------------------
+
+    def expected(self, night: Judged) -> dict[Pair, Verdict]:
+        """Return what a run of this night has to say for certain."""
+        found: dict[Pair, Verdict] = {}
+        for claim in self.claims:
+            if claim.is_said_by(night, self.setting):
+                assert claim.pair not in found, f"two things are true of {claim.pair}"
+                found[claim.pair] = claim.verdict
+        return found
+
+    def rows(self, night: Judged, service: str) -> list[Life]:
+        """Return the rows of a service that are there, in the order in which they were written."""
+        there = [
+            life for life in self.lives if life.service == service and life.at(night.at) is not None
+        ]
+        return sorted(there, key=lambda life: life.born_at)
+
+    # --- what stories are made of ----------------------------------------------------------------
+
+    def written(
+        self,
+        event_type: str,
+        at: float,
+        *,
+        status: OutboxStatus = O.INIT,
+        because: Life | None = None,
+        due: float | None = None,
+        **columns: Any,
+    ) -> Life:
+        """Write an event, by the service whose type it is."""
+        source = event_type.partition(".")[0]
+        of_event: dict[str, Any] = {"event_type": event_type, "topic": source}
+        of_event |= dict.fromkeys(("key", "biz_key", "causation_id", "causation_source"))
+        if because is not None:
+            of_event |= {
+                "causation_id": because.event_id,
+                "causation_source": because.source,
+            }
+        return self._write(source, TxKind.COMMIT, status, at, due, of_event | columns)
+
+    def _write(
+        self,
+        service: str,
+        kind: TxKind,
+        status: OutboxStatus,
+        at: float,
+        due: float | None,
+        columns: dict[str, Any],
+    ) -> Life:
+        event_id = self._new_id(at)
+        payload = {"payload": f'{{"n": {event_id.int % 997}}}', "operation": "INSERT"}
+        times = {"created_at": at, "due_at": at if due is None else due, "last_error": None}
+        life = Life(
+            service=service,
+            source=service,
+            event_id=event_id,
+            kind=kind,
+            columns={**payload, **times, **columns},
+        )
+        life.becomes(status, at)
+        self.lives.append(life)
+        return life
+
+    def sent(self, event: Life, at: float) -> None:
+        """Let a relay publish it."""
+        if event.status is not O.PROCESSING:
+            in_line = {"waiting": False, "holds_key": False}
+            event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 1, **in_line)
+        event.becomes(O.PROCESSED, at)
+
+    def received(
+        self, event: Life, group: Group | str, at: float, *, status: InboxStatus = I.PROCESSING
+    ) -> Life:
+        """Let a group receive an event; of a rollback, that of the service which wrote the event.
+
+        A group is given by its name where it is of the service that compensates.
+        """
+        service, name = (
+            (event.columns["causation_source"], group)
+            if isinstance(group, str)
+            else (group.service, group.name)
+        )
+        times = {"event_time": event.columns["created_at"], "received_at": at, "due_at": at}
+        of_event = {k: v for k, v in event.columns.items() if not k.endswith("_at")}
+        life = Life(
+            service=service,
+            source=event.source,
+            event_id=event.event_id,
+            kind=event.kind,
+            group=name,
+            columns={**of_event, **times, "compensated_id": None},
+        )
+        is_tried = status is I.PROCESSING
+        life.becomes(status, at, attempts=int(is_tried), lease_until=at + 1 if is_tried else None)
+        self.lives.append(life)
+        return life
+
+    def applied(self, arrival: Life, at: float, **changes: Any) -> None:
+        """Let the handler of a group succeed."""
+        if arrival.status is I.INIT:
+            arrival.becomes(I.PROCESSING, at, attempts=1, lease_until=at + 1)
+        arrival.becomes(I.PROCESSED, at, **changes)
+
+    def gave_up(self, arrival: Life, at: float) -> Life:
+        """Let the handler of a group fail for good; return the rollback that it writes."""
+        attempts = self.random.randint(1, LIMIT)
+        arrival.becomes(I.MAX_RECONSUMED, at, attempts=attempts, last_error="Refused: no stock")
+        return self.rollback(arrival, at)
+
+    def rollback(self, arrival: Life, at: float) -> Life:
+        """Let the service of a group take an event back."""
+        of = {name: arrival.columns[name] for name in ("event_type", "topic", "key")}
+        of |= {"causation_id": arrival.event_id, "causation_source": arrival.source}
+        columns = of | {"biz_key": None}
+        return self._write(arrival.service, TxKind.ROLLBACK, O.INIT, at, None, columns)
+
+    def compensated(self, rollback: Life, at: float, *, first: bool = True) -> Life:
+        """Let the service that wrote an event receive its rollback, and compensate it."""
+        arrival = self.received(rollback, UNDO, at)
+        done = {"compensated_id": rollback.columns["causation_id"]} if first else {}
+        self.applied(arrival, at + 1, **done)
+        return arrival
+
+    def say(
+        self,
+        verdict: Verdict,
+        event: Life,
+        group: Group | str,
+        **known: Any,
+    ) -> None:
+        """Note what is true of an event and a group."""
+        service, name = (
+            (event.columns["causation_source"], group)
+            if isinstance(group, str)
+            else (group.service, group.name)
+        )
+        pair = Pair(event.kind.value, event.source, service, name, event.event_id)
+        self.claims.append(Claim(pair=pair, verdict=verdict, **known))
+
+    def waits(self, event: Life, groups: Iterable[Group | str], *, until: float = NEVER) -> None:
+        """Say of an event that nobody sends, though it is due."""
+        row = event.at(event.versions[-1].at) or {}
+        moved = max(row["created_at"], row["due_at"], row.get("lease_until") or 0)
+        for group in groups:
+            self.say(V.STUCK, event, group, since=event.versions[-1].at, until=until, moved=moved)
+
+    def lacks(self, event: Life, group: Group | str, *, since: float, until: float = NEVER) -> None:
+        """Say of an event that was sent and is not received."""
+        known = {"moved": since, "trace": since, "rows": (event,)}
+        self.say(V.MISSING_DOWNSTREAM, event, group, since=since, until=until, **known)
+
+    def is_left(
+        self, event: Life, arrival: Life, group: Group | str, *, since: float, until: float = NEVER
+    ) -> None:
+        """Say of an event that nobody handles, though it was received and is due."""
+        row = arrival.at(since) or {}
+        moved = max(row["received_at"], row["due_at"], row.get("lease_until") or 0)
+        known = {"since": since, "until": until, "moved": max(moved, event.settled_at)}
+        self.say(V.STUCK, event, group, arrival=arrival, **known)
+
+    def when_purged(self, tell: Callable[[], None]) -> None:
+        """Have something told once it is known when which rows are purged."""
+        self._at_the_end.append(tell)
+
+    def purge(self) -> None:
+        """Let each service purge what it has kept for long enough, sooner or later."""
+        for life in self.lives:
+            kept = self.setting.retention[life.service]
+            if kept is not None and life.status in life.lifecycle.purgeable:
+                at = life.settled_at + kept + self.random.choice((1, 300, 1000))
+                life.gone_at = min(life.gone_at, at)
+        for tell in self._at_the_end:
+            tell()
+
+    def new_key(self) -> str:
+        """Make a key that no other event has."""
+        return f"key-{len(self.lives)}"
+
+    def _new_id(self, at: float) -> UUID:
+        """Make an id as services make them: it begins with the time."""
+        self._ids += 1
+        milliseconds = _BEGAN_MS + int(at * 60_000)
+        noise = self.random.getrandbits(40) << 16 | self._ids
+        return UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62 | noise)
+
+
+_BEGAN_MS: Final = 1_750_000_000_000
+"""When histories begin, as far as ids are concerned; any time in the past will do."""

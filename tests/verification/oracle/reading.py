@@ -1,0 +1,179 @@
+"""What a run should make of rows: the reading and the facts in plain Python, for the real rules.
+
+Spark has its own way to read and to join. This one has nothing in common with it but the rules, the
+expectations and the basis of a run, which are what it is there to try.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.expectations import (
+    Expectation,
+    Member,
+    Received,
+    Route,
+    Sent,
+    Stream,
+    expectation_of,
+)
+from shieldtx.reconcile.rules import PAIRS, RuleSet
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.facts import Facts, Row, Rows
+from tests.verification.oracle.history import History, Pair
+from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.timeline import Life
+
+EventId = tuple[str, Any]
+"""An event's source and id."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """One run over the rows of one night."""
+
+    history: History
+    night: Judged
+    moved_since: Mapping[str, float] = field(default_factory=dict)
+    """By service; empty: all is looked at."""
+    rules: RuleSet = PAIRS
+
+    def verdicts(self) -> dict[Pair, Verdict]:
+        """Return what the run says of each pair that it looks at."""
+        rows = self._rows()
+        routes = self._expectation(rows).routes
+        looked_at = self._looked_at(rows)
+        known = Facts.of(rows)
+        found: dict[Pair, Verdict] = {}
+        for pair, (sent, received, route) in _pairs(rows, routes).items():
+            if looked_at is None or (pair.upstream, pair.event_id) in looked_at:
+                facts = known.facts(pair, sent, received, route, self.night)
+                found[pair] = self.rules.judge(facts)
+        return found
+
+    def obstacles(self) -> tuple[tuple[str, str], ...]:
+        """Return why something cannot be judged."""
+        return self._expectation(self._rows()).obstacles
+
+    def _rows(self) -> Rows:
+        outbox: list[Row] = []
+        inbox: list[Row] = []
+        for service in self.history.setting.services:
+            for seq, life in enumerate(self.history.rows(self.night, service)):
+                table = outbox if life.group is None else inbox
+                table.append(_row(life, self.night, seq))
+        return Rows(outbox=outbox, inbox=inbox)
+
+    def _expectation(self, rows: Rows) -> Expectation:
+        setting = self.history.setting
+        members = [
+            Member(
+                name=service,
+                groups=setting.expected(service, self.night),
+                others=(service,) if setting.unreceived(service) else (),
+            )
+            for service in setting.services
+        ]
+        sent = {
+            Sent(
+                upstream=row["source"],
+                kind=row["kind"],
+                topic=row["topic"],
+                event_type=row["event_type"],
+                causation_source=_cause(row),
+            )
+            for row in rows.outbox
+        }
+        received = {
+            Received(
+                downstream=row["service"],
+                group=row["group"],
+                source=row["source"],
+                kind=row["kind"],
+                topic=row["topic"],
+                event_type=row["event_type"],
+                causation_source=_cause(row),
+            )
+            for row in rows.inbox
+        }
+        return expectation_of(members, sent=sent, received=received)
+
+    def _looked_at(self, rows: Rows) -> set[EventId] | None:
+        """Return the events of which a further run reads a row; None: of all."""
+        if not self.moved_since:
+            return None
+        read = [row for row in (*rows.outbox, *rows.inbox) if self._is_read(row)]
+        taken_back = {
+            (row["causation_source"], row["causation_id"])
+            for row in read
+            if row["kind"] is TxKind.ROLLBACK
+        }
+        return {(row["source"], row["event_id"]) for row in read} | taken_back
+
+    def _is_read(self, row: Row) -> bool:
+        if row["settled_at"] is None:
+            return True
+        waits = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
+        if row["status"] in waits and row["last_error"] is not None:
+            return True
+        since = self.moved_since.get(row["service"])
+        return since is None or row["settled_at"] >= since
+
+
+def _row(life: Life, night: Judged, seq: int) -> Row:
+    row = life.at(night.at)
+    assert row is not None
+    of_life = {"service": life.service, "source": life.source, "event_id": life.event_id}
+    return {
+        "settled_at": None,
+        "lease_until": None,
+        "holds_key": False,
+        "waiting": False,
+        **row,
+        **of_life,
+        "kind": life.kind,
+        "group": life.group,
+        "seq": seq,
+    }
+
+
+def _cause(row: Row) -> str | None:
+    cause: str | None = row["causation_source"] if row["kind"] is TxKind.ROLLBACK else None
+    return cause
+
+
+def _pairs(
+    rows: Rows, routes: Iterable[Route]
+) -> dict[Pair, tuple[Row | None, Row | None, Route | None]]:
+    by_type: dict[tuple[Any, ...], list[Route]] = defaultdict(list)
+    for route in routes:
+        stream = route.stream
+        by_type[stream.kind, stream.upstream, route.topic, route.event_type].append(route)
+    pairs: dict[Pair, tuple[Row | None, Row | None, Route | None]] = {}
+    for row in rows.outbox:
+        for route in by_type[row["kind"], row["source"], row["topic"], row["event_type"]]:
+            if _is_addressed(row, route.stream.downstream):
+                pairs[_pair(route.stream, route.group, row)] = (row, None, route)
+    for row in rows.inbox:
+        if _is_addressed(row, row["service"]):
+            stream = Stream(kind=row["kind"], upstream=row["source"], downstream=row["service"])
+            pair = _pair(stream, row["group"], row)
+            sent, _, known = pairs.get(pair, (None, None, None))
+            pairs[pair] = (sent, row, known)
+    return {
+        pair: found
+        for pair, found in pairs.items()
+        if found[1] is not None or (found[2] is not None and found[2].expected)
+    }
+
+
+def _pair(stream: Stream, group: str, row: Row) -> Pair:
+    return Pair(stream.kind.value, stream.upstream, stream.downstream, group, row["event_id"])
+
+
+def _is_addressed(row: Row, downstream: str) -> bool:
+    return row["kind"] is TxKind.COMMIT or row["causation_source"] == downstream

@@ -1,0 +1,173 @@
+"""Who takes part in a history: services, what they write, who receives it, and the nights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from random import Random
+from typing import Final
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import ExpectedGroup
+from tests.verification.oracle.timeline import DAY
+
+NAMES: Final = ("orders", "stock", "mail", "billing")
+UNDO: Final = "undo"
+"""The group of each service that compensates its own events."""
+LIMIT: Final = 4
+"""Attempts of every handler."""
+QUICK: Final = 12
+"""Minutes within which a story that is damaged by hand is over: shorter than every margin."""
+MARGINS: Final = (15, 20, 40)
+RETENTIONS: Final = (None, 3 * DAY, 7 * DAY)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """A consumer group, and the event types that it handles."""
+
+    service: str
+    name: str
+    upstreams: tuple[str, ...]
+    types: tuple[str, ...]
+    filtered: bool = False
+    """It is declared by its event types; otherwise by its topics alone."""
+    from_named: bool = False
+    """Its declaration names the services whose events it is to have."""
+
+    @property
+    def declared(self) -> ExpectedGroup:
+        """The group as a configuration names it."""
+        return ExpectedGroup(
+            name=self.name,
+            topics=self.upstreams,
+            event_types=self.types if self.filtered else (),
+            upstreams=self.upstreams if self.from_named else (),
+            max_attempts=LIMIT,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What one night judges, and when."""
+
+    at: float
+    margin: int
+    retention: dict[str, int | None]
+    """What the configuration says, in minutes."""
+    unknown: frozenset[tuple[str, str]] = frozenset()
+    """Groups, by service and name, that the configuration does not name."""
+
+    @property
+    def watermark(self) -> float:
+        """What has moved since is in flight."""
+        return self.at - self.margin
+
+    def horizon(self, *services: str) -> float:
+        """What is older than this may be purged in one of these services."""
+        kept = [r for r in (self.retention[s] for s in services) if r is not None]
+        return self.at - min(kept) + self.margin if kept else float("-inf")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """The services of a history; the topic of each has its name."""
+
+    services: tuple[str, ...]
+    groups: tuple[Group, ...]
+    retention: dict[str, int | None]
+    """For how many minutes settled rows are really kept."""
+    declared: bool
+    """The configuration names the groups. Otherwise the past says what they should receive."""
+    nights: tuple[Judged, ...]
+
+    def types_of(self, service: str) -> tuple[str, ...]:
+        """Return the event types that a service writes."""
+        return f"{service}.placed", f"{service}.paid"
+
+    def receivers(self, event_type: str) -> list[Group]:
+        """Return the groups that handle a type."""
+        return [group for group in self.groups if event_type in group.types]
+
+    def unreceived(self, service: str) -> bool:
+        """Whether no group handles anything of a service."""
+        return not any(self.receivers(each) for each in self.types_of(service))
+
+    def expected(self, service: str, night: Judged) -> tuple[ExpectedGroup, ...] | None:
+        """Return the groups of a service that a night's configuration names."""
+        if not self.declared:
+            return None
+        named = [
+            group.declared
+            for group in self.groups
+            if group.service == service and (group.service, group.name) not in night.unknown
+        ]
+        return (*named, ExpectedGroup(name=UNDO, kind=TxKind.ROLLBACK))
+
+
+def a_setting(r: Random, *, most_services: int = 4) -> Setting:
+    """Choose services, groups and two to four nights, with changes of the configuration between."""
+    services = NAMES[: r.randint(2, most_services)]
+    setting = Setting(
+        services=services,
+        groups=(),
+        retention={service: r.choice(RETENTIONS) for service in services},
+        declared=r.random() < 0.8,
+        nights=(),
+    )
+    groups = [group for service in services[1:] for group in _groups(r, setting, service)]
+    if r.random() < 0.5:
+        groups += _groups(r, setting, services[0])
+    return replace(setting, groups=tuple(groups), nights=_nights(r, setting, groups))
+
+
+def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
+    others = [name for name in setting.services if name != service]
+    upstreams = tuple(sorted(r.sample(others, r.randint(1, len(others)))))
+    if service == setting.services[1]:
+        # Somebody receives what the first one writes.
+        upstreams = tuple(sorted({*upstreams, setting.services[0]}))
+    types = tuple(each for u in upstreams for each in setting.types_of(u))
+    first = Group(
+        service=service,
+        name="apply",
+        upstreams=upstreams,
+        types=types,
+        from_named=r.random() < 0.3,
+    )
+    if r.random() < 0.5:
+        return [first]
+    some = tuple(sorted(r.sample(types, r.randint(1, len(types)))))
+    audit = Group(
+        service=service,
+        name="audit",
+        upstreams=tuple(sorted({each.partition(".")[0] for each in some})),
+        types=some,
+        filtered=True,
+    )
+    return [first, audit]
+
+
+def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, ...]:
+    night = Judged(
+        at=r.randint(3, 9) * DAY + 0.5,
+        margin=r.choice(MARGINS),
+        retention=setting.retention,
+        unknown=frozenset(
+            (g.service, g.name) for g in groups if g.name == "audit" and r.random() < 0.3
+        ),
+    )
+    nights = [night]
+    for _ in range(r.randint(1, 3)):
+        night = replace(night, at=night.at + r.choice((DAY // 2, DAY, DAY, 2 * DAY)))
+        if r.random() < 0.2:
+            night = replace(night, margin=r.choice(MARGINS))
+        if night.unknown and r.random() < 0.5:
+            night = replace(night, unknown=frozenset())
+        nights.append(night)
+    return tuple(nights)
+
+
+def minutes(number: float) -> timedelta:
+    """Return that many minutes as a duration."""
+    return timedelta(minutes=number)

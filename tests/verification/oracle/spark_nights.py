@@ -1,0 +1,147 @@
+"""The nights of histories in real databases, by the real reconciliation on Spark.
+
+Before each night the tables are filled as it finds them, with their times counted back from now.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pyarrow.parquet as pq
+from sqlalchemy import text
+
+from shieldtx.reconcile.findings import Findings, OutputFolder
+from shieldtx.reconcile.incremental import Mode
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.nights import Nights, a_day_passes, mode
+from tests.spark.planting import Service
+from tests.verification.oracle.history import History, Pair
+from tests.verification.oracle.nights import Said, request_of
+from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.timeline import DAY, Life
+
+_UNKNOWN_DEFAULTS = {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Night:
+    """What a run on Spark has said."""
+
+    said: Said
+    """Of verdicts that are only counted, nothing."""
+    counts: Counter[tuple[str, ...]]
+    """Of all verdicts: kind, upstream, downstream, group and verdict."""
+    findings: Findings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparkNights:
+    """The nights of one history."""
+
+    history: History
+    services: Mapping[str, Service]
+    nights: Nights
+    name: str
+    """Under which its runs are stored; each history has one of its own."""
+
+    def run(self) -> list[Night]:
+        """Run all nights, and return what each has said."""
+        found: list[Night] = []
+        earlier: Judged | None = None
+        for night in self.history.setting.nights:
+            if earlier is not None:
+                first = self.services[self.history.setting.services[0]]
+                a_day_passes(first, (night.at - earlier.at) / DAY)
+            fill(self.history, night, self.services)
+            found.append(self._run(night, len(found)))
+            earlier = night
+        return found
+
+    def _run(self, night: Judged, number: int) -> Night:
+        databases = {name: service.database() for name, service in self.services.items()}
+        request = request_of(self.history, night, databases)
+        # Both ways lead to the same verdicts.
+        push_down = (self.history.random.random() < 0.5) if number else True
+        findings = self.nights.run(
+            *request.services, scope=self.name, margin=request.margin, push_down=push_down
+        )
+        said = Said(
+            night=night,
+            found=_listed(OutputFolder(path=self.nights.folder)),
+            truth=self.history.expected(night),
+            is_full=mode(findings) is Mode.FULL,
+            is_whole=False,
+        )
+        return Night(said=said, counts=_counts(findings), findings=findings)
+
+
+def fill(history: History, night: Judged, services: Mapping[str, Service]) -> None:
+    """Make the tables of all services what this night finds."""
+    for name in history.setting.services:
+        service = services[name]
+        prefix = "" if service.schema is None else f"{service.schema}."
+        with service.engine.begin() as connection:
+            connection.execute(text(f"TRUNCATE {prefix}shield_outbox, {prefix}shield_inbox"))
+        began = service.now() - timedelta(minutes=night.at)
+        lives = history.rows(night, name)
+        service.insert(
+            outbox=[_row(life, night, began) for life in lives if life.group is None],
+            inbox=[_row(life, night, began) for life in lives if life.group is not None],
+        )
+
+
+def _row(life: Life, night: Judged, began: datetime) -> dict[str, Any]:
+    row = life.at(night.at)
+    assert row is not None
+    if life.group is None:
+        row = _UNKNOWN_DEFAULTS | row
+    else:
+        row = {name: value for name, value in row.items() if name not in _UNKNOWN_DEFAULTS}
+        row |= {"consumer_group": life.group}
+    leased = row.get("lease_until") is not None
+    row |= {
+        "event_id": life.event_id,
+        "source": life.source,
+        "tx_kind": life.kind.value,
+        "status": row["status"].value,
+        "lease_token": UUID(int=life.event_id.int ^ 1) if leased else None,
+    }
+    times = [name for name in row if name.endswith(("_at", "_until", "_time"))]
+    return row | {
+        name: None if row[name] is None else began + timedelta(minutes=row[name]) for name in times
+    }
+
+
+def _listed(folder: OutputFolder) -> dict[Pair, Verdict]:
+    rows = pq.read_table(folder.rows).to_pylist()
+    found = {
+        Pair(
+            row["kind"],
+            row["upstream"],
+            row["downstream"],
+            row["consumer_group"],
+            UUID(row["event_id"]),
+        ): Verdict[row["verdict"]]
+        for row in rows
+    }
+    assert len(found) == len(rows), "a pair has one verdict"
+    return found
+
+
+def _counts(findings: Findings) -> Counter[tuple[str, ...]]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for count in findings.counts:
+        pair = count.pair
+        key = (pair.kind.value, pair.upstream, pair.downstream, pair.group, count.verdict.value)
+        counts[key] += count.rows
+    return counts
+
+
+def counted(found: Mapping[Pair, Verdict]) -> Counter[tuple[str, ...]]:
+    """Count verdicts as a run does."""
+    return Counter((*pair[:4], verdict.value) for pair, verdict in found.items())
