@@ -9,16 +9,23 @@ import pytest
 from tests.verification.oracle.generate import a_history
 from tests.verification.oracle.nights import PythonNights
 from tests.verification.oracle.spark_nights import SparkNights, counted
+from tests.verification.oracle.spark_world import four_services
 
 SEEDS = range(6)
 
 
+@pytest.fixture(scope="module")
+def services(databases):
+    """The four services of all histories."""
+    with four_services(databases) as opened:
+        yield opened
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_night_reports_what_is_wrong_and_nothing_else(
-    seed, nights, four_services, interpreted
-):
+def test_each_night_reports_what_is_wrong_and_nothing_else(seed, nights, services):
     history = a_history(Random(seed))
-    found = SparkNights(history=history, services=four_services, nights=nights, name="x").run()
+    found = SparkNights(history=history, services=services, nights=nights, name=str(seed)).run()
     for night, by_rules in zip(found, PythonNights(history=history).run(), strict=True):
         assert night.said.wrong == []
         assert night.said.is_full is by_rules.is_full, night.findings.full_because

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tests.verification.faults import matrix, mutant_runs, sweep
@@ -27,14 +28,27 @@ from tests.verification.faults.world import World
 from tests.verification.model.explore import ModelResult, explore, walk
 from tests.verification.model.worlds import MUTANTS as MUTANTS_OF_THE_MODEL
 from tests.verification.model.worlds import WORLDS
+from tests.verification.oracle import campaign
+from tests.verification.oracle.campaign import MOST_HISTORIES, Judge, seeds
+from tests.verification.oracle.mutants import BY_RULES
+from tests.verification.oracle.mutants import Mutant as Defect
+from tests.verification.oracle.spark_mutants import ON_SPARK
+from tests.verification.oracle.spark_world import spark_world
 from tests.verification.simulation.campaign import run as simulate
 from tests.verification.simulation.campaign import search
 from tests.verification.simulation.mutants import MUTANTS as MUTANTS_SIMULATED
 
 IN_MEMORY = ("model", "model-mutants", "simulation", "simulation-mutants")
+OF_HISTORIES = ("histories", "histories-mutants", "nights", "nights-mutants")
 ON_SERVERS = ("matrix", "sweep", "mutants")
-PARTS = (*IN_MEMORY, *ON_SERVERS)
+PARTS = (*IN_MEMORY, *OF_HISTORIES, *ON_SERVERS)
 SCHEDULES = 100_000
+HISTORIES = 10_000
+"""By the rules in Python."""
+NIGHTS_OF = 200
+"""Histories whose nights are run on PostgreSQL and Spark."""
+OF_THE_RECONCILIATION = "F34"
+"""Histories belong to it, and are run where it is asked for."""
 
 IN_CI = (
     *("F1", "F2", "F5", "F7", "F9", "F10", "F14", "F23", "F25", "F29"),
@@ -103,6 +117,48 @@ class Run:
             self._print(Text(line if caught else f"{line}: NOT CAUGHT"), passed=caught)
             found[mutant.name] = {"caught": caught, "schedules": schedules}
         self.report["simulation-mutants"] = found
+
+    def histories(self) -> None:
+        """Judge the nights of histories by the rules in Python."""
+        if self._wants(OF_THE_RECONCILIATION):
+            self._judge("histories", campaign.by_rules, HISTORIES)
+
+    def histories_mutants(self) -> None:
+        """Put defects of the rules back: histories show each."""
+        if self._wants(OF_THE_RECONCILIATION):
+            self._show_defects("histories-mutants", campaign.by_rules, BY_RULES)
+
+    def nights(self) -> None:
+        """Judge the nights of histories by the reconciliation itself, on PostgreSQL and Spark."""
+        if self._wants(OF_THE_RECONCILIATION):
+            with spark_world() as spark:
+                self._judge("nights", spark.judge, NIGHTS_OF)
+
+    def nights_mutants(self) -> None:
+        """Put defects of Spark's job and of stored runs back: histories show each."""
+        if self._wants(OF_THE_RECONCILIATION):
+            with spark_world() as spark:
+                self._show_defects("nights-mutants", spark.judge, ON_SPARK)
+
+    def _judge(self, name: str, judge: Judge, number: int) -> None:
+        with _progress(self._console, number) as progress:
+            tally = campaign.run(judge, seeds(self._asked.seed, number), progress=progress)
+        self._print(Text(str(tally)), passed=tally.is_right)
+        for seed, wrong in list(tally.wrong.items())[:3]:
+            self._console.print(f"seed {seed}: {wrong[0]}", style="red")
+        self.report[name] = tally.as_json()
+
+    def _show_defects(self, name: str, judge: Judge, mutants: Sequence[Defect]) -> None:
+        found = {}
+        for mutant in mutants:
+            with mutant.applied():
+                number = campaign.search(
+                    judge, seeds(self._asked.seed, MOST_HISTORIES), stories=mutant.stories
+                )
+            line = f"{mutant.name}: after {number:,} histories" if number else mutant.name
+            self._print(Text(line if number else f"{line}: NOT CAUGHT"), passed=bool(number))
+            found[mutant.name] = {"caught": bool(number), "histories": number}
+        self.report[name] = found
 
     def matrix(self, world: World) -> None:
         """Run the faults of the matrix."""
@@ -186,6 +242,14 @@ def _problem_of(result: ModelResult, invariant: str) -> str | None:
     return None
 
 
+@contextmanager
+def _progress(console: Console, number: int) -> Iterator[Callable[[], None]]:
+    columns = (TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("histories", total=number)
+        yield lambda: progress.advance(task)
+
+
 def main() -> int:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(
@@ -193,7 +257,9 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument(
-        "--only", default="", help="ids of faults, failpoints, mutants: F9,settle,M3"
+        "--only",
+        default="",
+        help="ids of faults, failpoints, mutants: F9,settle,M3; F34 has the histories, too",
     )
     parser.add_argument("--subset", action="store_true", help="what CI runs")
     parser.add_argument("--seed", type=int, default=1)
@@ -206,7 +272,7 @@ def main() -> int:
     if asked.markdown:
         print(figures_of(json.loads(asked.report.read_text())))
         return 0
-    parts = asked.parts or PARTS
+    parts = asked.parts or ((*OF_HISTORIES, *ON_SERVERS) if asked.only else PARTS)
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))} (there are {', '.join(PARTS)})")
     # A row of counts is worth its line, also in a log without a width.

@@ -203,7 +203,7 @@ def is_parked_without_a_reason(h: History) -> None:
     event = h.written(event_type, at)
     event.is_said_to_be(O.FAILED, at + 1)
     for group in groups:
-        h.say(V.PARKED, event, group, since=at + 1)
+        h.say(V.PARKED, event, group, since=at + 1, unlisted=True)
 
 
 def is_fenced_without_a_rollback(h: History) -> None:
@@ -214,6 +214,36 @@ def is_fenced_without_a_rollback(h: History) -> None:
     arrival.is_said_to_be(I.FENCED, a.at)
     known = {"moved": a.at, "trace": a.event.born_at, "rows": (a.event, arrival)}
     h.say(V.STATUS_DISAGREES, a.event, a.group, since=a.at, arrival=arrival, **known)
+
+
+def is_left_under_a_former_name(h: History) -> None:
+    """An outbox holds an event of a name that no service has: nobody can say who should have it."""
+    event_type, _ = some_type(h)
+    event = h.written(event_type, some_time(h))
+    event.source = "shop"
+    event.becomes(O.PROCESSING, event.born_at, attempts=3, lease_until=event.born_at + 1)
+    event.becomes(O.FAILED, event.born_at + 1, last_error="MessageSizeTooLarge: refused")
+
+
+def copy_lacks_the_newest(h: History) -> None:
+    """A database is restored from a copy that was made before the newest of its events came in."""
+    *nights, _ = h.setting.nights
+    event_type, groups = some_type(h)
+    restored = h.random.choice(groups).service
+    night = int(h.random.choice(nights).at)
+    # By its writer's clock, which is ahead, it is the newest of all.
+    event = h.written(event_type, night - 60, id_at=night + 1)
+    h.sent(event, night - 59)
+    lost_at = night + 100
+    for group in groups:
+        arrival = h.received(event, group, night - 59)
+        h.applied(arrival, night - 58)
+        rows = event, arrival
+        if group.service == restored:
+            arrival.gone_at = lost_at
+            known = {"moved": night - 59, "trace": night - 59, "rows": (event,)}
+            h.say(V.MISSING_DOWNSTREAM, event, group, since=lost_at, **known)
+        h.say(V.MATCHED, event, group, since=night - 58, rows=rows, arrival=arrival)
 
 
 DAMAGED = (
@@ -228,4 +258,6 @@ DAMAGED = (
     is_taken_back_days_later,
     is_parked_without_a_reason,
     is_fenced_without_a_rollback,
+    is_left_under_a_former_name,
+    copy_lacks_the_newest,
 )

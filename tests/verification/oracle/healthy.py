@@ -258,20 +258,20 @@ def is_taken_back_in_a_chain(h: History) -> None:
             given_up = arrival
             arrival.becomes(I.PROCESSING, at + 2, attempts=2, due_at=late + 1)
             rollback = h.gave_up(arrival, late + 1)
-            rows = caused, arrival, rollback
-            h.say(V.REFUSED, caused, each, since=late + 1, rows=rows, arrival=arrival)
+            known = {"rows": (caused, arrival, rollback), "arrival": arrival}
+            h.say(V.REFUSED, caused, each, since=late + 1, **known)
             returned_caused.append(returned(h, rollback, late + 1))
         else:
             h.applied(arrival, at + 2)
             grounds = (given_up,) if given_up and each.service == last.service else ()
-            rows = caused, arrival, *grounds
-            h.say(V.MATCHED, caused, each, since=late + 1, rows=rows, arrival=arrival)
+            known = {"rows": (caused, arrival, *grounds), "arrival": arrival}
+            h.say(V.MATCHED, caused, each, since=late + 1, **known)
     # With its compensation, the middle service takes back what it had handled.
     passed_on = h.rollback(arrivals[group], late + 8)
     returned(h, passed_on, late + 8)
     for each, arrival in arrivals.items():
-        grounds = (*returned_caused, caused) if each.service == group.service else ()
-        rows = event, arrival, *grounds
+        reasons = [*returned_caused, caused] if each.service == group.service else []
+        rows = (event, arrival, *reasons)
         h.say(V.MATCHED, event, each, since=late + 8, rows=rows, arrival=arrival)
 
 

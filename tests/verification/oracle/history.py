@@ -44,6 +44,8 @@ class Claim:
     until: float = NEVER
     rows: tuple[Life, ...] = ()
     """What has to be there still."""
+    unlisted: bool = False
+    """A further run would not know the row, so that a run has to say so."""
     arrival: Life | None = None
     """The group's own row: a group that is not known is judged by what it has alone."""
 
@@ -51,7 +53,8 @@ class Claim:
         """Whether this night's run has to say it."""
         until = min(self.until, *(row.gone_at for row in self.rows), NEVER)
         group = self.pair.downstream, self.pair.group
-        is_known = setting.declared and group not in night.unknown
+        is_left_out = setting.declared and group in night.unknown | night.mistyped
+        is_known = setting.declared and not is_left_out
         has_arrived = self.arrival is not None and self.arrival.at(night.at) is not None
         return (
             (is_known or not self.by_limit)
@@ -61,7 +64,7 @@ class Claim:
                 self.trace is None
                 or self.trace >= night.horizon(self.pair.upstream, self.pair.downstream)
             )
-            and (has_arrived or group not in night.unknown or not setting.declared)
+            and (has_arrived or not is_left_out)
         )
 
 
@@ -87,6 +90,20 @@ class History:
                 found[claim.pair] = claim.verdict
         return found
 
+    def must_tell(self, night: Judged) -> bool:
+        """Whether a run of this night has to say that there is something it cannot judge."""
+        is_known = all(life.source == life.service for life in self.outboxes(night))
+        is_unlisted = any(
+            claim.unlisted and claim.is_said_by(night, self.setting) for claim in self.claims
+        )
+        named = night.mistyped - night.unknown
+        return bool(named) or is_unlisted or not is_known
+
+    def outboxes(self, night: Judged) -> list[Life]:
+        """Return the rows of all outboxes that are there."""
+        there = (life for life in self.lives if life.group is None)
+        return [life for life in there if life.at(night.at) is not None]
+
     def rows(self, night: Judged, service: str) -> list[Life]:
         """Return the rows of a service that are there, in the order in which they were written."""
         there = [
@@ -104,9 +121,10 @@ class History:
         status: OutboxStatus = O.INIT,
         because: Life | None = None,
         due: float | None = None,
+        id_at: float | None = None,
         **columns: Any,
     ) -> Life:
-        """Write an event, by the service whose type it is."""
+        """Write an event, by the service whose type it is; its id may be of another time."""
         source = event_type.partition(".")[0]
         of_event: dict[str, Any] = {"event_type": event_type, "topic": source}
         of_event |= dict.fromkeys(("key", "biz_key", "causation_id", "causation_source"))
@@ -115,18 +133,19 @@ class History:
                 "causation_id": because.event_id,
                 "causation_source": because.source,
             }
-        return self._write(source, TxKind.COMMIT, status, at, due, of_event | columns)
+        event_id = self._new_id(at if id_at is None else id_at)
+        return self._write(source, event_id, TxKind.COMMIT, status, at, due, of_event | columns)
 
     def _write(
         self,
         service: str,
+        event_id: UUID,
         kind: TxKind,
         status: OutboxStatus,
         at: float,
         due: float | None,
         columns: dict[str, Any],
     ) -> Life:
-        event_id = self._new_id(at)
         payload = {"payload": f'{{"n": {event_id.int % 997}}}', "operation": "INSERT"}
         times = {"created_at": at, "due_at": at if due is None else due, "last_error": None}
         life = Life(
@@ -191,7 +210,8 @@ class History:
         of = {name: arrival.columns[name] for name in ("event_type", "topic", "key")}
         of |= {"causation_id": arrival.event_id, "causation_source": arrival.source}
         columns = of | {"biz_key": None}
-        return self._write(arrival.service, TxKind.ROLLBACK, O.INIT, at, None, columns)
+        event_id = self._new_id(at)
+        return self._write(arrival.service, event_id, TxKind.ROLLBACK, O.INIT, at, None, columns)
 
     def compensated(self, rollback: Life, at: float, *, first: bool = True) -> Life:
         """Let the service that wrote an event receive its rollback, and compensate it."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
-from shieldtx.reconcile.basis import Basis, basis_of, changes
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.reconcile import basis
+from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
+from shieldtx.reconcile.rules import PAIRS, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.reading import Reading
@@ -18,28 +22,37 @@ from tests.verification.oracle.setting import Judged
 
 _NO_FOLDER: Final = Path("nowhere")
 
+Verdicts = Mapping[Pair, Verdict]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
     """What a run has said, and what it had to say."""
 
     night: Judged
-    found: Mapping[Pair, Verdict]
+    found: Verdicts
     """All that it says."""
-    truth: Mapping[Pair, Verdict]
+    truth: Verdicts
     is_full: bool
+    tells: bool
+    """Whether it says that there is something it cannot judge."""
+    must_tell: bool
     is_whole: bool = True
     """Whether what is only counted is among what was found."""
 
     @property
     def wrong(self) -> list[str]:
         """Return in sentences what it has missed, and what it accuses falsely."""
-        return [
-            f"{'full' if self.is_full else 'further'} run at {self.night.at}: {pair} is "
-            f"{self.found.get(pair)}, should be {self.truth.get(pair)}"
-            for pair in sorted(self.found.keys() | self.truth.keys())
-            if not self._is_right(pair)
-        ]
+        return list(self._wrong())
+
+    def _wrong(self) -> Iterator[str]:
+        run = f"the {'full' if self.is_full else 'further'} run at {self.night.at}"
+        if self.tells is not self.must_tell:
+            yield f"{run} {'says' if self.tells else 'does not say'} that it cannot judge something"
+        for pair in sorted(self.found.keys() | self.truth.keys()):
+            if not self._is_right(pair):
+                found, truth = self.found.get(pair), self.truth.get(pair)
+                yield f"{run}: {pair} is {found}, and should be {truth}"
 
     def _is_right(self, pair: Pair) -> bool:
         found, truth = self.found.get(pair), self.truth.get(pair)
@@ -49,9 +62,10 @@ class Said:
             return truth is None or not (is_told and (self.is_full or truth.is_mismatch))
         return found is truth or (truth is None and not found.is_mismatch)
 
-    def mismatches(self, of: Mapping[Pair, Verdict]) -> set[tuple[Pair, Verdict]]:
-        """Return what of it is a mismatch."""
-        return {(pair, verdict) for pair, verdict in of.items() if verdict.is_mismatch}
+
+def mismatches(verdicts: Verdicts) -> set[tuple[Pair, Verdict]]:
+    """Return those that say that something is wrong."""
+    return {(pair, verdict) for pair, verdict in verdicts.items() if verdict.is_mismatch}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,40 +73,82 @@ class PythonNights:
     """The nights of one history, by the rules in Python."""
 
     history: History
-    _basis: Basis | None = field(default=None, init=False)
-    _watermark: float | None = field(default=None, init=False)
+    rules: RuleSet = PAIRS
+    _good: _Good | None = field(default=None, init=False)
 
     def run(self) -> list[Said]:
         """Run all nights, and return what each has said."""
         return [self._run(night) for night in self.history.setting.nights]
 
     def _run(self, night: Judged) -> Said:
-        basis = basis_of(request_of(self.history, night, {}), {})
-        if self._basis is not None and changes(self._basis, basis):
-            self._basis, self._watermark = None, None
-        since = self._watermark
+        request = request_of(self.history, night, {})
+        judged = basis.basis_of(request, {})
+        start = self._start(judged, night)
         services = self.history.setting.services
-        moved_since = {} if since is None else dict.fromkeys(services, since)
-        reading = Reading(history=self.history, night=night, moved_since=moved_since)
+        moved_since = {} if start is None else dict.fromkeys(services, start)
+        reading = Reading(
+            history=self.history, night=night, moved_since=moved_since, rules=self.rules
+        )
         found = reading.verdicts()
+        tells = bool(reading.obstacles()) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
-        if not hidden and not reading.obstacles() and not self._is_any_unlisted(night, found):
-            self._basis, self._watermark = basis, night.watermark
+        if not hidden and not tells:
+            newest = newest_of(self.history, night)
+            self._good = _Good(basis=judged, watermark=night.watermark, newest=newest)
         return Said(
             night=night,
             found=found,
             truth=self.history.expected(night),
-            is_full=since is None,
+            is_full=start is None,
+            tells=tells,
+            must_tell=self.history.must_tell(night),
         )
 
-    def _is_any_unlisted(self, night: Judged, found: Mapping[Pair, Verdict]) -> bool:
+    def _start(self, judged: Basis, night: Judged) -> float | None:
+        """Return from when on a run reads what has moved; None: it looks at everything."""
+        good = self._good
+        if good is None or basis.changes(good.basis, judged):
+            return None
+        there = {
+            (life.service, life.group is None, life.event_id)
+            for life in self.history.lives
+            if life.at(night.at) is not None
+        }
+        return good.watermark if good.newest <= there else None
+
+    def _is_any_unlisted(self, night: Judged, found: Verdicts) -> bool:
         """Whether a row waits for a person without an error, so that a further run misses it."""
         parked = {pair.event_id for pair, verdict in found.items() if verdict is Verdict.PARKED}
-        return any(
-            (life.at(night.at) or {"last_error": ""})["last_error"] is None
-            for life in self.history.lives
-            if life.event_id in parked and life.group is None
-        )
+        waiting = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED}
+        rows = [
+            life.at(night.at) or {}
+            for life in self.history.outboxes(night)
+            if life.event_id in parked
+        ]
+        return any(row["status"] in waiting and row["last_error"] is None for row in rows)
+
+
+Newest = frozenset[tuple[str, bool, UUID]]
+"""The newest events of the tables: of each service, whether it is of its outbox, and its id."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Good:
+    """On what a further run may rest."""
+
+    basis: Basis
+    watermark: float
+    newest: Newest
+
+
+def newest_of(history: History, night: Judged) -> Newest:
+    """Return the newest events of all tables, by their ids."""
+    found: dict[tuple[str, bool], UUID] = {}
+    for life in history.lives:
+        if life.at(night.at) is not None:
+            table = life.service, life.group is None
+            found[table] = max(life.event_id, found.get(table, life.event_id))
+    return frozenset((*table, event_id) for table, event_id in found.items())
 
 
 def request_of(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile import mistyped_names
 from shieldtx.reconcile.expectations import (
     Expectation,
     Member,
@@ -55,9 +56,16 @@ class Reading:
                 found[pair] = self.rules.judge(facts)
         return found
 
-    def obstacles(self) -> tuple[tuple[str, str], ...]:
+    def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""
-        return self._expectation(self._rows()).obstacles
+        rows = self._rows()
+        found = [why for _, why in self._expectation(rows).obstacles]
+        found += [f"an event of {r['source']}" for r in rows.outbox if r["source"] != r["service"]]
+        if not self.moved_since:
+            sent, received = _types(rows)
+            named = mistyped_names.mistyped_names(self._members(), sent, received)
+            found += [why for _, why in named]
+        return found
 
     def _rows(self) -> Rows:
         outbox: list[Row] = []
@@ -68,9 +76,9 @@ class Reading:
                 table.append(_row(life, self.night, seq))
         return Rows(outbox=outbox, inbox=inbox)
 
-    def _expectation(self, rows: Rows) -> Expectation:
+    def _members(self) -> list[Member]:
         setting = self.history.setting
-        members = [
+        return [
             Member(
                 name=service,
                 groups=setting.expected(service, self.night),
@@ -78,29 +86,10 @@ class Reading:
             )
             for service in setting.services
         ]
-        sent = {
-            Sent(
-                upstream=row["source"],
-                kind=row["kind"],
-                topic=row["topic"],
-                event_type=row["event_type"],
-                causation_source=_cause(row),
-            )
-            for row in rows.outbox
-        }
-        received = {
-            Received(
-                downstream=row["service"],
-                group=row["group"],
-                source=row["source"],
-                kind=row["kind"],
-                topic=row["topic"],
-                event_type=row["event_type"],
-                causation_source=_cause(row),
-            )
-            for row in rows.inbox
-        }
-        return expectation_of(members, sent=sent, received=received)
+
+    def _expectation(self, rows: Rows) -> Expectation:
+        sent, received = _types(rows)
+        return expectation_of(self._members(), sent=sent, received=received)
 
     def _looked_at(self, rows: Rows) -> set[EventId] | None:
         """Return the events of which a further run reads a row; None: of all."""
@@ -139,6 +128,33 @@ def _row(life: Life, night: Judged, seq: int) -> Row:
         "group": life.group,
         "seq": seq,
     }
+
+
+def _types(rows: Rows) -> tuple[set[Sent], set[Received]]:
+    sent = {
+        Sent(
+            upstream=row["source"],
+            kind=row["kind"],
+            topic=row["topic"],
+            event_type=row["event_type"],
+            causation_source=_cause(row),
+        )
+        for row in rows.outbox
+        if row["source"] == row["service"]
+    }
+    received = {
+        Received(
+            downstream=row["service"],
+            group=row["group"],
+            source=row["source"],
+            kind=row["kind"],
+            topic=row["topic"],
+            event_type=row["event_type"],
+            causation_source=_cause(row),
+        )
+        for row in rows.inbox
+    }
+    return sent, received
 
 
 def _cause(row: Row) -> str | None:

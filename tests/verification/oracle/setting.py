@@ -35,13 +35,13 @@ class Group:
     from_named: bool = False
     """Its declaration names the services whose events it is to have."""
 
-    @property
-    def declared(self) -> ExpectedGroup:
-        """The group as a configuration names it."""
+    def declared(self, *, mistyped: bool) -> ExpectedGroup:
+        """Return the group as a configuration names it."""
+        types = self.types if self.filtered else ()
         return ExpectedGroup(
             name=self.name,
             topics=self.upstreams,
-            event_types=self.types if self.filtered else (),
+            event_types=tuple(f"{each}s" for each in self.types) if mistyped else types,
             upstreams=self.upstreams if self.from_named else (),
             max_attempts=LIMIT,
         )
@@ -57,6 +57,8 @@ class Judged:
     """What the configuration says, in minutes."""
     unknown: frozenset[tuple[str, str]] = frozenset()
     """Groups, by service and name, that the configuration does not name."""
+    mistyped: frozenset[tuple[str, str]] = frozenset()
+    """Groups whose declaration names an event type that there is not."""
 
     @property
     def watermark(self) -> float:
@@ -98,11 +100,13 @@ class Setting:
         if not self.declared:
             return None
         named = [
-            group.declared
+            group.declared(mistyped=(service, group.name) in night.mistyped)
             for group in self.groups
-            if group.service == service and (group.service, group.name) not in night.unknown
+            if group.service == service and (service, group.name) not in night.unknown
         ]
-        return (*named, ExpectedGroup(name=UNDO, kind=TxKind.ROLLBACK))
+        # Whose events a group is to have says nothing about who may take back its own.
+        upstreams = next((group.upstreams for group in named), ())
+        return (*named, ExpectedGroup(name=UNDO, kind=TxKind.ROLLBACK, upstreams=upstreams))
 
 
 def a_setting(r: Random, *, most_services: int = 4) -> Setting:
@@ -157,9 +161,12 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
             (g.service, g.name) for g in groups if g.name == "audit" and r.random() < 0.3
         ),
     )
+    audits = [(g.service, g.name) for g in groups if g.name == "audit"]
     nights = [night]
     for _ in range(r.randint(1, 3)):
         night = replace(night, at=night.at + r.choice((DAY // 2, DAY, DAY, 2 * DAY)))
+        is_mistyped = setting.declared and audits and r.random() < 0.1
+        night = replace(night, mistyped=frozenset([r.choice(audits)] if is_mistyped else []))
         if r.random() < 0.2:
             night = replace(night, margin=r.choice(MARGINS))
         if night.unknown and r.random() < 0.5:

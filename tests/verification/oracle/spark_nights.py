@@ -75,6 +75,8 @@ class SparkNights:
             found=_listed(OutputFolder(path=self.nights.folder)),
             truth=self.history.expected(night),
             is_full=mode(findings) is Mode.FULL,
+            tells=bool(findings.problems),
+            must_tell=self.history.must_tell(night),
             is_whole=False,
         )
         return Night(said=said, counts=_counts(findings), findings=findings)

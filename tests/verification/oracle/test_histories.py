@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.generate import STORIES, a_history
-from tests.verification.oracle.nights import PythonNights
+from tests.verification.oracle.nights import PythonNights, mismatches
 
 MANY = 300
 
@@ -38,7 +38,7 @@ def test_histories_have_all_kinds_of_mismatches(many):
 def test_most_mismatches_are_found_by_further_runs_too(many):
     further = [said for said in many if not said.is_full]
     assert len(further) > len(many) / 5
-    assert sum(len(said.mismatches(said.truth)) for said in further) > 50
+    assert sum(len(mismatches(said.truth)) for said in further) > 50
 
 
 @pytest.mark.parametrize("story", STORIES)

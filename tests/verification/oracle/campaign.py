@@ -1,0 +1,117 @@
+"""Many histories from seeds, by the rules in Python or on Spark, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.verification.oracle.generate import Story, a_history
+from tests.verification.oracle.history import History
+from tests.verification.oracle.nights import PythonNights, Said, mismatches
+
+SEEDS_PER_RUN = 1_000_000
+MOST_HISTORIES = 300
+"""After so many, a defect counts as one that histories do not show."""
+
+Judge = Callable[[History], Sequence[Said]]
+"""Runs the nights of a history."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """What the nights of histories have said, in numbers."""
+
+    histories: int = 0
+    nights: int = 0
+    further: int = 0
+    """Nights of which the run read what had moved, alone."""
+    planted: int = 0
+    reported: int = 0
+    right: int = 0
+    """Planted, and reported with the right verdict."""
+    wrong: dict[int, list[str]] = field(default_factory=dict)
+    """By seed: what was missed, falsely reported, or wrong besides."""
+
+    def note(self, seed: int, said: Iterable[Said]) -> None:
+        """Count a history."""
+        self.histories += 1
+        for night in said:
+            self.nights += 1
+            self.further += not night.is_full
+            planted, reported = mismatches(night.truth), mismatches(night.found)
+            self.planted += len(planted)
+            self.reported += len(reported)
+            self.right += len(planted & reported)
+            if night.wrong:
+                self.wrong.setdefault(seed, []).extend(night.wrong)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every night has said what it had to, and nothing else."""
+        return not self.wrong
+
+    @property
+    def precision(self) -> float:
+        """The part of what was reported that was planted."""
+        return self.right / self.reported if self.reported else 1.0
+
+    @property
+    def recall(self) -> float:
+        """The part of what was planted that was reported."""
+        return self.right / self.planted if self.planted else 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts for a report."""
+        counts = ("histories", "nights", "further", "planted", "reported", "right")
+        return {name: getattr(self, name) for name in counts} | {"wrong": len(self.wrong)}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.histories:,} histories, {self.nights:,} nights ({self.further:,} of them from "
+            f"where an earlier one had ended): planted {self.planted:,}, reported "
+            f"{self.reported:,}, precision {self.precision:.3f}, recall {self.recall:.3f}; "
+            f"{len(self.wrong)} histories with something wrong"
+        )
+
+
+def seeds(seed: int, number: int) -> range:
+    """Return the seeds of so many histories of a run that has a seed of its own."""
+    first = seed * SEEDS_PER_RUN
+    return range(first, first + number)
+
+
+def by_rules(history: History) -> Sequence[Said]:
+    """Run the nights of a history by the rules in Python."""
+    return PythonNights(history=history).run()
+
+
+def run(
+    judge: Judge,
+    seeds: Iterable[int],
+    *,
+    stories: Sequence[Story] = (),
+    progress: Callable[[], None] = lambda: None,
+) -> Tally:
+    """Make a history of each seed and have its nights judged."""
+    tally = Tally()
+    for seed, said in _judged(judge, seeds, stories):
+        tally.note(seed, said)
+        progress()
+    return tally
+
+
+def search(judge: Judge, seeds: Iterable[int], *, stories: Sequence[Story] = ()) -> int | None:
+    """Return after how many histories something is wrong; None: with none of them."""
+    for number, (_, said) in enumerate(_judged(judge, seeds, stories), start=1):
+        if any(night.wrong for night in said):
+            return number
+    return None
+
+
+def _judged(
+    judge: Judge, seeds: Iterable[int], stories: Sequence[Story]
+) -> Iterator[tuple[int, Sequence[Said]]]:
+    for seed in seeds:
+        yield seed, judge(a_history(Random(seed), stories=stories))

@@ -1,0 +1,118 @@
+"""Defects that the reconciliation has had, put back: histories have to show each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.reconcile import basis, expectations, mistyped_names
+from shieldtx.reconcile.facts import Fact
+from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.generate import Story
+
+Rules = Callable[[Rule], Rule | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """A defect, and the histories in which it is looked for."""
+
+    name: str
+    applied: Callable[[], AbstractContextManager[Any]]
+    """Puts the defect in for as long as it is open."""
+    stories: Sequence[Story] = ()
+    """Where it shows in few histories, those that it shows in; empty: all."""
+
+
+def _rules(change: Rules) -> Callable[[], AbstractContextManager[Any]]:
+    changed = tuple(rule for each in PAIRS.rules if (rule := change(each)) is not None)
+    mutant = RuleSet(facts=PAIRS.facts, rules=changed)
+
+    def applied() -> AbstractContextManager[Any]:
+        return patch.object(RuleSet, "judge", lambda _, facts: _judge(mutant, facts))
+
+    return applied
+
+
+_judge = RuleSet.judge
+
+
+def _without(rule: Rule, *facts: Fact) -> Rule:
+    kept = {fact: values for fact, values in rule.when.items() if fact not in facts}
+    return replace(rule, when=kept)
+
+
+def _open_and_arrived_disagrees(rule: Rule) -> Rule | None:
+    upstream = rule.when.get(Fact.UPSTREAM, frozenset())
+    is_it = rule.verdict is Verdict.STUCK and OutboxStatus.INIT in upstream
+    return None if is_it and Fact.DOWNSTREAM not in rule.when else rule
+
+
+def _accused_however_old(rule: Rule) -> Rule | None:
+    is_it = rule.verdict is Verdict.EFFECT_DESPITE_ROLLBACK
+    return _without(rule, Fact.KEPT) if is_it else rule
+
+
+def _any_tombstone_is_refused(rule: Rule) -> Rule | None:
+    return _without(rule, Fact.OVERTAKEN) if rule.verdict is Verdict.REFUSED else rule
+
+
+def _envelopes_are_not_compared(rule: Rule) -> Rule | None:
+    return None if rule.verdict is Verdict.ENVELOPE_DIFFERS else rule
+
+
+def _left_alone_when_purged_upstream(rule: Rule) -> Rule | None:
+    is_it = rule.verdict in {Verdict.STUCK, Verdict.PARKED} and None in rule.when.get(
+        Fact.UPSTREAM, frozenset()
+    )
+    return None if is_it else rule
+
+
+def instead(of: Any, name: str, mutant: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what puts a mutant in the place of an attribute of a module or a class."""
+    return lambda: patch.object(of, name, mutant)
+
+
+_declared = expectations._declared
+
+
+def _from_is_for_rollbacks_too(member: Any, group: Any, arriving: Any) -> Iterator[Any]:
+    for route in _declared(member, group, arriving):
+        is_left_out = group.kind is TxKind.ROLLBACK and (
+            group.upstreams and route.stream.upstream not in group.upstreams
+        )
+        if not is_left_out:
+            yield route
+
+
+BY_RULES: Final = (
+    Mutant(
+        name="N1 watermarks of another configuration",
+        applied=instead(basis, "changes", lambda *_: []),
+    ),
+    Mutant(
+        name="N2 a mistyped name goes unnoticed",
+        applied=instead(mistyped_names, "mistyped_names", lambda *_: iter(())),
+    ),
+    Mutant(
+        name="N7 open and arrived is a contradiction", applied=_rules(_open_and_arrived_disagrees)
+    ),
+    Mutant(
+        name="N14 accused though the reason may be purged", applied=_rules(_accused_however_old)
+    ),
+    Mutant(
+        name="N15 `from` filters rollbacks too",
+        applied=instead(expectations, "_declared", _from_is_for_rollbacks_too),
+    ),
+    Mutant(name="N16 any tombstone counts as refused", applied=_rules(_any_tombstone_is_refused)),
+    Mutant(name="N17 payloads alone are compared", applied=_rules(_envelopes_are_not_compared)),
+    Mutant(
+        name="open and too old upstream is in order",
+        applied=_rules(_left_alone_when_purged_upstream),
+    ),
+)

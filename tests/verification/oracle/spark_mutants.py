@@ -1,0 +1,59 @@
+"""Defects that the job on Spark and its stored runs have had, put back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from shieldtx.reconcile import basis
+from shieldtx.store.database_history import SqlDatabaseHistory
+from spark import job
+from spark.compare import read_plan
+from spark.sources import other_sources, outbox_inbox
+from tests.verification.oracle import broken, damaged
+from tests.verification.oracle.mutants import Mutant, instead
+
+
+def _zero(*_: Any, **__: Any) -> str:
+    return "0"
+
+
+_other_sources = other_sources.other_sources
+
+
+def _other_sources_are_left_out(*given: Any) -> Any:
+    return replace(_other_sources(*given), obstacles=())
+
+
+ON_SPARK: Final = (
+    Mutant(
+        name="N1 watermarks of another configuration",
+        applied=instead(basis, "changes", lambda *_: []),
+        stories=(broken.record_is_lost,),
+    ),
+    Mutant(
+        name="N2 events under another name are left out",
+        applied=instead(job, "other_sources", _other_sources_are_left_out),
+        stories=(damaged.is_left_under_a_former_name,),
+    ),
+    Mutant(
+        name="N3 a later rollback brings no event into a further run",
+        applied=instead(read_plan, "taken_back", lambda *_: {}),
+        stories=(damaged.is_taken_back_days_later,),
+    ),
+    Mutant(
+        name="N11 a restored database goes unnoticed",
+        applied=instead(SqlDatabaseHistory, "lacks", lambda *_: ()),
+        stories=(damaged.copy_lacks_the_newest,),
+    ),
+    Mutant(
+        name="N17 payloads alone are compared",
+        applied=instead(outbox_inbox, "envelope_digest", _zero),
+        stories=(damaged.content_differs,),
+    ),
+    Mutant(
+        name="N18 parked without an error, and the run is good",
+        applied=instead(job, "unlisted_in", lambda _: ()),
+        stories=(damaged.is_parked_without_a_reason,),
+    ),
+)
