@@ -53,7 +53,7 @@ def receive_in_halves(
         except Exception as error:
             raise ReceivedInPart(first, error) from error
         return _both(first, second)
-    if arrivals and _is_refused(reason):
+    if arrivals and is_refused(reason):
         record = arrivals[0].record
         log.error("parked %s: %s", _place(record), reason_of(reason))
         refused = Parked(record=record, reason=f"the inbox refuses it: {reason_of(reason)}")
@@ -68,10 +68,10 @@ def receive_in_halves(
 def _may_be_its_fault(error: DBAPIError | MemoryError) -> bool:
     if isinstance(error, MemoryError):
         return True
-    return not error.connection_invalidated and (_is_refused(error) or _state(error) in _TOO_MUCH)
+    return not error.connection_invalidated and (is_refused(error) or _state(error) in _TOO_MUCH)
 
 
-def _is_refused(error: DBAPIError | MemoryError) -> bool:
+def is_refused(error: DBAPIError | MemoryError) -> bool:
     """Whether the server refuses what the rows hold."""
     state = _state(error)
     if state is None:  # of the driver itself, or SQLite
