@@ -54,9 +54,19 @@ class Operator:
         return wrong
 
     def repair(self) -> list[str]:
-        """Repair what the last run has found; return in words what was wrong."""
-        status = self._shieldtx("repair", "reconcile", "repair", "last", "--yes")
-        return [f"the repair ended with status {status}"] if status else []
+        """Repair what the last run has found; return in words what was wrong.
+
+        First what stock lacks, then, by its name, what is absent from the topic.
+        """
+        wrong = []
+        for name, *verdict in (
+            ("repair",),
+            ("repair of the topic", "--verdict", Verdict.ABSENT_FROM_TOPIC.value),
+        ):
+            status = self._shieldtx(name, "reconcile", "repair", "last", "--yes", *verdict)
+            if status:
+                wrong.append(f"the {name} ended with status {status}")
+        return wrong
 
     def _shieldtx(self, name: str, *arguments: str) -> int:
         process = self._fleet.command(

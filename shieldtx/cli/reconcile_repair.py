@@ -16,8 +16,9 @@ from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.findings import OutputFolder, from_json
 from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
-from shieldtx.reconcile.repair import Repair, RepairReport
+from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
+from shieldtx.reconcile.repair_tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import StoredRun
 
@@ -33,11 +34,18 @@ def repair(
         list[Verdict] | None,
         typer.Option(
             "--verdict",
-            help="Only rows with this verdict, also where later events of their keys were "
-            f"published; {' and '.join(NAMED)} only if named. Repeatable.",
+            help=f"Only rows with this verdict; {' and '.join(NAMED)} only if named. Repeatable.",
             show_default=", ".join(REPAIRED),
         ),
     ] = None,
+    out_of_order: Annotated[
+        bool,
+        typer.Option(
+            "--out-of-order",
+            help="Hand missing events over also to groups that have received later events of "
+            "their keys.",
+        ),
+    ] = False,
     folder: Annotated[
         Path | None, typer.Option(help="A copy of the run's folder, if it is not where it was.")
     ] = None,
@@ -53,9 +61,10 @@ def repair(
 ) -> None:
     """Mend what a run of the reconciliation has found, as far as that can be done by itself.
 
-    Missing events are published again under their id, what dead processes left is released, owed
-    rollbacks are raised. A row that is no longer as the run saw it is left alone, so this can be
-    killed and run again, and by two at once. Every change is in its service's shield_audit.
+    Missing events are handed over to the groups that lack them, what dead processes left is
+    released, owed rollbacks are raised. A row that is no longer as the run saw it is left alone, so
+    this can be killed and run again, and by two at once. Every change is in its service's
+    shield_audit.
 
     The exit status: 0 it ran to its end, 3 it did not.
 
@@ -64,7 +73,13 @@ def repair(
     with ending_as_error():
         with opened(context, config) as databases:
             ended = ended_run(databases, run)
-            job = _Job(databases=databases, run=ended, copy=folder, named=verdict or [])
+            job = _Job(
+                databases=databases,
+                run=ended,
+                copy=folder,
+                named=verdict or [],
+                out_of_order=out_of_order,
+            )
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
             report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
@@ -101,19 +116,22 @@ class _Job:
     run: StoredRun
     copy: Path | None
     named: Sequence[Verdict]
+    out_of_order: bool
 
     @property
     def policy(self) -> Policy:
         """What may be done, by the retention of these services."""
         services = self.databases.services
-        kept = [service.retention for service in services if service.retention is not None]
-        young_since = self.run.at - min(kept) * PART_OF_RETENTION if kept else None
-        names = frozenset(service.name for service in services)
         return Policy(
-            services=names,
+            services=frozenset(service.name for service in services),
             named=frozenset(self.named),
+            out_of_order=self.out_of_order,
             for_others={service.name: frozenset(service.others) for service in services},
-            young_since=young_since,
+            young_since={
+                service.name: self.run.at - service.retention * PART_OF_RETENTION
+                for service in services
+                if service.retention is not None
+            },
         )
 
     def read(self) -> Iterator[ListedRow]:
@@ -136,7 +154,9 @@ def _agreed(job: _Job) -> bool:
     """Show what would be done and what would not, and ask; nothing to do needs no answer."""
     plan = job.carry_out(who="", dry_run=True)
     for (verdict, action), rows in plan.repaired.items():
-        typer.echo(f"{action}: {rows.done} rows, {verdict}", err=True)
+        late = f", {rows.out_of_order} of them behind later events of their keys"
+        said = f"{action}: {rows.done} rows, {verdict}{late if rows.out_of_order else ''}"
+        typer.echo(said, err=True)
     for (verdict, reason), number in plan.refused.items():
         typer.echo(f"left to you: {number} rows, {verdict}: {reason}", err=True)
     is_any = any(rows.done for rows in plan.repaired.values())
@@ -154,6 +174,7 @@ def _data(run: StoredRun, report: RepairReport, *, dry_run: bool) -> dict[str, A
                 "done": rows.done,
                 "needless": rows.needless,
                 "changed_since": rows.changed,
+                "out_of_order": rows.out_of_order,
             }
             for (verdict, action), rows in report.repaired.items()
         ],
@@ -166,7 +187,7 @@ def _data(run: StoredRun, report: RepairReport, *, dry_run: bool) -> dict[str, A
 
 def _show(data: dict[str, Any]) -> None:
     done = "would be done" if data["dry_run"] else "done"
-    headings = ("verdict", "action", done, "needless", "changed since")
+    headings = ("verdict", "action", done, "needless", "changed since", "out of order")
     print_table(
         f"repair of run {data['run']}",
         headings,

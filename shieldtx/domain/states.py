@@ -60,8 +60,9 @@ class OutboxStatus(StrEnum):
     ended, another relay takes the row."""
 
     PROCESSED = "PROCESSED"
-    """The broker acknowledged it. Purged when its retention is over; until then a repair may have
-    it published again, where the reconciliation finds that it never arrived."""
+    """The broker acknowledged it. Purged when its retention is over; until then, where the
+    reconciliation finds that it never arrived, a repair may have it published again, or hand it
+    over to a group."""
 
     FAILED = "FAILED"
     """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the
@@ -79,7 +80,8 @@ class InboxStatus(StrEnum):
     """The life of an event in the database of a consumer group."""
 
     INIT = "INIT"
-    """Received and stored; waits for its turn, usually behind an earlier event of its key."""
+    """Received, or handed over by a repair; waits for its turn, usually behind an earlier event of
+    its key."""
 
     PROCESSING = "PROCESSING"
     """An attempt has been counted: the handler runs, or failed and waits for its next attempt, or

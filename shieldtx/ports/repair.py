@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
+from shieldtx.domain.events import Envelope
+from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+
 
 class RepairAction(StrEnum):
     """What a repair does to one row."""
+
+    HAND_OVER = "hand over"
+    """An event is stored in the inbox of the one group that lacks it, as if it had just come."""
 
     PUBLISH_AGAIN = "publish again"
     """A PROCESSED event comes back in line, under the same id, which inboxes know it by."""
@@ -56,17 +62,6 @@ class RepairedEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """Where an event stands among those of its key, whose order is kept."""
-
-    topic: str
-    key: str
-    written_at: datetime
-    before_open: bool
-    """A later one is in line: a relay may send it first."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
     """For the audit: in whose name a batch is repaired, and what the run said about it."""
 
@@ -84,6 +79,8 @@ class Repaired:
     """It has been done already, by this repair or another one, or the row needs it no more."""
     changed: int = 0
     """They are not as the run saw them, or somebody is moving them now: left alone."""
+    out_of_order: int = 0
+    """How many of the `done` come behind later events of their keys."""
 
     def plus(self, other: Repaired) -> Repaired:
         """Add what became of others."""
@@ -91,6 +88,7 @@ class Repaired:
             done=self.done + other.done,
             needless=self.needless + other.needless,
             changed=self.changed + other.changed,
+            out_of_order=self.out_of_order + other.out_of_order,
         )
 
 
@@ -105,11 +103,28 @@ class RepairStore(Protocol):
         ...
 
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
-        """Return where its COMMIT events with a key stand among the others of their key."""
+        """Return where these COMMIT events stand in its outbox."""
         ...
 
-    def received_later(self, group: str, source: str, lines: Mapping[UUID, Line]) -> set[UUID]:
-        """Return of which events a group has received later ones of the same topic and key."""
+    def overtaken(self, group: str, source: str, lines: Mapping[UUID, Line]) -> Overtaken:
+        """Return of which of a source's events a group has received later ones of their keys."""
+        ...
+
+    def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
+        """Read the events of those PROCESSED rows of its outbox that still are as they were seen.
+
+        Without `payloads`, that of each envelope is "null".
+        """
+        ...
+
+    def hand_over(
+        self, group: str, parts: Iterable[Sequence[Envelope]], *, note: Note, dry_run: bool
+    ) -> HandedOver:
+        """Store events in the inbox of a group, and note it, in one transaction.
+
+        One part is held at a time. The unique keys of the inbox decide what is new. With `dry_run`
+        nothing is written: the answer says what would be.
+        """
         ...
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:

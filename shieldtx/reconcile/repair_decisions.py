@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import RepairAction, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.listed_rows import ListedRow
@@ -25,7 +25,7 @@ REPAIRED: Final = (
 """What is repaired without being named."""
 
 PART_OF_RETENTION: Final = 0.9
-"""Of the shortest retention: rows that are older may be purged before the repair has its effect."""
+"""Of a retention: rows that are older may be purged before the repair has its effect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +36,12 @@ class Policy:
     """Those whose databases are known."""
     named: frozenset[Verdict] = frozenset()
     """What a person asked for by name."""
+    out_of_order: bool = False
+    """A person said that groups can take events after later ones of their keys."""
     for_others: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Logical topics of a service that others receive, of which nothing is known."""
-    young_since: datetime | None = None
-    """What was settled before that may be purged on the other side; None: nothing is purged."""
+    young_since: Mapping[str, datetime] = field(default_factory=dict)
+    """By service: what was settled before that it may have purged; left out: it purges nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,7 @@ class Step:
     """In whose database the row is."""
     row: RowSeen
     unless: tuple[str, RepairedEvent] | None = None
-    """Not if this service's group has received it in the meantime."""
+    """Not if this service's group has received it in the meantime; what is handed over, it gets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +76,7 @@ def step_of(row: ListedRow, policy: Policy) -> Step | Refusal:
     return decision
 
 
-_TOO_OLD: Final = (
+TOO_OLD: Final = (
     "so old that a service may have purged what it knows of it: another copy could have a second "
     "effect; look what became of it and make up for it by hand"
 )
@@ -87,9 +89,17 @@ TAKEN_BACK: Final = (
     "after that"
 )
 OVERTAKEN: Final = (
-    "a group that lacks it has later events of its key, or one is in line: its effect would come "
-    "after theirs; make sure that the group can take that, and name the verdict: `--verdict "
-    "MISSING_DOWNSTREAM`"
+    "the group has received later events of its key: its effect would come after theirs; make sure "
+    "that the group can take that, and repair with `--out-of-order`"
+)
+BUSINESS_KEY: Final = (
+    "the group has received another event with its type and business key, and takes only one; if "
+    "its record came, it is parked there: see `shieldtx dead list --status PARKED` of that "
+    "service, and find out why there are two"
+)
+NOT_STORED: Final = (
+    "the database of the group refuses it: the log says why; the group cannot receive it before "
+    "that is put right"
 )
 NAMED: Final[Mapping[Verdict, str]] = {
     Verdict.PARKED: (
@@ -113,19 +123,27 @@ _HALF: Final = "a half message waits for the word of its application, or for its
 def _missing(row: ListedRow, policy: Policy) -> Step | Refusal:
     if row.group == NOBODY:
         return Refusal(reason=_NOBODY_THERE)
-    step = _publish_again(row, policy)
+    step = _publish_again(row, policy) if _is_rollback(row) else _hand_over(row, policy)
     if isinstance(step, Refusal):
         return step
     awaited = RepairedEvent(event_id=row.event_id, source=row.upstream, group=row.group)
     return replace(step, unless=(row.downstream, awaited))
 
 
+def _hand_over(row: ListedRow, policy: Policy) -> Step | Refusal:
+    # No other group gets a copy, so that it is all the same what others know of the event.
+    # Of one that was sent again after long, `hand_over` looks at the time of its writing as well.
+    if _is_old(row.published_at, policy.young_since.get(row.downstream)):
+        return Refusal(reason=TOO_OLD)
+    return _of_the_outbox(row, RepairAction.HAND_OVER)
+
+
 def _publish_again(row: ListedRow, policy: Policy) -> Step | Refusal:
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
     if row.topic in policy.for_others.get(row.upstream, ()):
         return Refusal(reason=_FOR_OTHERS)
-    if _is_old(row.published_at, policy):
-        return Refusal(reason=_TOO_OLD)
+    if _is_old(row.published_at, _young_for_all(policy)):
+        return Refusal(reason=TOO_OLD)
     return _of_the_outbox(row, RepairAction.PUBLISH_AGAIN)
 
 
@@ -141,8 +159,8 @@ def _release(row: ListedRow, _: Policy) -> Step | Refusal:
 
 
 def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
-    if _is_old(row.settled_at, policy):
-        return Refusal(reason=_TOO_OLD)
+    if _is_old(row.settled_at, _young_for_all(policy)):
+        return Refusal(reason=TOO_OLD)
     return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
 
 
@@ -187,7 +205,17 @@ def _of_the_inbox(row: ListedRow, action: RepairAction) -> Step:
     return Step(action=action, service=row.downstream, row=seen)
 
 
-def _is_old(settled_at: datetime | None, policy: Policy) -> bool:
-    if policy.young_since is None or settled_at is None:
+def _is_rollback(row: ListedRow) -> bool:
+    """Whether it takes an event back: its record is signed, and its group compensates with it."""
+    return row.kind is TxKind.ROLLBACK
+
+
+def _is_old(settled_at: datetime | None, young_since: datetime | None) -> bool:
+    if young_since is None or settled_at is None:
         return False
-    return settled_at < policy.young_since
+    return settled_at < young_since
+
+
+def _young_for_all(policy: Policy) -> datetime | None:
+    """Return since when no service can have purged what it knows."""
+    return max(policy.young_since.values(), default=None)

@@ -103,7 +103,7 @@ class Verdict(StrEnum):
         "The broker acknowledged the event before the watermark; the group has not received it.",
         (
             "Look at the group's lag and parked records; if the record is gone, "
-            "`shieldtx reconcile repair` publishes it again under the same id."
+            "`shieldtx reconcile repair` hands the event over to the group, and to no other."
         ),
     )
     UNKNOWN_UPSTREAM = (

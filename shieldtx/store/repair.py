@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
-from shieldtx.domain.events import rollback_of
+from shieldtx.domain.events import Envelope, rollback_of
+from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
 from shieldtx.ports.outbox import Posting
-from shieldtx.ports.repair import Line, Note, RepairAction, Repaired, RepairedEvent, RowSeen
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.hand_over import EventHandOver
 from shieldtx.store.repair_batch import Batch, RowNow, counted, key_of, sort
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import inbox as inbox_sql
@@ -41,6 +43,7 @@ class SqlRepairStore:
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._source = source
+        self._hand_over = EventHandOver(tables, self._dialect)
         self._writers: Mapping[RepairAction, Callable[[Connection, Batch], None]] = {
             RepairAction.PUBLISH_AGAIN: self._publish_again,
             RepairAction.RELEASE_EVENT: self._release_events,
@@ -75,40 +78,43 @@ class SqlRepairStore:
         return {event for event in events if event in known or (event[0], None) in known}
 
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
-        """Return where its COMMIT events with a key stand among the others of their key."""
+        """Return where these COMMIT events stand in the outbox."""
         if not ids:
             return {}
-        statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
         with self._engine.connect() as connection:
-            return {
-                row.event_id: Line(
-                    topic=row.topic,
-                    key=row.key,
-                    written_at=row.created_at,
-                    before_open=bool(row.before_open),
-                )
-                for row in connection.execute(statement)
-            }
+            return self._hand_over.lines(connection, ids)
 
-    def received_later(self, group: str, source: str, lines: Mapping[UUID, Line]) -> set[UUID]:
-        """Return of which events a group has received later ones of the same topic and key.
+    def overtaken(self, group: str, source: str, lines: Mapping[UUID, Line]) -> Overtaken:
+        """Return of which of a source's events a group has received later ones of their keys."""
+        with self._engine.connect() as connection:
+            return self._hand_over.overtaken(connection, group, source, lines)
 
-        Of the events of one transaction, which have one time, any counts as later.
+    def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
+        """Read the events of those rows of the outbox that still are as they were seen."""
+        with self._engine.connect() as connection:
+            return self._hand_over.sent(connection, rows, payloads=payloads)
+
+    def hand_over(
+        self, group: str, parts: Iterable[Sequence[Envelope]], *, note: Note, dry_run: bool
+    ) -> HandedOver:
+        """Store events in the inbox of a group, in one transaction; or only say what that would do.
+
+        A part is let go before the next one is asked for.
         """
-        if not lines:
-            return set()
-        keys = sorted({line.key for line in lines.values()})
-        statement = sql.latest_received(
-            self._tables, self._dialect, group=group, source=source, keys=keys
-        )
-        with self._engine.connect() as connection:
-            latest = {(r.topic, r.key): r.written_at for r in connection.execute(statement)}
-        return {
-            event_id
-            for event_id, line in lines.items()
-            for when in [latest.get((line.topic, line.key))]
-            if when is not None and when >= line.written_at
-        }
+        handed = HandedOver()
+        if dry_run:
+            with self._engine.connect() as connection:
+                for part in parts:
+                    handed = handed.plus(self._hand_over.try_out(connection, group, part))
+            return handed
+        with self._engine.begin() as connection:
+            for part in parts:
+                handed = handed.plus(self._hand_over.store(connection, group, part))
+                del part
+            if handed.done:
+                events = {group: [str(event_id) for event_id in sorted(handed.done)]}
+                self._note(connection, RepairAction.HAND_OVER, events, note)
+        return handed
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool
@@ -125,7 +131,10 @@ class SqlRepairStore:
             if batch.ready:
                 self._writers[action](connection, batch)
             if batch.ready:
-                self._note(connection, action, batch, note)
+                events: dict[str, list[str]] = defaultdict(list)
+                for seen, _ in batch.ready:
+                    events[seen.group or _OUTBOX].append(str(seen.event_id))
+                self._note(connection, action, events, note)
         return counted(batch)
 
     def _classify(
@@ -206,11 +215,14 @@ class SqlRepairStore:
                 inbox_sql.replay(t, d, group=group, event_id=event_id, source=source)
             ).one()
 
-    def _note(self, connection: Connection, action: RepairAction, batch: Batch, note: Note) -> None:
-        """Write down who did what to which rows; never what is in them."""
-        events: dict[str, list[str]] = defaultdict(list)
-        for seen, _ in batch.ready:
-            events[seen.group or _OUTBOX].append(str(seen.event_id))
+    def _note(
+        self,
+        connection: Connection,
+        action: RepairAction,
+        events: Mapping[str, Sequence[str]],
+        note: Note,
+    ) -> None:
+        """Write down who did what to which rows, by group; never what is in them."""
         detail = {"verdict": note.verdict, "action": action, "events": events}
         connection.execute(
             audit.record(

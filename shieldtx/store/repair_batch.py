@@ -62,6 +62,7 @@ def sort(action: RepairAction, rows: Iterable[RowSeen], found: Mapping[InboxKey,
 
 _RELEASES = {RepairAction.RELEASE_EVENT, RepairAction.RELEASE_ATTEMPT}
 _FROM: Mapping[RepairAction, str] = {
+    RepairAction.HAND_OVER: OutboxStatus.PROCESSED,
     RepairAction.PUBLISH_AGAIN: OutboxStatus.PROCESSED,
     RepairAction.RELEASE_EVENT: OutboxStatus.PROCESSING,
     RepairAction.RELEASE_ATTEMPT: InboxStatus.PROCESSING,
@@ -78,7 +79,7 @@ def _may_be_done(action: RepairAction, now: RowNow) -> bool:
 def _has_it(action: RepairAction, now: RowNow) -> bool:
     """Whether a row stands as it would after the repair."""
     match action:
-        case RepairAction.PUBLISH_AGAIN:
+        case RepairAction.HAND_OVER | RepairAction.PUBLISH_AGAIN:
             # In line, or on its way already.
             return now.status not in OUTBOX.settled
         case RepairAction.RELEASE_EVENT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from shieldtx import Settings, ShieldTx
+from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.listed_rows import listed_rows
 from shieldtx.reconcile.repair import Repair
@@ -65,7 +66,9 @@ def repair(services, folder, run_id):
         if not isinstance(step, Refusal):
             mended.add((row.kind.value, row.upstream, row.downstream, row.group, str(row.event_id)))
             # An outbox row is released once, for all the groups that wait for it.
-            rows.add((step.action, step.service, step.row.event_id, step.row.group))
+            is_of_group = step.action is RepairAction.HAND_OVER
+            group = row.group if is_of_group else step.row.group
+            rows.add((step.action, step.service, step.row.event_id, group))
     work = Repair(stores=stores, policy=policy, run_id=run_id, who="a test")
     report = work.run(listed_rows(folder.rows, REPAIRED))
     assert sum(repaired.done for repaired in report.repaired.values()) == len(rows)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,16 @@ class Breaker:
         event.listen(Engine, "before_cursor_execute", look)
 
     def after_each_batch(self) -> None:
-        whole = SqlRepairStore.repair
+        def reaching(whole: Callable[..., Any]) -> Callable[..., Any]:
+            def batch(*args: Any, **named: Any) -> Any:
+                done = whole(*args, **named)
+                self.reach()
+                return done
 
-        def batch(*args: Any, **named: Any) -> Any:
-            done = whole(*args, **named)
-            self.reach()
-            return done
+            return batch
 
-        SqlRepairStore.repair = batch
+        SqlRepairStore.repair = reaching(SqlRepairStore.repair)
+        SqlRepairStore.hand_over = reaching(SqlRepairStore.hand_over)
 
 
 def kill_at(place: str, nth: int) -> None:
@@ -56,7 +59,7 @@ def kill_at(place: str, nth: int) -> None:
     breaker = Breaker(nth)
     match place:
         case "before the write":
-            breaker.before("UPDATE shield_|INSERT INTO shield_outbox")
+            breaker.before("UPDATE shield_|INSERT INTO shield_(out|in)box")
         case "before the audit":
             breaker.before("INSERT INTO shield_audit")
         case "before the commit":

@@ -16,8 +16,9 @@ from sqlalchemy import create_engine, text
 from shieldtx import Event, Refused
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair import Repair, RepairReport
+from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import Policy
+from shieldtx.reconcile.repair_tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
@@ -83,6 +84,12 @@ class Pair:
             for group in groups
         ]
 
+    def absent(self) -> list[ListedRow]:
+        return [
+            listed(Verdict.ABSENT_FROM_TOPIC, sent=sent, group="orders.placed")
+            for sent in self.sent()
+        ]
+
     def sent(self) -> list[dict[str, Any]]:
         return rows(self.orders, "SELECT * FROM shield_outbox ORDER BY seq")
 
@@ -112,6 +119,20 @@ def repair(
     finally:
         for engine in engines.values():
             engine.dispose()
+
+
+def lose(pair: Pair, group: str, *events: UUID) -> None:
+    """As if the records of these events had vanished before the group read them."""
+    pair.stock.execute(
+        "DELETE FROM shield_inbox WHERE consumer_group = :g AND event_id = ANY(:events)",
+        g=group,
+        events=list(events),
+    )
+    pair.stock.execute(
+        "DELETE FROM effects WHERE what = :g AND event_id = ANY(:events)",
+        g=group,
+        events=[str(event) for event in events],
+    )
 
 
 def rows(service: Service, query: str, **parameters: Any) -> list[dict[str, Any]]:

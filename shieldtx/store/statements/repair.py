@@ -11,10 +11,8 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
-    exists,
     func,
     literal,
-    not_,
     or_,
     select,
     tuple_,
@@ -40,14 +38,25 @@ def outbox_rows(t: Tables, d: Dialect, ids: Sequence[UUID], *, lock: bool) -> Se
     return rows.with_for_update(skip_locked=True) if lock else rows
 
 
+def events_to_hand_over(
+    t: Tables, d: Dialect, ids: Sequence[UUID], *, payloads: bool
+) -> Select[Any]:
+    """Select outbox events as they are now, with their envelopes; payloads only where asked for.
+
+    They are not locked: of two repairs at once, the later one would pass over events of a key that
+    the earlier one is handing over, and store those behind them first.
+    """
+    o = t.outbox
+    envelope = envelope_columns(o, "created_at")
+    columns = envelope if payloads else _without_payload(o, envelope)
+    return select(*columns, *_standing(o, d)).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
+
+
 def inbox_rows(t: Tables, d: Dialect, keys: Sequence[InboxKey], *, lock: bool) -> Select[Any]:
     """Select how rows of the inbox stand, and their envelopes but for the payloads."""
     i = t.inbox
     # A payload may be a megabyte, and nothing here needs it.
-    envelope = [
-        literal("null").label("payload") if column is i.c.payload else column
-        for column in envelope_columns(i, "event_time")
-    ]
+    envelope = _without_payload(i, envelope_columns(i, "event_time"))
     columns = (*envelope, i.c.consumer_group, *_standing(i, d), i.c.last_error)
     rows = select(*columns).where(_is_one_of(i, keys))
     rows = rows.order_by(i.c.event_id, i.c.consumer_group)
@@ -83,50 +92,6 @@ def received_rollbacks(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any
         i.c.tx_kind == rollback,
         d.is_in(i.c.causation_id, ids, i.c.event_id.type),
         i.c.status != InboxStatus.DISCARDED.value,
-    )
-
-
-def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select topic, key and time of COMMIT events, and whether a later one of the key is in line.
-
-    Waiting ones are due later. Open rows are few, and have an index.
-    """
-    o, later = t.outbox, t.outbox.alias("later")
-    is_before_open = exists().where(
-        later.c.settled_at.is_(None),
-        not_(later.c.waiting),
-        later.c.shard == o.c.shard,
-        later.c.key == o.c.key,
-        later.c.topic == o.c.topic,
-        later.c.source == o.c.source,
-        later.c.seq > o.c.seq,
-    )
-    return select(
-        o.c.event_id, o.c.topic, o.c.key, o.c.created_at, is_before_open.label("before_open")
-    ).where(
-        d.is_in(o.c.event_id, ids, o.c.event_id.type),
-        o.c.tx_kind == TxKind.COMMIT.value,
-        o.c.key.is_not(None),
-    )
-
-
-def latest_received(
-    t: Tables, d: Dialect, *, group: str, source: str, keys: Sequence[str]
-) -> Select[Any]:
-    """Select by topic and key when the latest event that a group has of them was written.
-
-    There is no index of settled rows by key: this is one scan of the inbox, for all of `keys`.
-    """
-    i = t.inbox
-    return (
-        select(i.c.topic, i.c.key, func.max(i.c.event_time).label("written_at"))
-        .where(
-            i.c.consumer_group == group,
-            i.c.source == source,
-            i.c.tx_kind == TxKind.COMMIT.value,
-            d.is_in(i.c.key, keys, i.c.key.type),
-        )
-        .group_by(i.c.topic, i.c.key)
     )
 
 
@@ -177,6 +142,13 @@ def _let_in_line(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatu
     return update(o).where(
         d.is_in(o.c.event_id, ids, o.c.event_id.type), o.c.status.in_([s.value for s in sources])
     )
+
+
+def _without_payload(table: Table, envelope: list[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    return [
+        literal("null").label("payload") if column is table.c.payload else column
+        for column in envelope
+    ]
 
 
 def _standing(table: Table, d: Dialect) -> tuple[ColumnElement[Any], ...]:

@@ -20,6 +20,7 @@ from shieldtx.store.tables import tables
 from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, repair, rows
 from tests.support.service import Service
 
+ABSENT = (Verdict.ABSENT_FROM_TOPIC, RepairAction.PUBLISH_AGAIN)
 MISSING = (Verdict.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN)
 OWED = (Verdict.NEITHER_EFFECT_NOR_COMPENSATION, RepairAction.RAISE_ROLLBACK)
 IN_THE_OUTBOX = (Verdict.STUCK, RepairAction.RELEASE_EVENT)
@@ -36,14 +37,14 @@ def pair(make_service: Callable[..., Service]) -> Pair:
 # --- published again ------------------------------------------------------------------------------
 
 
-def test_a_missing_event_is_published_again_and_has_its_effect_once(pair: Pair):
+def test_an_absent_event_is_published_again_and_has_its_effect_once(pair: Pair):
     pair.write(5)
     pair.work()
     pair.lose_inbox_rows("stock")
 
-    report = pair.repair(pair.missing("stock"))
+    report = pair.repair(pair.absent())
 
-    assert report.repaired == {MISSING: Repaired(done=5)}
+    assert report.repaired == {ABSENT: Repaired(done=5)}
     assert pair.orders.rows(
         "SELECT DISTINCT status, attempts, waiting, holds_key, unconfirmed, settled_at, "
         "lease_token, due_at <= now() FROM shield_outbox"
@@ -58,66 +59,37 @@ def test_a_second_repair_changes_nothing(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
-    found = pair.missing("stock")
+    found = pair.absent()
     pair.repair(found)
     before = rows(pair.orders, "SELECT * FROM shield_outbox ORDER BY seq")
 
     again = pair.repair(found)
 
-    assert again.repaired == {MISSING: Repaired(needless=3)}
+    assert again.repaired == {ABSENT: Repaired(needless=3)}
     assert rows(pair.orders, "SELECT * FROM shield_outbox ORDER BY seq") == before
     assert len(pair.audits(pair.orders)) == 1
-
-
-def test_an_event_that_several_groups_miss_is_published_once(pair: Pair):
-    pair.write(3)
-    pair.work()
-    pair.lose_inbox_rows("stock", "mail")
-    sent = pair.sent()
-    absent = [listed(Verdict.ABSENT_FROM_TOPIC, sent=row, group="orders.placed") for row in sent]
-
-    report = pair.repair([*pair.missing("stock", "mail"), *absent])
-
-    assert report.repaired[MISSING] == Repaired(done=3, needless=3)
-    assert report.repaired[Verdict.ABSENT_FROM_TOPIC, RepairAction.PUBLISH_AGAIN] == Repaired(
-        needless=3
-    )
-    pair.work()
-    assert Counter(pair.stock.effects()) == Counter({"k0": 2, "k1": 2, "k2": 2})
 
 
 def test_what_is_published_again_by_then_has_changed(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
-    found = pair.missing("stock")
+    found = pair.absent()
     pair.repair(found)
     pair.work()
     pair.lose_inbox_rows("stock")
 
     report = pair.repair(found)
 
-    assert report.repaired == {MISSING: Repaired(changed=2)}
+    assert report.repaired == {ABSENT: Repaired(changed=2)}
     assert pair.orders.outbox() == {"PROCESSED": 2}
-
-
-def test_what_came_late_is_not_missing(pair: Pair):
-    pair.write(2)
-    pair.work()
-    found = pair.missing("stock")
-
-    report = pair.repair(found)
-
-    assert report.repaired == {MISSING: Repaired(needless=2)}
-    assert pair.orders.outbox() == {"PROCESSED": 2}
-    assert pair.audits(pair.orders) == []
 
 
 def test_a_requeued_event_blocks_no_other(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
-    pair.repair(pair.missing("stock"))
+    pair.repair(pair.absent())
     pair.write(3)
 
     pair.work()
@@ -130,23 +102,45 @@ def test_an_event_that_is_gone_from_the_outbox_has_changed(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
-    found = pair.missing("stock")
+    found = pair.absent()
     pair.orders.execute("DELETE FROM shield_outbox")
 
-    assert pair.repair(found).repaired == {MISSING: Repaired(changed=2)}
+    assert pair.repair(found).repaired == {ABSENT: Repaired(changed=2)}
 
 
 def test_rows_that_may_be_purged_elsewhere_are_left_to_an_operator(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
-    policy = Policy(services=BOTH, young_since=datetime.now(UTC) + timedelta(hours=1))
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    policy = Policy(services=BOTH, named=frozenset(Verdict), young_since={"stock": tomorrow})
 
-    report = pair.repair(pair.missing("stock"), policy=policy)
+    report = pair.repair(pair.absent(), policy=policy)
 
     assert not report.repaired
     assert list(report.refused.values()) == [2]
     assert pair.orders.outbox() == {"PROCESSED": 2}
+
+
+def test_a_missing_rollback_is_published_again(pair: Pair):
+    pair.refuse_all(2)
+    pair.orders.execute("DELETE FROM shield_inbox")
+    pair.orders.execute("DELETE FROM effects")
+    rollbacks = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq")
+    missing = [
+        listed(Verdict.MISSING_DOWNSTREAM, sent=rollback, group="orders") for rollback in rollbacks
+    ]
+    # What a service of the file may have purged, all groups would get.
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    old = Policy(services=BOTH, young_since={"stock": tomorrow})
+
+    assert pair.repair(missing, policy=old).repaired == {}
+    report = pair.repair(missing, policy=Policy(services=BOTH))
+    pair.work()
+
+    assert report.repaired == {MISSING: Repaired(done=len(rollbacks))}
+    assert len(pair.orders.effects("compensated")) == 2
+    assert pair.repair(missing).repaired == {MISSING: Repaired(needless=len(rollbacks))}
 
 
 # --- rollbacks that are owed ----------------------------------------------------------------------
@@ -350,12 +344,12 @@ def test_of_two_repairs_at_once_each_row_is_done_by_one(pair: Pair, batch: int):
     pair.write(20)
     pair.work()
     pair.lose_inbox_rows("stock")
-    missing = pair.missing("stock")
+    absent = pair.absent()
     both, reports = threading.Barrier(2), []
 
     def repair(who: str) -> None:
         both.wait(timeout=10)
-        reports.append(pair.repair(missing, who=who, batch=batch))
+        reports.append(pair.repair(absent, who=who, batch=batch))
 
     people = [threading.Thread(target=repair, args=[who]) for who in ("ann", "bob")]
     for person in people:
@@ -364,8 +358,8 @@ def test_of_two_repairs_at_once_each_row_is_done_by_one(pair: Pair, batch: int):
         person.join(timeout=30)
 
     assert len(reports) == 2
-    assert sum(report.repaired[MISSING].done for report in reports) == 20
-    assert Counter(audited(pair.orders)) == Counter(str(row.event_id) for row in missing)
+    assert sum(report.repaired[ABSENT].done for report in reports) == 20
+    assert Counter(audited(pair.orders)) == Counter(str(row.event_id) for row in absent)
     pair.work()
     assert len(pair.stock.effects("stock")) == 20
 
@@ -402,9 +396,9 @@ def test_a_row_locked_by_another_transaction_is_not_waited_for(pair: Pair):
     with pair.orders.engine.begin() as busy:
         busy.exec_driver_sql("SELECT * FROM shield_outbox ORDER BY seq LIMIT 1 FOR UPDATE")
 
-        report = pair.repair(pair.missing("stock"))
+        report = pair.repair(pair.absent())
 
-    assert report.repaired == {MISSING: Repaired(done=1, changed=1)}
+    assert report.repaired == {ABSENT: Repaired(done=1, changed=1)}
 
 
 def test_an_attempt_locked_by_its_worker_is_not_waited_for(pair: Pair):
@@ -429,7 +423,7 @@ def test_a_repair_locks_only_the_rows_that_it_is_about(pair: Pair):
     pair.write(20)
     pair.work()
     pair.lose_inbox_rows("stock")
-    missing = pair.missing("stock")[:2]
+    absent = pair.absent()[:2]
     free: list[set[UUID]] = []
 
     def look(connection, cursor, statement, *rest) -> None:
@@ -438,11 +432,11 @@ def test_a_repair_locks_only_the_rows_that_it_is_about(pair: Pair):
             free.append({event_id for (event_id,) in pair.orders.rows(query)})
 
     event.listen(Engine, "before_cursor_execute", look)
-    report = pair.repair(missing)
+    report = pair.repair(absent)
     event.remove(Engine, "before_cursor_execute", look)
 
-    assert report.repaired == {MISSING: Repaired(done=2)}
-    written, repaired = ({row["event_id"] for row in pair.sent()}, {r.event_id for r in missing})
+    assert report.repaired == {ABSENT: Repaired(done=2)}
+    written, repaired = ({row["event_id"] for row in pair.sent()}, {r.event_id for r in absent})
     assert free == [written - repaired]
 
 
@@ -463,18 +457,18 @@ def test_a_repair_is_on_the_record_of_the_service_whose_rows_it_moved(pair: Pair
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
-    missing = pair.missing("stock")
+    absent = pair.absent()
 
-    pair.repair(missing, batch=2)
+    pair.repair(absent, batch=2)
 
     first, second = pair.audits(pair.orders)
     assert first[:3] == ("ann@desk", "repair", "reconciliation run r1")
     assert json.loads(first[3]) == {
-        "verdict": "MISSING_DOWNSTREAM",
+        "verdict": "ABSENT_FROM_TOPIC",
         "action": "publish again",
-        "events": {"outbox": [str(row.event_id) for row in missing[:2]]},
+        "events": {"outbox": [str(row.event_id) for row in absent[:2]]},
     }
-    assert json.loads(second[3])["events"] == {"outbox": [str(missing[2].event_id)]}
+    assert json.loads(second[3])["events"] == {"outbox": [str(absent[2].event_id)]}
     assert pair.audits(pair.stock) == []
 
 
@@ -492,12 +486,12 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
-    missing = pair.missing("stock")
+    absent = pair.absent()
     pair.orders.execute("UPDATE shield_outbox SET attempts = 9 WHERE key = 'k1'")
     before = pair.sent()
 
-    report = pair.repair(missing, dry_run=True)
+    report = pair.repair(absent, dry_run=True)
 
-    assert report.repaired[MISSING] == Repaired(done=2, changed=1)
+    assert report.repaired[ABSENT] == Repaired(done=2, changed=1)
     assert pair.sent() == before
     assert pair.audits(pair.orders) == []

@@ -19,7 +19,7 @@ from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
-from tests.support.repair_scenarios import Pair, listed, write_parquet
+from tests.support.repair_scenarios import Pair, listed, lose, write_parquet
 from tests.support.revisions import HEAD
 from tests.support.service import Service
 
@@ -39,14 +39,14 @@ class Operator:
             pair.orders.engine, pair.orders.app.tables, scope="nightly"
         )
 
-    def configure(self, *, retention: str = "for-ever") -> None:
+    def configure(self, *, orders: str = "for-ever", stock: str = "for-ever") -> None:
         self.config.write_text(
             "[services.orders]\n"
             'url = "ORDERS_URL"\n'
-            f'retention = "{retention}"\n'
+            f'retention = "{orders}"\n'
             "[services.stock]\n"
             'url = "STOCK_URL"\n'
-            'retention = "for-ever"\n'
+            f'retention = "{stock}"\n'
         )
 
     def ran(
@@ -109,10 +109,11 @@ def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
         "repaired": [
             {
                 "verdict": "MISSING_DOWNSTREAM",
-                "action": "publish again",
+                "action": "hand over",
                 "done": 3,
                 "needless": 0,
                 "changed_since": 0,
+                "out_of_order": 0,
             }
         ],
         "not_repairable": [],
@@ -128,14 +129,14 @@ def test_the_rows_are_shown_before_the_prompt(operator: Operator, missing: list[
 
     no = operator.says("repair", "last", answer="n\n")
     assert no.exit_code == 3
-    assert "publish again: 3 rows, MISSING_DOWNSTREAM" in no.stderr
+    assert "hand over: 3 rows, MISSING_DOWNSTREAM\n" in no.stderr
     assert "nothing was repaired" in no.stderr
-    assert operator.pair.orders.outbox() == {"PROCESSED": 3}
+    assert operator.pair.received("stock") == []
 
     yes = operator.says("repair", "last", "--who", "ann, ticket 7", answer="y\n")
     assert yes.exit_code == 0, yes.stderr
-    assert "publish again" in yes.stdout
-    ((who, *_),) = operator.pair.audits(operator.pair.orders)
+    assert "hand over" in yes.stdout
+    ((who, *_),) = operator.pair.audits(operator.pair.stock)
     assert who == "ann, ticket 7"
 
 
@@ -146,7 +147,32 @@ def test_a_dry_run_writes_nothing_and_needs_no_prompt(operator: Operator, missin
 
     assert result.exit_code == 0, result.stderr
     assert "would be done" in result.stdout
-    assert operator.pair.orders.outbox() == {"PROCESSED": 3}
+    assert operator.pair.received("stock") == []
+
+
+def test_events_out_of_order_are_handed_over_by_their_own_flag_and_counted(operator: Operator):
+    pair = operator.pair
+    pair.write(6)
+    pair.work()
+    lost = [row["event_id"] for row in pair.sent()[:2]]
+    lose(pair, "stock", *lost)
+    operator.ran("r1", [row for row in pair.missing("stock") if row.event_id in lost])
+
+    for arguments in ([], ["--verdict", "MISSING_DOWNSTREAM"]):
+        data = operator.answers("repair", "last", "--yes", *arguments)
+        assert [entry["done"] for entry in data["repaired"]] == []
+        (left,) = data["not_repairable"]
+        assert left["rows"] == 2
+        assert "--out-of-order" in left["reason"]
+    (tried,) = operator.answers("repair", "last", "--dry-run", "--out-of-order")["repaired"]
+    assert (tried["done"], tried["out_of_order"]) == (2, 2)
+    no = operator.says("repair", "last", "--out-of-order", answer="n\n")
+    assert "hand over: 2 rows, MISSING_DOWNSTREAM, 2 of them behind later events" in no.stderr
+    (done,) = operator.answers("repair", "last", "--yes", "--out-of-order")["repaired"]
+
+    assert (done["done"], done["out_of_order"]) == (2, 2)
+    pair.work()
+    assert len(pair.stock.effects("stock")) == 6
 
 
 def test_what_cannot_be_repaired_is_shown_with_its_number_and_why(
@@ -196,18 +222,37 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(
     }
 
 
-def test_rows_that_another_service_may_have_purged_need_an_operator(
+def test_rows_that_the_receiving_service_may_have_purged_need_an_operator(
     operator: Operator, missing: list[ListedRow]
 ):
-    operator.ran("r1", missing)
-    operator.configure(retention="PT10H")
-    (fresh,) = operator.answers("repair", "last", "--dry-run")["repaired"]
-    assert fresh["done"] == 3
-
     long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in missing]
-    write_parquet(operator.folder / "r1" / "rows", long_ago)
+    operator.ran("r1", long_ago)
+    operator.configure(stock="PT10H")
 
     (left,) = operator.answers("repair", "last", "--yes")["not_repairable"]
+    assert left["rows"] == 3
+    assert "purged" in left["reason"]
+
+    operator.configure(orders="PT10H", stock="PT11H")
+    (tried,) = operator.answers("repair", "last", "--dry-run")["repaired"]
+    # In the outbox they have another time.
+    assert (tried["done"], tried["changed_since"]) == (0, 3)
+
+
+def test_rows_that_any_service_may_have_purged_are_not_published_again(
+    operator: Operator, missing: list[ListedRow]
+):
+    fresh = operator.pair.absent()
+    operator.ran("r1", fresh)
+    operator.configure(orders="PT10H")
+    named = ("repair", "last", "--verdict", "ABSENT_FROM_TOPIC")
+    (tried,) = operator.answers(*named, "--dry-run")["repaired"]
+    assert tried["done"] == 3
+
+    long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in fresh]
+    write_parquet(operator.folder / "r1" / "rows", long_ago)
+
+    (left,) = operator.answers(*named, "--yes")["not_repairable"]
     assert left["rows"] == 3
     assert "purged" in left["reason"]
 

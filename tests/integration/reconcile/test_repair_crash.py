@@ -46,12 +46,40 @@ def repair_and_die(pair: Pair, folder: Path, place: str, nth: int) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_missing_events_are_published_again_once(pair: Pair, tmp_path: Path, place: str):
+def test_missing_events_are_handed_over_once_and_in_order(pair: Pair, tmp_path: Path, place: str):
     pair.write(ROWS)
     pair.work()
     pair.lose_inbox_rows("stock")
     missing = pair.missing("stock")
-    write_parquet(tmp_path, missing)
+    write_parquet(tmp_path, missing[::-1])
+
+    repair_and_die(pair, tmp_path, place, 2)
+
+    done = 2 * BATCH if place == "between two batches" else BATCH
+    assert len(pair.received("stock")) == done
+    assert len(audited(pair.stock)) == done
+
+    again = pair.repair(list(listed_rows(tmp_path, list(Verdict))), batch=BATCH)
+
+    assert again.refused == {}
+    assert again.repaired == {
+        (Verdict.MISSING_DOWNSTREAM, RepairAction.HAND_OVER): Repaired(
+            done=ROWS - done, needless=done
+        )
+    }
+    assert [row["event_id"] for row in pair.received("stock")] == [row.event_id for row in missing]
+    assert Counter(audited(pair.stock)) == Counter(str(row.event_id) for row in missing)
+    pair.work()
+    assert len(pair.stock.effects("stock")) == ROWS
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_absent_events_are_published_again_once(pair: Pair, tmp_path: Path, place: str):
+    pair.write(ROWS)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    absent = pair.absent()
+    write_parquet(tmp_path, absent)
 
     repair_and_die(pair, tmp_path, place, 2)
 
@@ -62,12 +90,12 @@ def test_missing_events_are_published_again_once(pair: Pair, tmp_path: Path, pla
     again = pair.repair(list(listed_rows(tmp_path, list(Verdict))), batch=BATCH)
 
     assert again.repaired == {
-        (Verdict.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(
+        (Verdict.ABSENT_FROM_TOPIC, RepairAction.PUBLISH_AGAIN): Repaired(
             done=ROWS - done, needless=done
         )
     }
     assert pair.orders.outbox() == {"INIT": ROWS}
-    assert Counter(audited(pair.orders)) == Counter(str(row.event_id) for row in missing)
+    assert Counter(audited(pair.orders)) == Counter(str(row.event_id) for row in absent)
     pair.work()
     assert len(pair.stock.effects("stock")) == ROWS
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tracemalloc
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from shieldtx.domain.events import new_event_id
+from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.repair import Line, Note, RepairAction, Repaired, RepairedEvent, RowSeen
+from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
+from shieldtx.reconcile.hand_over import PART_BYTES
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import (
@@ -27,12 +31,12 @@ from shieldtx.reconcile.repair_decisions import (
     Step,
     step_of,
 )
+from shieldtx.reconcile.rows_in_order import RowsInOrder
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 V, O, I = Verdict, OutboxStatus, InboxStatus  # noqa: E741  as short as the tables below need them
-LINE = Line(topic="orders.placed", key="k", written_at=NOW, before_open=False)
 POLICY = Policy(services=frozenset({"orders", "stock"}))
 
 
@@ -58,7 +62,8 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
 @pytest.mark.parametrize(
     ("listed", "action", "service"),
     [
-        (row(V.MISSING_DOWNSTREAM), RepairAction.PUBLISH_AGAIN, "orders"),
+        (row(V.MISSING_DOWNSTREAM), RepairAction.HAND_OVER, "orders"),
+        (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), RepairAction.PUBLISH_AGAIN, "orders"),
         (row(V.STUCK, O.PROCESSING), RepairAction.RELEASE_EVENT, "orders"),
         (row(V.STUCK, O.PROCESSING, I.PROCESSED), RepairAction.RELEASE_EVENT, "orders"),
         (row(V.STUCK, O.PROCESSING, I.PROCESSING), RepairAction.RELEASE_EVENT, "orders"),
@@ -71,6 +76,7 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
     ],
     ids=[
         "missing",
+        "rollback missing",
         "stuck in the outbox",
         "arrived",
         "stuck twice",
@@ -86,8 +92,9 @@ def test_a_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, 
     assert (step.row.event_id, step.row.source) == (listed.event_id, "orders")
 
 
-def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it():
-    listed = row(V.MISSING_DOWNSTREAM)
+@pytest.mark.parametrize("kind", list(TxKind))
+def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it(kind: TxKind):
+    listed = row(V.MISSING_DOWNSTREAM, kind=kind)
 
     step = step_of(listed, POLICY)
 
@@ -187,40 +194,56 @@ def test_an_unresolved_half_message_is_refused_even_when_named():
 
 
 @pytest.mark.parametrize(
-    "listed",
+    ("listed", "knows"),
     [
-        row(V.MISSING_DOWNSTREAM),
-        row(V.ABSENT_FROM_TOPIC, downstream=TOPICS),
-        row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED),
+        (row(V.MISSING_DOWNSTREAM), {"stock"}),
+        (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), {"orders", "stock", "mail"}),
+        (row(V.ABSENT_FROM_TOPIC, downstream=TOPICS), {"orders", "stock", "mail"}),
+        (
+            row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED),
+            {"orders", "stock", "mail"},
+        ),
     ],
-    ids=lambda listed: listed.verdict,
+    ids=["missing", "rollback missing", "absent", "rollback owed"],
 )
-def test_what_others_may_have_purged_is_not_sent_once_more(listed: ListedRow):
-    named = frozenset({V.ABSENT_FROM_TOPIC})
-    old = Policy(services=POLICY.services, named=named, young_since=NOW + 2 * HOUR)
-    young = Policy(services=POLICY.services, named=named, young_since=NOW)
+def test_what_a_receiver_may_have_purged_is_not_sent_once_more(listed: ListedRow, knows: set[str]):
+    for service in ("orders", "stock", "mail"):
+        ages = dict.fromkeys(("orders", "stock", "mail"), NOW) | {service: NOW + 2 * HOUR}
+        policy = replace(POLICY, named=frozenset({V.ABSENT_FROM_TOPIC}), young_since=ages)
 
-    decision = step_of(listed, old)
+        decision = step_of(listed, policy)
 
-    assert isinstance(decision, Refusal)
-    assert "purged" in decision.reason
-    assert isinstance(step_of(listed, young), Step)
+        if service in knows:
+            assert isinstance(decision, Refusal)
+            assert "purged" in decision.reason
+        else:
+            assert isinstance(decision, Step)
+    assert isinstance(step_of(listed, replace(policy, young_since={"stock": NOW})), Step)
+    assert isinstance(step_of(listed, replace(policy, young_since={})), Step)
 
 
-@pytest.mark.parametrize("verdict", [V.MISSING_DOWNSTREAM, V.ABSENT_FROM_TOPIC])
-def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(verdict: Verdict):
+@pytest.mark.parametrize(
+    "listed",
+    [row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), row(V.ABSENT_FROM_TOPIC)],
+    ids=["rollback missing", "absent"],
+)
+def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(listed: ListedRow):
     others = {"orders": frozenset({"orders.placed"}), "stock": frozenset({"orders.paid"})}
     policy = Policy(services=POLICY.services, named=frozenset(Verdict), for_others=others)
 
-    decision = step_of(row(verdict), policy)
+    decision = step_of(listed, policy)
 
     assert isinstance(decision, Refusal)
     assert "services that take no part in this" in decision.reason
-    assert isinstance(step_of(row(verdict, topic="orders.paid"), policy), Step)
+    assert isinstance(step_of(replace(listed, topic="orders.paid"), policy), Step)
+    assert isinstance(step_of(row(V.MISSING_DOWNSTREAM), policy), Step)
 
 
 class Databases:
-    """Both services' databases, which remember what they were asked to do."""
+    """Both services' databases, which remember what they were asked to do.
+
+    Events are in the outbox in the order of their ids.
+    """
 
     def __init__(
         self,
@@ -228,13 +251,15 @@ class Databases:
         arrived: set[RepairedEvent] = frozenset(),
         gone: set[UUID] = frozenset(),
         behind: set[UUID] = frozenset(),
-        open_: set[UUID] = frozenset(),
+        sizes: Mapping[UUID, int] = MappingProxyType({}),
     ) -> None:
-        self.open = open_
         self.arrived = arrived
         self.gone = gone
         self.behind = behind
+        self.sizes = sizes
         self.batches: list[tuple[RepairAction, int, Note]] = []
+        self.handed: list[UUID] = []
+        self.parts: list[int] = []
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         return self.arrived.intersection(events)
@@ -243,13 +268,49 @@ class Databases:
         return {event for event in events if event[0] in self.gone}
 
     def lines(self, ids: Sequence[UUID]) -> dict[UUID, Line]:
-        return {each: LINE for each in ids if each not in self.open} | {
-            each: replace(LINE, before_open=True) for each in self.open.intersection(ids)
+        return {
+            each: Line(
+                seq=each.int >> 80,
+                topic="orders.placed",
+                key="k",
+                written_at=NOW,
+                unconfirmed=False,
+                size=self.sizes.get(each, 1),
+            )
+            for each in ids
         }
 
-    def received_later(self, group: str, source: str, lines: Mapping[UUID, Line]) -> set[UUID]:
+    def overtaken(self, group: str, source: str, lines: Mapping[UUID, Line]) -> Overtaken:
         assert (group, source) == ("stock", "orders")
-        return self.behind.intersection(lines)
+        return Overtaken(certainly=self.behind.intersection(lines), perhaps={})
+
+    def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
+        self.parts.append(len(rows))
+        return Sent(
+            envelopes=[
+                Envelope(
+                    id=row.event_id,
+                    type="orders.placed",
+                    source="orders",
+                    topic="orders.placed",
+                    payload="{}" if payloads else "null",
+                    time=NOW,
+                )
+                for row in rows
+            ]
+        )
+
+    def hand_over(
+        self, group: str, parts: Iterable[Sequence[Envelope]], *, note: Note, dry_run: bool
+    ) -> HandedOver:
+        assert group == "stock"
+        ids = []
+        for part in parts:
+            assert {envelope.payload for envelope in part} == {"null" if dry_run else "{}"}
+            ids += [envelope.id for envelope in part]
+        self.batches.append((RepairAction.HAND_OVER, len(ids), note))
+        self.handed += ids
+        return HandedOver(done=frozenset(ids))
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, **_: bool
@@ -271,13 +332,13 @@ def test_rows_go_in_batches_of_one_kind_and_the_rest_at_the_end():
     report = repair(databases, batch=3).run([*missing[:4], *stuck, *missing[4:]])
 
     assert sorted((action, rows) for action, rows, _ in databases.batches) == [
-        (RepairAction.PUBLISH_AGAIN, 1),
-        (RepairAction.PUBLISH_AGAIN, 3),
-        (RepairAction.PUBLISH_AGAIN, 3),
+        (RepairAction.HAND_OVER, 1),
+        (RepairAction.HAND_OVER, 3),
+        (RepairAction.HAND_OVER, 3),
         (RepairAction.RELEASE_EVENT, 2),
     ]
     assert report.repaired == {
-        (V.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(done=7),
+        (V.MISSING_DOWNSTREAM, RepairAction.HAND_OVER): Repaired(done=7),
         (V.STUCK, RepairAction.RELEASE_EVENT): Repaired(done=2),
     }
     assert {note for *_, note in databases.batches} == {
@@ -286,7 +347,7 @@ def test_rows_go_in_batches_of_one_kind_and_the_rest_at_the_end():
     }
 
 
-def test_what_has_arrived_since_the_run_is_not_published_again():
+def test_what_has_arrived_since_the_run_is_not_handed_over():
     late, missing = row(V.MISSING_DOWNSTREAM), row(V.MISSING_DOWNSTREAM)
     arrived = RepairedEvent(event_id=late.event_id, source="orders", group="stock")
     databases = Databases(arrived={arrived})
@@ -295,7 +356,7 @@ def test_what_has_arrived_since_the_run_is_not_published_again():
 
     assert [rows for _, rows, _ in databases.batches] == [1]
     assert report.repaired == {
-        (V.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(done=1, needless=1)
+        (V.MISSING_DOWNSTREAM, RepairAction.HAND_OVER): Repaired(done=1, needless=1)
     }
 
 
@@ -309,29 +370,103 @@ def test_what_is_refused_is_counted_by_its_reason():
     assert report.refused[V.PAYLOAD_DIFFERS, V.PAYLOAD_DIFFERS.advice] == 2
 
 
+def test_a_rollback_that_has_arrived_since_the_run_is_not_published_again():
+    late, missing = (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK) for _ in range(2))
+    arrived = RepairedEvent(event_id=late.event_id, source="orders", group="stock")
+
+    report = repair(Databases(arrived={arrived})).run([late, missing])
+
+    assert report.repaired == {
+        (V.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(done=1, needless=1)
+    }
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_was_taken_back_or_overtaken_is_counted_and_not_published_again(dry_run: bool):
+def test_what_was_taken_back_or_overtaken_is_counted_and_not_handed_over(dry_run: bool):
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
     ids = [each.event_id for each in missing]
-    databases = Databases(gone={ids[0]}, behind={ids[0], ids[1]}, open_={ids[2]})
+    databases = Databases(gone={ids[0]}, behind={ids[0], ids[1]})
 
     report = repair(databases, dry_run=dry_run, batch=2, looked_up=4).run(missing)
 
     assert report.refused == {
         (V.MISSING_DOWNSTREAM, TAKEN_BACK): 1,
-        (V.MISSING_DOWNSTREAM, OVERTAKEN): 2,
+        (V.MISSING_DOWNSTREAM, OVERTAKEN): 1,
     }
-    assert report.repaired == {(V.MISSING_DOWNSTREAM, RepairAction.PUBLISH_AGAIN): Repaired(done=3)}
-    assert [rows for _, rows, _ in databases.batches] == [1, 2]
+    assert report.repaired == {(V.MISSING_DOWNSTREAM, RepairAction.HAND_OVER): Repaired(done=4)}
+    assert [rows for _, rows, _ in databases.batches] == [2, 2]
 
 
 def test_a_person_may_say_that_a_group_can_take_events_out_of_order():
-    missing = [row(V.MISSING_DOWNSTREAM) for _ in range(2)]
-    gone, behind = (each.event_id for each in missing)
+    missing = [row(V.MISSING_DOWNSTREAM) for _ in range(3)]
+    gone, behind = (each.event_id for each in missing[:2])
     databases = Databases(gone={gone}, behind={behind})
-    policy = Policy(services=POLICY.services, named=frozenset({V.MISSING_DOWNSTREAM}))
 
-    report = repair(databases, policy).run(missing)
+    named = replace(POLICY, named=frozenset({V.MISSING_DOWNSTREAM}))
+    assert repair(databases, named).run(missing).refused[V.MISSING_DOWNSTREAM, OVERTAKEN] == 1
+    report = repair(databases, replace(POLICY, out_of_order=True)).run(missing)
 
     assert report.refused == {(V.MISSING_DOWNSTREAM, TAKEN_BACK): 1}
-    assert sum(repaired.done for repaired in report.repaired.values()) == 1
+    assert list(report.repaired.values()) == [Repaired(done=2, out_of_order=1)]
+    assert "--out-of-order" in OVERTAKEN
+
+
+def test_events_are_handed_over_in_the_order_of_the_outbox_over_all_parts():
+    missing = [row(V.MISSING_DOWNSTREAM, event_id=UUID(int=n << 80)) for n in range(50)]
+    listed = [*missing[1::2], *missing[::2][::-1]]
+    databases = Databases()
+
+    repair(databases, batch=3, looked_up=7).run(listed)
+
+    assert databases.handed == [each.event_id for each in missing]
+
+
+def test_payloads_are_read_in_parts_of_a_bounded_size():
+    missing = [row(V.MISSING_DOWNSTREAM, event_id=UUID(int=n << 80)) for n in range(8)]
+    sizes = [1, PART_BYTES - 1, 1, PART_BYTES, 3 * PART_BYTES, 5, 6, PART_BYTES - 11]
+    by_id = {each.event_id: size for each, size in zip(missing, sizes, strict=True)}
+    databases = Databases(sizes=by_id)
+
+    repair(databases).run(missing)
+
+    assert databases.parts == [2, 1, 1, 1, 3]
+    assert [rows for _, rows, _ in databases.batches] == [8]
+
+
+def test_many_missing_events_take_little_memory():
+    """Forty bytes a row, where a row as the run has listed it takes a thousand."""
+    tracemalloc.start()
+    rows = RowsInOrder("orders")
+    for n in range(100_000):
+        seen = RowSeen(
+            event_id=UUID(int=n),
+            source="orders",
+            status=O.PROCESSED,
+            settled_at=NOW + n * timedelta(microseconds=1),
+            attempts=1,
+        )
+        rows.add(100_000 - n, seen)
+    parts = rows.parts(5_000)
+    first = next(parts)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 20_000_000
+    assert first[0] == seen
+    assert sum(map(len, parts)) == 95_000
+
+
+def test_a_row_is_read_back_as_it_was_added():
+    rows = RowsInOrder("orders")
+    seen = [
+        RowSeen(event_id=new_event_id(), source="orders", status=O.PROCESSED, **more)
+        for more in (
+            {"settled_at": None, "attempts": None},
+            {"settled_at": datetime(9998, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), "attempts": 0},
+            {"settled_at": datetime(1960, 1, 1, tzinfo=UTC), "attempts": 7},
+        )
+    ]
+    for each in seen:
+        rows.add(-1, each)
+
+    assert list(rows.parts(2)) == [seen[:2], seen[2:]]

@@ -14,7 +14,7 @@ import pkgutil
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -66,6 +66,11 @@ SAMPLES: Mapping[str, Any] = {
 
 OF_MODULES: Mapping[str, Mapping[str, Any]] = {
     "half_messages": {"source": OutboxStatus.HALF},
+    "hand_over": {
+        "keys": ["k1"],
+        "times": [datetime(2026, 3, 1, tzinfo=UTC)],
+        "of": [("t", "4711")],
+    },
     "locks": {"table": "shield_outbox", "tables": ["shield_outbox"], "condition": "shard < 4"},
     "status": {"status": "FAILED"},
     "retention": {"status": ["PROCESSED"]},

@@ -6,6 +6,17 @@ FROM shield_outbox
 WHERE shield_outbox.event_id IN (:event_id_1)
 ORDER BY shield_outbox.event_id;
 
+-- events_to_hand_over
+SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, shield_outbox.topic,
+    shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
+    shield_outbox.operation, shield_outbox."key", shield_outbox.biz_key, shield_outbox.headers,
+    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
+    shield_outbox.status, shield_outbox.settled_at AS settled_at, shield_outbox.attempts,
+    shield_outbox.lease_token IS NOT NULL AS leased, shield_outbox.lease_until IS NULL OR
+    shield_outbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS lease_ran_out
+FROM shield_outbox
+WHERE shield_outbox.event_id IN (:event_id_1);
+
 -- inbox_rows
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic, 'null' AS
     payload, shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation,
@@ -39,24 +50,6 @@ SELECT shield_inbox.causation_id, shield_inbox.causation_source
 FROM shield_inbox
 WHERE shield_inbox.tx_kind = 'ROLLBACK' AND shield_inbox.causation_id IN (:causation_id_1) AND
     shield_inbox.status != 'DISCARDED';
-
--- lines
-SELECT shield_outbox.event_id, shield_outbox.topic, shield_outbox."key", shield_outbox.created_at AS
-    created_at, EXISTS (SELECT *
-  FROM shield_outbox AS later
-  WHERE later.settled_at IS NULL AND later.waiting = 0 AND later.shard = shield_outbox.shard AND later."key" =
-      shield_outbox."key" AND later.topic = shield_outbox.topic AND later.source = shield_outbox.source AND
-      later.seq > shield_outbox.seq) AS before_open
-FROM shield_outbox
-WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox."key" IS
-    NOT NULL;
-
--- latest_received
-SELECT shield_inbox.topic, shield_inbox."key", max(shield_inbox.event_time) AS written_at
-FROM shield_inbox
-WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
-    'COMMIT' AND shield_inbox."key" IN (:key_1)
-GROUP BY shield_inbox.topic, shield_inbox."key";
 
 -- count_shards
 SELECT count(*) AS count_1

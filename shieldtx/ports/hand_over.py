@@ -1,0 +1,72 @@
+"""What databases tell of an event before it is handed over to a group, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from shieldtx.domain.events import Envelope
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Where an event of the outbox stands among those of its key, whose order is kept."""
+
+    seq: int
+    """Its number: events of a key are sent in this order."""
+    topic: str
+    key: str | None
+    written_at: datetime
+    unconfirmed: bool
+    """An attempt before the one that was acknowledged may have delivered it."""
+    size: int
+    """Bytes of its payload and headers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overtaken:
+    """Which events a group would get behind later ones of the same topic and key."""
+
+    certainly: AbstractSet[UUID]
+    """It has received one that was written later."""
+    perhaps: Mapping[UUID, AbstractSet[UUID]]
+    """It has received these, written at the same time, as in one transaction: only the outbox that
+    they are from knows their order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """Events that are to be handed over, as their outbox has them now."""
+
+    envelopes: Sequence[Envelope]
+    """Of those that still are as they were seen, in the order in which they were asked for."""
+    needless: int = 0
+    """They are in line again: a relay sends them."""
+    changed: int = 0
+    """They are gone, or not as they were seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandedOver:
+    """What became of events that were handed over to a group."""
+
+    done: AbstractSet[UUID] = frozenset()
+    """They are in its inbox now, and were not before."""
+    needless: AbstractSet[UUID] = frozenset()
+    """It has received them, or refuses them because their rollback came first."""
+    conflicting: AbstractSet[UUID] = frozenset()
+    """It has received another event with their business key."""
+    refused: AbstractSet[UUID] = frozenset()
+    """Its database refuses them, as for letters that its encoding does not have."""
+
+    def plus(self, other: HandedOver) -> HandedOver:
+        """Add what became of others."""
+        return HandedOver(
+            done=self.done | other.done,
+            needless=self.needless | other.needless,
+            conflicting=self.conflicting | other.conflicting,
+            refused=self.refused | other.refused,
+        )

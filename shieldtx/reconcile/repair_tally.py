@@ -1,0 +1,44 @@
+"""What a repair has done, counted while it is at work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.verdicts import Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairReport:
+    """What a repair has done, or would do."""
+
+    repaired: Mapping[tuple[Verdict, RepairAction], Repaired]
+    refused: Mapping[tuple[Verdict, str], int]
+    """How many rows of a verdict are left to a person, by reason."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been done so far."""
+
+    repaired: dict[tuple[Verdict, RepairAction], Repaired] = field(default_factory=dict)
+    refused: Counter[tuple[Verdict, str]] = field(default_factory=Counter)
+
+    def add(self, verdict: Verdict, action: RepairAction, repaired: Repaired) -> None:
+        """Count what became of rows that were to be repaired."""
+        if repaired == Repaired():
+            return
+        key = verdict, action
+        self.repaired[key] = self.repaired.get(key, Repaired()).plus(repaired)
+
+    def refuse(self, verdict: Verdict, reason: str, rows: int = 1) -> None:
+        """Count rows that are left to a person."""
+        if rows:
+            self.refused[verdict, reason] += rows
+
+    @property
+    def report(self) -> RepairReport:
+        """All of it."""
+        return RepairReport(repaired=self.repaired, refused=self.refused)

@@ -1,0 +1,215 @@
+"""Handing events over: from the outbox of one service into the inbox of one group of another."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.reasons import reason_of
+from shieldtx.domain.states import TxKind
+from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+from shieldtx.ports.repair import RepairAction, RowSeen
+from shieldtx.store.dialects import Dialect
+from shieldtx.store.halving import is_refused
+from shieldtx.store.repair_batch import key_of, sort
+from shieldtx.store.statements import hand_over as sql
+from shieldtx.store.statements import receive as receive_sql
+from shieldtx.store.statements.envelope_columns import columns_of, envelope_of
+from shieldtx.store.statements.repair import events_to_hand_over
+from shieldtx.store.tables import Tables
+
+log = logging.getLogger(__name__)
+
+
+class EventHandOver:
+    """What is asked of both databases, and done in that of the group; in open connections."""
+
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        self._tables = tables
+        self._dialect = dialect
+        self._receive = receive_sql.receive(tables, dialect)
+
+    # --- the outbox of the service that wrote the events -----------------------------------------
+
+    def lines(self, connection: Connection, ids: Collection[UUID]) -> Mapping[UUID, Line]:
+        """Return where these COMMIT events stand in the outbox."""
+        statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
+        return {
+            row.event_id: Line(
+                seq=row.seq,
+                topic=row.topic,
+                key=row.key,
+                written_at=row.created_at,
+                unconfirmed=row.unconfirmed,
+                size=row.size,
+            )
+            for row in connection.execute(statement)
+        }
+
+    def sent(self, connection: Connection, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
+        """Read the events of those rows of the outbox that still are as they were seen."""
+        ids = sorted({row.event_id for row in rows})
+        statement = events_to_hand_over(self._tables, self._dialect, ids, payloads=payloads)
+        found = {row.event_id: row for row in connection.execute(statement)}
+        now = {key_of(row): found[row.event_id] for row in rows if row.event_id in found}
+        batch = sort(RepairAction.HAND_OVER, rows, now)
+        return Sent(
+            envelopes=[envelope_of(now) for _, now in batch.ready],
+            needless=batch.needless,
+            changed=batch.changed,
+        )
+
+    # --- the inbox of the group ------------------------------------------------------------------
+
+    def overtaken(
+        self, connection: Connection, group: str, source: str, lines: Mapping[UUID, Line]
+    ) -> Overtaken:
+        """Return of which events a group has received later ones of the same topic and key."""
+        keys = sorted({line.key for line in lines.values() if line.key is not None})
+        if not keys:
+            return Overtaken(certainly=set(), perhaps={})
+        try:
+            latest = self._latest(connection, group, source, keys)
+        except UnicodeEncodeError as error:
+            # Of a key that the encoding of the database does not have, the inbox has no event.
+            possible = [key for key in keys if _is_in(error.encoding, key)]
+            latest = self._latest(connection, group, source, possible)
+        certainly, together = set[UUID](), dict[UUID, Line]()
+        for event_id, line in lines.items():
+            when = latest.get((line.topic, line.key))
+            if when is not None and when > line.written_at:
+                certainly.add(event_id)
+            elif when == line.written_at:
+                together[event_id] = line
+        perhaps = self._received_with(connection, group, source, together)
+        return Overtaken(certainly=certainly, perhaps=perhaps)
+
+    def _latest(
+        self, connection: Connection, group: str, source: str, keys: Sequence[str]
+    ) -> dict[tuple[str, str | None], datetime]:
+        """Return by topic and key when the latest event that a group has received was written."""
+        statement = sql.latest_received(
+            self._tables, self._dialect, group=group, source=source, keys=keys
+        )
+        return {(row.topic, row.key): row.written_at for row in connection.execute(statement)}
+
+    def _received_with(
+        self, connection: Connection, group: str, source: str, lines: Mapping[UUID, Line]
+    ) -> dict[UUID, set[UUID]]:
+        """Return which events of the same key and time a group has received, by event."""
+        if not lines:
+            return {}
+        statement = sql.received_of(
+            self._tables,
+            self._dialect,
+            group=group,
+            source=source,
+            keys=sorted({line.key for line in lines.values() if line.key is not None}),
+            times=sorted({line.written_at for line in lines.values()}),
+        )
+        found: dict[tuple[str, str | None, datetime], set[UUID]] = defaultdict(set)
+        for row in connection.execute(statement):
+            found[row.topic, row.key, row.event_time].add(row.event_id)
+        return {
+            event_id: found[line.topic, line.key, line.written_at]
+            for event_id, line in lines.items()
+        }
+
+    def store(
+        self, connection: Connection, group: str, envelopes: Sequence[Envelope]
+    ) -> HandedOver:
+        """Store what no unique key of the inbox knows; in halves, where the database refuses it."""
+        try:
+            with connection.begin_nested():
+                return self._insert(connection, group, envelopes)
+        except UnicodeEncodeError as error:
+            reason = f"the encoding of the database, {error.encoding}, does not have all letters"
+        except DBAPIError as error:
+            if not is_refused(error):
+                raise
+            reason = reason_of(error)
+        if len(envelopes) == 1:
+            log.warning("event %s is not handed over to %s: %s", envelopes[0].id, group, reason)
+            return HandedOver(refused={envelopes[0].id})
+        half = len(envelopes) // 2
+        first = self.store(connection, group, envelopes[:half])
+        return first.plus(self.store(connection, group, envelopes[half:]))
+
+    def _insert(
+        self, connection: Connection, group: str, envelopes: Sequence[Envelope]
+    ) -> HandedOver:
+        """Store rows as if they had been received: due, without a lease, and of no record."""
+        nothing = [None] * len(envelopes)
+        columns = columns_of(envelopes) | {
+            "event_time": [envelope.time for envelope in envelopes],
+            "record_partition": nothing,
+            "record_offset": nothing,
+            receive_sql.LEASE: nothing,
+        }
+        same = {receive_sql.GROUP: group, receive_sql.TOKEN: None}
+        rows = connection.execute(self._receive, self._dialect.rows_parameters(columns, **same))
+        new = {tuple(row) for row in rows.all()}
+        done = {e.id for e in envelopes if (e.id, e.source) in new}
+        # This sees what the INSERT has waited for.
+        old = [envelope for envelope in envelopes if envelope.id not in done]
+        known = self._known(connection, group, old)
+        conflicting = {e.id for e in old if e.id not in known and _happens_once(e)}
+        needless = {e.id for e in old} - conflicting
+        return HandedOver(done=done, needless=needless, conflicting=conflicting)
+
+    def try_out(
+        self, connection: Connection, group: str, envelopes: Sequence[Envelope]
+    ) -> HandedOver:
+        """Return what `store` would do, as far as the unique keys tell."""
+        known = self._known(connection, group, envelopes)
+        by_source: dict[str, list[Envelope]] = defaultdict(list)
+        for envelope in envelopes:
+            if envelope.id not in known and _happens_once(envelope):
+                by_source[envelope.source].append(envelope)
+        conflicting = set[UUID]()
+        for source, named in by_source.items():
+            try:
+                taken = self._taken(connection, group, source, named)
+            except UnicodeEncodeError as error:
+                possible = [e for e in named if _is_in(error.encoding, f"{e.type}{e.biz_key}")]
+                taken = self._taken(connection, group, source, possible)
+            conflicting |= {e.id for e in named if (e.type, e.biz_key) in taken}
+        done = {envelope.id for envelope in envelopes} - known - conflicting
+        return HandedOver(done=done, needless=known, conflicting=conflicting)
+
+    def _taken(
+        self, connection: Connection, group: str, source: str, envelopes: Sequence[Envelope]
+    ) -> set[tuple[str, str]]:
+        """Return of which types and business keys a group has received an event."""
+        keys = [(e.type, e.biz_key or "") for e in envelopes]
+        statement = sql.business_keys(self._tables, group=group, source=source, of=keys)
+        return {(row.event_type, row.biz_key) for row in connection.execute(statement)}
+
+    def _known(
+        self, connection: Connection, group: str, envelopes: Sequence[Envelope]
+    ) -> set[UUID]:
+        if not envelopes:
+            return set()
+        ids = [envelope.id for envelope in envelopes]
+        statement = receive_sql.known(self._tables, self._dialect, group, ids)
+        rows = {tuple(row) for row in connection.execute(statement)}
+        return {e.id for e in envelopes if (e.id, e.source) in rows}
+
+
+def _happens_once(envelope: Envelope) -> bool:
+    return envelope.biz_key is not None and envelope.kind is TxKind.COMMIT
+
+
+def _is_in(encoding: str, text: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

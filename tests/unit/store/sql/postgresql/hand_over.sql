@@ -1,0 +1,28 @@
+-- lines
+SELECT shield_outbox.event_id, shield_outbox.seq, shield_outbox.topic, shield_outbox.key, timezone('UTC',
+    shield_outbox.created_at) AS created_at, shield_outbox.unconfirmed, octet_length(shield_outbox.payload) +
+    coalesce(octet_length(shield_outbox.headers), 0) AS size
+FROM shield_outbox
+WHERE shield_outbox.event_id = ANY (:param_1::UUID[]) AND shield_outbox.tx_kind = 'COMMIT';
+
+-- latest_received
+SELECT shield_inbox.topic, shield_inbox.key, timezone('UTC', max(shield_inbox.event_time)) AS written_at
+FROM shield_inbox
+WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
+    'COMMIT' AND shield_inbox.key = ANY ('k1'[])
+GROUP BY shield_inbox.topic, shield_inbox.key;
+
+-- received_of
+SELECT shield_inbox.event_id, shield_inbox.topic, shield_inbox.key, timezone('UTC', shield_inbox.event_time)
+    AS event_time
+FROM shield_inbox
+WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
+    'COMMIT' AND shield_inbox.key = ANY ('k1'[]) AND shield_inbox.event_time = ANY (:param_2::TIMESTAMP WITH
+    TIME ZONE[]);
+
+-- business_keys
+SELECT shield_inbox.event_type, shield_inbox.biz_key
+FROM shield_inbox
+WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
+    'COMMIT' AND shield_inbox.biz_key IS NOT NULL AND (shield_inbox.event_type, shield_inbox.biz_key) IN
+    (:param_2);
