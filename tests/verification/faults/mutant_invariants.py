@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.verification.faults import consumer_mutant_runs, size_mutant_runs, worker_mutant_runs
+from tests.verification.faults import (
+    consumer_mutant_runs,
+    reconciliation_mutant_runs,
+    size_mutant_runs,
+    worker_mutant_runs,
+)
 from tests.verification.faults.banks import PRIVATE
 from tests.verification.faults.scenarios import (
     connections,
@@ -33,6 +38,9 @@ LEASE_KEPT, EACH_PARKED, OUT_OF_LINE = "lease kept", "each parked", "out of line
 HUNG_UP, FOR_A_PERSON = "hung up", "for a person"
 """Invariants of workers, of what they keep, and of what they leave to a person."""
 
+STRUCK_OUT = "struck out"
+"""The invariant that a repair delivers nothing that was taken back."""
+
 CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
 """The invariants that a batch of large events has fewer of them."""
 
@@ -51,5 +59,6 @@ EXPECTED = {
     OUT_OF_LINE: held_keys.OUT_OF_LINE,
     HUNG_UP: "after SIGHUP",
     FOR_A_PERSON: rollback.FOR_A_PERSON,
+    STRUCK_OUT: reconciliation_mutant_runs.STRUCK_OUT,
 }
 """What runs expect beyond what is counted: a problem of theirs names it where it does not come."""

@@ -37,6 +37,7 @@ from tests.verification.faults.mutant_invariants import (
     OWN_SESSIONS,
     POLLED_BYTES,
     REFUNDED,
+    STRUCK_OUT,
 )
 from tests.verification.faults.mutants import MUTANTS, Mutant
 from tests.verification.faults.scenarios import (
@@ -248,6 +249,7 @@ MUTANT_RUNS: dict[str, MutantRun] = {
     "M20": MutantRun(invariant="missed", run=reconciliation_mutant_runs.a_changed_payload),
     "M21": MutantRun(invariant="repaired_again", run=reconciliation_mutant_runs.repaired_and_done),
     "M22": MutantRun(invariant="ghost", run=reconciliation_mutant_runs.repaired_and_done),
+    "M62": MutantRun(invariant=STRUCK_OUT, run=reconciliation_mutant_runs.struck_out_and_lost),
     "M23": MutantRun(invariant="ghost", run=half_message_mutant_runs.parked, setting=own_ledger),
     "M24": MutantRun(
         invariant="lost", run=half_message_mutant_runs.checked_in_flight, setting=own_ledger

@@ -6,8 +6,10 @@ from datetime import timedelta
 
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.faults import damage
+from tests.verification.faults.bank import auditors_of
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.damage import SavedRows
+from tests.verification.faults.reconciliation_outcomes import Mismatch
 from tests.verification.faults.reconciliation_runs import ReconciliationRuns, done_by
 from tests.verification.faults.scenarios.reconciliation import (
     await_auditors,
@@ -19,10 +21,11 @@ from tests.verification.faults.scenarios.reconciliation import (
 _WIDE = timedelta(hours=1)
 """A margin that is longer than a mutant run."""
 
-_BY_NAME = tuple(
-    word
-    for verdict in (Verdict.MISSING_DOWNSTREAM, Verdict.ABSENT_FROM_TOPIC)
-    for word in ("--verdict", verdict.value)
+STRUCK_OUT = "what was taken back is not entered again"
+
+_ALL = (
+    *("--verdict", Verdict.MISSING_DOWNSTREAM.value, "--out-of-order"),
+    *("--verdict", Verdict.ABSENT_FROM_TOPIC.value),
 )
 """What a repair leaves to a person otherwise: later events of the key, groups that have it all."""
 
@@ -65,7 +68,35 @@ def repaired_and_done(banks: Banks) -> None:
     lost = damage.lose_records(banks, [last], groups)
     await_quiet(reconciliation)
     reconciliation.judge(forgotten | lost | damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost))
-    banks.reconciled.repaired += sum(done_by(reconciliation.repair(*_BY_NAME)).values())
+    banks.reconciled.repaired += sum(done_by(reconciliation.repair(*_ALL)).values())
     banks.upstream.relay()
     banks.drain()
-    banks.reconciled.repaired_again += sum(done_by(reconciliation.repair(*_BY_NAME)).values())
+    banks.reconciled.repaired_again += sum(done_by(reconciliation.repair(*_ALL)).values())
+
+
+def struck_out_and_lost(banks: Banks) -> None:
+    """The auditors lose an event that they have entered and, when the tills refused it, struck out.
+
+    Their books stay, so that a repair has nothing to do.
+    """
+    reconciliation = ReconciliationRuns(banks=banks, with_auditors=True)
+    down, group = banks.downstream, auditors_of(banks.downstream.group)
+    entries = "SELECT coalesce(sum(entry), 0) FROM audit WHERE id = ANY(:ids)"
+    open_all(banks)
+    stop(down, "relay")
+    events = damage.transfer_each(banks, banks.accounts[:1], refuse="at once")
+    banks.until(lambda: down.one(entries, ids=events) == 1, "it is entered")
+    down.relay()
+    banks.until(lambda: down.one(entries, ids=events) == 0, "it is struck out")
+    banks.drain()
+    down.tamper(
+        "DELETE FROM shield_inbox WHERE event_id = ANY(:ids) AND consumer_group = :group",
+        ids=events,
+        group=group,
+    )
+    await_quiet(reconciliation)
+    reconciliation.judge({Mismatch(Verdict.MISSING_DOWNSTREAM, group, event) for event in events})
+    done = done_by(reconciliation.repair(*_ALL))
+    banks.drain()
+    entered = down.one(entries, ids=events)
+    banks.expect(entered == 0 and not done, f"{STRUCK_OUT}: {entered} entries, {done}")

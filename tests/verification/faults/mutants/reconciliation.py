@@ -103,11 +103,16 @@ def _published_again_under_a_new_id(breaker: Breaker) -> None:
     SqlRepairStore._publish_again = mutant
 
 
+def _delivered_although_taken_back(breaker: Breaker) -> None:
+    SqlRepairStore.taken_back = lambda self, events: set()
+
+
 IN_RECONCILIATION = named(
     VARIABLE,
     ("M19", "reconciled without regard to the watermark", _the_watermark_lies_ahead),
     ("M20", "reconciled by digests without payloads", _digests_without_payloads),
     ("M21", "repaired although the row has moved since the run", _repaired_however_it_stands_now),
     ("M22", "published again by a repair under a new id", _published_again_under_a_new_id),
+    ("M62", "handed over by a repair although taken back", _delivered_although_taken_back),
 )
 _OF_THE_JOB = {"M19", "M20"}

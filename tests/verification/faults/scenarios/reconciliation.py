@@ -66,11 +66,11 @@ class _Planted:
     repairable: Found
     """Repaired by the plain command."""
     overtaken: Found
-    """Missing, with later events of their keys: repaired where the command names the verdict."""
+    """Missing, with later events of their keys: repaired by `--out-of-order`."""
     parked: Found
-    """Likewise."""
+    """Repaired where the command names the verdict."""
     absent: Found
-    """Records that are in no topic: those that a group misses come back with its repair."""
+    """Records that are in no topic, likewise: what a group misses is handed over to it."""
     for_operators: Found
     idle: Found
     """Repaired by workers alone."""
@@ -154,26 +154,30 @@ def _write_in_flight(banks: Banks) -> None:
 def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted) -> None:
     """Repair what can be, what is parked when it is named, and each of it once."""
     first = reconciliation.repair()
-    wanted = {"publish again": 3, "release event": 2, "release attempt": 1, "raise rollback": 2}
+    wanted = {"hand over": 6, "release event": 2, "release attempt": 1, "raise rollback": 2}
     banks.expect(done_by(first) == wanted, f"the repair did {done_by(first)}")
     left = sum(entry["rows"] for entry in first["not_repairable"])
     others = len(planted.all - planted.repairable)
     banks.expect(left == others, f"{left} of {others} are left to operators")
-    overtaken = reconciliation.repair("--verdict", "MISSING_DOWNSTREAM")
-    wanted = {"publish again": len(planted.overtaken)}
-    banks.expect(done_by(overtaken) == wanted, f"published again: {done_by(overtaken)}")
+    overtaken = reconciliation.repair("--verdict", "MISSING_DOWNSTREAM", "--out-of-order")
+    wanted = {"hand over": len(planted.overtaken)}
+    banks.expect(done_by(overtaken) == wanted, f"handed over: {done_by(overtaken)}")
+    absent = reconciliation.repair("--verdict", "ABSENT_FROM_TOPIC")
+    wanted = {"publish again": len(planted.absent)}
+    banks.expect(done_by(absent) == wanted, f"published again: {done_by(absent)}")
     parked = reconciliation.repair("--verdict", "PARKED")
     events = {(found.group != banks.upstream.group, found.event_id) for found in planted.parked}
     banks.expect(sum(done_by(parked).values()) == len(events), f"replayed: {done_by(parked)}")
-    banks.reconciled.repaired += sum(done_by(first, overtaken, parked).values())
+    banks.reconciled.repaired += sum(done_by(first, overtaken, absent, parked).values())
 
 
 def _repair_in_vain(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     """Repair the same run once more, after everything is repaired."""
     before = contents(banks)
-    named = ("MISSING_DOWNSTREAM", "ABSENT_FROM_TOPIC", "PARKED")
+    named = ("ABSENT_FROM_TOPIC", "PARKED")
     repairs = [
-        reconciliation.repair(*(["--verdict", name] if name else [])) for name in ("", *named)
+        reconciliation.repair(*words)
+        for words in ([], ["--out-of-order"], *(["--verdict", name] for name in named))
     ]
     done = done_by(*repairs)
     banks.expect(not done, f"a second repair did {done}")
