@@ -98,6 +98,30 @@ def test_each_group_that_lacks_an_event_gets_its_own_row_and_no_other_does(pair:
     assert Counter(pair.stock.effects()) == Counter({"k0": 2, "k1": 2, "k2": 2})
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_groups_lack_and_the_topic_too_has_its_effects_once(pair: Pair, at_once: bool):
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock", "mail")
+    missing, absent = pair.missing("stock", "mail"), pair.absent()
+    published = (Verdict.ABSENT_FROM_TOPIC, RepairAction.PUBLISH_AGAIN)
+
+    if at_once:
+        report = pair.repair([*missing, *absent])
+        # A relay sends them.
+        assert report.repaired == {
+            published: Repaired(done=3),
+            HANDED_OVER: Repaired(needless=6),
+        }
+    else:
+        assert pair.repair(missing).repaired == {HANDED_OVER: Repaired(done=6)}
+        assert pair.repair(absent).repaired == {published: Repaired(done=3)}
+    pair.work()
+
+    assert pair.orders.outbox() == {"PROCESSED": 3}
+    assert Counter(pair.stock.effects()) == Counter({"k0": 2, "k1": 2, "k2": 2})
+
+
 def test_a_second_repair_changes_nothing_before_and_after_the_effects(pair: Pair):
     pair.write(3)
     pair.work()

@@ -8,13 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tests.verification.faults import matrix, mutant_runs, sweep
@@ -28,25 +27,16 @@ from tests.verification.faults.world import World
 from tests.verification.model.explore import ModelResult, explore, walk
 from tests.verification.model.worlds import MUTANTS as MUTANTS_OF_THE_MODEL
 from tests.verification.model.worlds import WORLDS
-from tests.verification.oracle import campaign
-from tests.verification.oracle.campaign import MOST_HISTORIES, Judge, seeds
-from tests.verification.oracle.mutants import BY_RULES
-from tests.verification.oracle.mutants import Mutant as Defect
-from tests.verification.oracle.spark_mutants import ON_SPARK
-from tests.verification.oracle.spark_world import spark_world
+from tests.verification.oracle.parts import NAMES as OF_HISTORIES
+from tests.verification.oracle.parts import HistoryParts
 from tests.verification.simulation.campaign import run as simulate
 from tests.verification.simulation.campaign import search
 from tests.verification.simulation.mutants import MUTANTS as MUTANTS_SIMULATED
 
 IN_MEMORY = ("model", "model-mutants", "simulation", "simulation-mutants")
-OF_HISTORIES = ("histories", "histories-mutants", "nights", "nights-mutants")
 ON_SERVERS = ("matrix", "sweep", "mutants")
 PARTS = (*IN_MEMORY, *OF_HISTORIES, *ON_SERVERS)
 SCHEDULES = 100_000
-HISTORIES = 10_000
-"""By the rules in Python."""
-NIGHTS_OF = 200
-"""Histories whose nights are run on PostgreSQL and Spark."""
 OF_THE_RECONCILIATION = "F34"
 """Histories belong to it, and are run where it is asked for."""
 
@@ -118,47 +108,15 @@ class Run:
             found[mutant.name] = {"caught": caught, "schedules": schedules}
         self.report["simulation-mutants"] = found
 
-    def histories(self) -> None:
-        """Judge the nights of histories by the rules in Python."""
+    def histories(self, part: str) -> None:
+        """Run a part that is about histories of the reconciliation."""
         if self._wants(OF_THE_RECONCILIATION):
-            self._judge("histories", campaign.by_rules, HISTORIES)
-
-    def histories_mutants(self) -> None:
-        """Put defects of the rules back: histories show each."""
-        if self._wants(OF_THE_RECONCILIATION):
-            self._show_defects("histories-mutants", campaign.by_rules, BY_RULES)
-
-    def nights(self) -> None:
-        """Judge the nights of histories by the reconciliation itself, on PostgreSQL and Spark."""
-        if self._wants(OF_THE_RECONCILIATION):
-            with spark_world() as spark:
-                self._judge("nights", spark.judge, NIGHTS_OF)
-
-    def nights_mutants(self) -> None:
-        """Put defects of Spark's job and of stored runs back: histories show each."""
-        if self._wants(OF_THE_RECONCILIATION):
-            with spark_world() as spark:
-                self._show_defects("nights-mutants", spark.judge, ON_SPARK)
-
-    def _judge(self, name: str, judge: Judge, number: int) -> None:
-        with _progress(self._console, number) as progress:
-            tally = campaign.run(judge, seeds(self._asked.seed, number), progress=progress)
-        self._print(Text(str(tally)), passed=tally.is_right)
-        for seed, wrong in list(tally.wrong.items())[:3]:
-            self._console.print(f"seed {seed}: {wrong[0]}", style="red")
-        self.report[name] = tally.as_json()
-
-    def _show_defects(self, name: str, judge: Judge, mutants: Sequence[Defect]) -> None:
-        found = {}
-        for mutant in mutants:
-            with mutant.applied():
-                number = campaign.search(
-                    judge, seeds(self._asked.seed, MOST_HISTORIES), stories=mutant.stories
-                )
-            line = f"{mutant.name}: after {number:,} histories" if number else mutant.name
-            self._print(Text(line if number else f"{line}: NOT CAUGHT"), passed=bool(number))
-            found[mutant.name] = {"caught": bool(number), "histories": number}
-        self.report[name] = found
+            HistoryParts(
+                console=self._console,
+                seed=self._asked.seed,
+                tell=lambda line, passed: self._print(line, passed=passed),
+                report=self.report,
+            ).run(part)
 
     def matrix(self, world: World) -> None:
         """Run the faults of the matrix."""
@@ -242,14 +200,6 @@ def _problem_of(result: ModelResult, invariant: str) -> str | None:
     return None
 
 
-@contextmanager
-def _progress(console: Console, number: int) -> Iterator[Callable[[], None]]:
-    columns = (TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("histories", total=number)
-        yield lambda: progress.advance(task)
-
-
 def main() -> int:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(
@@ -283,6 +233,9 @@ def main() -> int:
         world = open_.enter_context(World()) if set(parts) & set(ON_SERVERS) else None
         for part in parts:
             console.rule(part)
+            if part in OF_HISTORIES:
+                run.histories(part)
+                continue
             getattr(run, part.replace("-", "_"))(*([world] if part in ON_SERVERS else []))
     asked.report.parent.mkdir(parents=True, exist_ok=True)
     asked.report.write_text(json.dumps(run.report, indent=2) + "\n")

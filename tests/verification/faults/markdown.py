@@ -87,10 +87,38 @@ def _sums(report: Mapping[str, Any]) -> list[str]:
     for part, unit in (("simulation", "schedules"), ("model", "states")):
         if (of := report.get(part)) is not None:
             lines.append(f"The {part}: {of[unit]:,} {unit}, {of['violations']} violations.")
-        if (of := report.get(f"{part}-mutants")) is not None:
-            caught = sum(each["caught"] for each in of.values())
-            lines.append(f"Mutants of the {part}: {caught} of {len(of)} caught.")
-    return lines
+        lines += _caught(report, part)
+    return lines + _histories(report)
+
+
+def _caught(report: Mapping[str, Any], part: str) -> list[str]:
+    of = report.get(f"{part}-mutants")
+    if of is None:
+        return []
+    caught = sum(each["caught"] for each in of.values())
+    return [f"Mutants of the {part}: {caught} of {len(of)} caught."]
+
+
+def _histories(report: Mapping[str, Any]) -> list[str]:
+    """Tell of the histories of the reconciliation, by the rules, on Spark, and repaired."""
+    lines = []
+    for part, how in (("histories", "by the rules in Python"), ("nights", "on Spark")):
+        if (of := report.get(part)) is not None:
+            lines.append(
+                f"Histories {how}: {of['histories']:,}, {of['nights']:,} nights, "
+                f"{of['further']:,} of them from where an earlier one had ended; planted "
+                f"{of['planted']:,}, reported {of['reported']:,}, precision "
+                f"{_share(of['right'], of['reported'])}, recall "
+                f"{_share(of['right'], of['planted'])}; {of['wrong']} with something wrong."
+            )
+        lines += _caught(report, part)
+    if (of := report.get("repairs")) is not None:
+        lines.append(
+            f"Repaired nights: {of['repairs']:,}, ended at {of['deaths']:,} steps and begun again; "
+            f"of {of['found']:,} mismatches {of['left']:,} left to a person; {of['wrong']} with "
+            "something wrong."
+        )
+    return lines + _caught(report, "repairs")
 
 
 def _header(*titles: str) -> list[str]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle.healthy import applied, some_time, some_type
+from tests.verification.oracle.healthy import (
+    applied,
+    applied_at_once,
+    returned,
+    some_time,
+    some_type,
+)
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import LIMIT, UNDO, Group
 from tests.verification.oracle.timeline import Life
@@ -24,6 +30,37 @@ def record_is_lost(h: History) -> None:
             h.lacks(event, group, since=at + 1)
         else:
             applied(h, event, group, at + 1)
+
+
+def record_is_lost_and_taken_back(h: History) -> None:
+    """One group gives an event up, whose record another one never had: that must not get it now."""
+    event_type, groups = some_type(h)
+    refusing, *lacking = h.random.sample(groups, len(groups))
+    at = some_time(h)
+    event = h.written(event_type, at)
+    h.sent(event, at + 1)
+    arrival = h.received(event, refusing, at + 1)
+    rollback = h.gave_up(arrival, at + 2)
+    rows = event, arrival, rollback
+    h.say(V.REFUSED, event, refusing, since=at + 2, rows=rows, arrival=arrival)
+    returned(h, rollback, at + 2)
+    for group in lacking:
+        is_concerned = group.service == refusing.service
+        h.lacks(event, group, since=at + 1, moved=at + 2 if is_concerned else None)
+
+
+def record_is_lost_before_another_of_its_key(h: History) -> None:
+    """A group lacks an event, and has applied a later one of its key."""
+    event_type, groups = some_type(h)
+    lacking = h.random.choice(groups)
+    at, key = some_time(h), h.new_key()
+    for number in range(2):
+        event = h.written(event_type, at + number, key=key)
+        h.sent(event, at + number)
+        if number == 0:
+            h.lacks(event, lacking, since=at)
+        having = [group for group in groups if number or group != lacking]
+        applied_at_once(h, event, having, at + number)
 
 
 def nobody_sends(h: History) -> None:
@@ -149,6 +186,8 @@ def compensation_fails(h: History) -> None:
 
 BROKEN = (
     record_is_lost,
+    record_is_lost_and_taken_back,
+    record_is_lost_before_another_of_its_key,
     nobody_sends,
     nobody_notes_that_it_was_sent,
     nobody_handles,

@@ -138,7 +138,7 @@ def is_delayed(h: History) -> None:
     event_type, groups = some_type(h)
     at = some_time(h)
     due = at + h.random.choice((90, DAY, 3 * DAY))
-    event = h.written(event_type, at, due=due)
+    event = h.written(event_type, at, due=due, waiting=True)
     if h.random.random() < 0.3:
         end = h.random.randint(at, due)
         event.becomes(O.DISCARDED, end)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle.setting import LIMIT, UNDO, Group, Judged, Setting
+from tests.verification.oracle.setting import LIMIT, UNDO, Group, Judged, Setting, undo_of
 from tests.verification.oracle.timeline import NEVER, Life
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
@@ -174,7 +174,7 @@ class History:
         A group is given by its name where it is of the service that compensates.
         """
         service, name = (
-            (event.columns["causation_source"], group)
+            (source := event.columns["causation_source"], undo_of(source))
             if isinstance(group, str)
             else (group.service, group.name)
         )
@@ -229,7 +229,7 @@ class History:
     ) -> None:
         """Note what is true of an event and a group."""
         service, name = (
-            (event.columns["causation_source"], group)
+            (source := event.columns["causation_source"], undo_of(source))
             if isinstance(group, str)
             else (group.service, group.name)
         )
@@ -243,9 +243,18 @@ class History:
         for group in groups:
             self.say(V.STUCK, event, group, since=event.versions[-1].at, until=until, moved=moved)
 
-    def lacks(self, event: Life, group: Group | str, *, since: float, until: float = NEVER) -> None:
+    def lacks(
+        self,
+        event: Life,
+        group: Group | str,
+        *,
+        since: float,
+        until: float = NEVER,
+        moved: float | None = None,
+    ) -> None:
         """Say of an event that was sent and is not received."""
-        known = {"moved": since, "trace": since, "rows": (event,)}
+        moved = since if moved is None else moved
+        known = {"moved": moved, "trace": since, "rows": (event,)}
         self.say(V.MISSING_DOWNSTREAM, event, group, since=since, until=until, **known)
 
     def is_left(

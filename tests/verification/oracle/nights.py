@@ -14,10 +14,9 @@ from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
-from shieldtx.reconcile.rules import PAIRS, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.history import History, Pair
-from tests.verification.oracle.reading import Reading
+from tests.verification.oracle.reading import Reading, rows_of
 from tests.verification.oracle.setting import Judged
 
 _NO_FOLDER: Final = Path("nowhere")
@@ -73,7 +72,6 @@ class PythonNights:
     """The nights of one history, by the rules in Python."""
 
     history: History
-    rules: RuleSet = PAIRS
     _good: _Good | None = field(default=None, init=False)
 
     def run(self) -> list[Said]:
@@ -87,7 +85,10 @@ class PythonNights:
         services = self.history.setting.services
         moved_since = {} if start is None else dict.fromkeys(services, start)
         reading = Reading(
-            history=self.history, night=night, moved_since=moved_since, rules=self.rules
+            setting=self.history.setting,
+            night=night,
+            rows=rows_of(self.history, night),
+            moved_since=moved_since,
         )
         found = reading.verdicts()
         tells = bool(reading.obstacles()) or self._is_any_unlisted(night, found)

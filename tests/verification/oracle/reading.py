@@ -22,11 +22,11 @@ from shieldtx.reconcile.expectations import (
     Stream,
     expectation_of,
 )
-from shieldtx.reconcile.rules import PAIRS, RuleSet
+from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.facts import Facts, Row, Rows
 from tests.verification.oracle.history import History, Pair
-from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.setting import Judged, Setting
 from tests.verification.oracle.timeline import Life
 
 EventId = tuple[str, Any]
@@ -37,15 +37,15 @@ EventId = tuple[str, Any]
 class Reading:
     """One run over the rows of one night."""
 
-    history: History
+    setting: Setting
     night: Judged
+    rows: Rows
     moved_since: Mapping[str, float] = field(default_factory=dict)
     """By service; empty: all is looked at."""
-    rules: RuleSet = PAIRS
 
     def verdicts(self) -> dict[Pair, Verdict]:
         """Return what the run says of each pair that it looks at."""
-        rows = self._rows()
+        rows = self.rows
         routes = self._expectation(rows).routes
         looked_at = self._looked_at(rows)
         known = Facts.of(rows)
@@ -53,12 +53,12 @@ class Reading:
         for pair, (sent, received, route) in _pairs(rows, routes).items():
             if looked_at is None or (pair.upstream, pair.event_id) in looked_at:
                 facts = known.facts(pair, sent, received, route, self.night)
-                found[pair] = self.rules.judge(facts)
+                found[pair] = PAIRS.judge(facts)
         return found
 
     def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""
-        rows = self._rows()
+        rows = self.rows
         found = [why for _, why in self._expectation(rows).obstacles]
         found += [f"an event of {r['source']}" for r in rows.outbox if r["source"] != r["service"]]
         if not self.moved_since:
@@ -67,17 +67,8 @@ class Reading:
             found += [why for _, why in named]
         return found
 
-    def _rows(self) -> Rows:
-        outbox: list[Row] = []
-        inbox: list[Row] = []
-        for service in self.history.setting.services:
-            for seq, life in enumerate(self.history.rows(self.night, service)):
-                table = outbox if life.group is None else inbox
-                table.append(_row(life, self.night, seq))
-        return Rows(outbox=outbox, inbox=inbox)
-
     def _members(self) -> list[Member]:
-        setting = self.history.setting
+        setting = self.setting
         return [
             Member(
                 name=service,
@@ -111,6 +102,17 @@ class Reading:
             return True
         since = self.moved_since.get(row["service"])
         return since is None or row["settled_at"] >= since
+
+
+def rows_of(history: History, night: Judged) -> Rows:
+    """Return all rows of a history as a night finds them."""
+    outbox: list[Row] = []
+    inbox: list[Row] = []
+    for service in history.setting.services:
+        for seq, life in enumerate(history.rows(night, service)):
+            table = outbox if life.group is None else inbox
+            table.append(_row(life, night, seq))
+    return Rows(outbox=outbox, inbox=inbox)
 
 
 def _row(life: Life, night: Judged, seq: int) -> Row:

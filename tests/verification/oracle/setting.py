@@ -13,7 +13,7 @@ from tests.verification.oracle.timeline import DAY
 
 NAMES: Final = ("orders", "stock", "mail", "billing")
 UNDO: Final = "undo"
-"""The group of each service that compensates its own events."""
+"""Stands for the group of a service that compensates its own events; see `undo_of`."""
 LIMIT: Final = 4
 """Attempts of every handler."""
 QUICK: Final = 12
@@ -34,6 +34,11 @@ class Group:
     """It is declared by its event types; otherwise by its topics alone."""
     from_named: bool = False
     """Its declaration names the services whose events it is to have."""
+
+    @property
+    def is_second(self) -> bool:
+        """Whether its service has another one, which handles at least the same."""
+        return self.filtered
 
     def declared(self, *, mistyped: bool) -> ExpectedGroup:
         """Return the group as a configuration names it."""
@@ -106,7 +111,15 @@ class Setting:
         ]
         # Whose events a group is to have says nothing about who may take back its own.
         upstreams = next((group.upstreams for group in named), ())
-        return (*named, ExpectedGroup(name=UNDO, kind=TxKind.ROLLBACK, upstreams=upstreams))
+        return (
+            *named,
+            ExpectedGroup(name=undo_of(service), kind=TxKind.ROLLBACK, upstreams=upstreams),
+        )
+
+
+def undo_of(service: str) -> str:
+    """Return the name of the group of a service that compensates its own events."""
+    return f"{service}-{UNDO}"
 
 
 def a_setting(r: Random, *, most_services: int = 4) -> Setting:
@@ -134,7 +147,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
     types = tuple(each for u in upstreams for each in setting.types_of(u))
     first = Group(
         service=service,
-        name="apply",
+        name=f"{service}-apply",
         upstreams=upstreams,
         types=types,
         from_named=r.random() < 0.3,
@@ -144,7 +157,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
     some = tuple(sorted(r.sample(types, r.randint(1, len(types)))))
     audit = Group(
         service=service,
-        name="audit",
+        name=f"{service}-audit",
         upstreams=tuple(sorted({each.partition(".")[0] for each in some})),
         types=some,
         filtered=True,
@@ -157,11 +170,9 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
         at=r.randint(3, 9) * DAY + 0.5,
         margin=r.choice(MARGINS),
         retention=setting.retention,
-        unknown=frozenset(
-            (g.service, g.name) for g in groups if g.name == "audit" and r.random() < 0.3
-        ),
+        unknown=frozenset((g.service, g.name) for g in groups if g.is_second and r.random() < 0.3),
     )
-    audits = [(g.service, g.name) for g in groups if g.name == "audit"]
+    audits = [(g.service, g.name) for g in groups if g.is_second]
     nights = [night]
     for _ in range(r.randint(1, 3)):
         night = replace(night, at=night.at + r.choice((DAY // 2, DAY, DAY, 2 * DAY)))

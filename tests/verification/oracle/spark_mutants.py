@@ -10,7 +10,7 @@ from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
 from spark.compare import read_plan
 from spark.sources import other_sources, outbox_inbox
-from tests.verification.oracle import broken, damaged
+from tests.verification.oracle import damaged
 from tests.verification.oracle.mutants import Mutant, instead
 
 
@@ -29,7 +29,6 @@ ON_SPARK: Final = (
     Mutant(
         name="N1 watermarks of another configuration",
         applied=instead(basis, "changes", lambda *_: []),
-        stories=(broken.record_is_lost,),
     ),
     Mutant(
         name="N2 events under another name are left out",

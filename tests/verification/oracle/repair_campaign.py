@@ -1,0 +1,111 @@
+"""Many repairs of nights of histories, and what came of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from shieldtx.embedded import EmbeddedPostgres
+from tests.spark.planting import Service
+from tests.support.migrated_databases import MigratedDatabases
+from tests.verification.oracle.generate import Story, a_history
+from tests.verification.oracle.nights import mismatches
+from tests.verification.oracle.repairs import Repaired, RepairedNight
+from tests.verification.oracle.spark_world import four_services
+
+
+@dataclass(kw_only=True, slots=True)
+class RepairTally:
+    """What repairs have come to, in numbers."""
+
+    repairs: int = 0
+    deaths: int = 0
+    """How often a repair was ended, at each of its steps, and begun again."""
+    found: int = 0
+    """Mismatches before."""
+    left: int = 0
+    """Of them, those that are there still: a person's work."""
+    wrong: dict[int, list[str]] = field(default_factory=dict)
+    """By seed."""
+
+    def note(self, seed: int, repaired: Repaired) -> None:
+        """Count a repair."""
+        before, after = mismatches(repaired.before), mismatches(repaired.after)
+        self.repairs += 1
+        self.deaths += repaired.steps
+        self.found += len(before)
+        self.left += len(before & after)
+        if repaired.wrong:
+            self.wrong[seed] = repaired.wrong
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was changed, applied or left that should not be."""
+        return not self.wrong
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts for a report."""
+        counts = ("repairs", "deaths", "found", "left")
+        return {name: getattr(self, name) for name in counts} | {"wrong": len(self.wrong)}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.repairs:,} repairs, ended at {self.deaths:,} steps and begun again: of "
+            f"{self.found:,} mismatches {self.left:,} are left to a person; {len(self.wrong)} "
+            "repairs with something wrong"
+        )
+
+
+@contextmanager
+def services() -> Iterator[Mapping[str, Service]]:
+    """Start a PostgreSQL with the databases of the four services."""
+    with ExitStack() as open_:
+        postgres = open_.enter_context(EmbeddedPostgres(fsync=False))
+        open_.enter_context(_quiet())
+        yield open_.enter_context(four_services(MigratedDatabases(postgres)))
+
+
+def run(
+    services: Mapping[str, Service],
+    seeds: Iterable[int],
+    *,
+    progress: Callable[[], None] = lambda: None,
+) -> RepairTally:
+    """Repair one night of each history."""
+    tally = RepairTally()
+    for seed in seeds:
+        tally.note(seed, _repaired(services, seed, ()))
+        progress()
+    return tally
+
+
+def search(
+    services: Mapping[str, Service], seeds: Iterable[int], *, stories: Sequence[Story] = ()
+) -> int | None:
+    """Return after how many repairs something is wrong; None: with none of them."""
+    for number, seed in enumerate(seeds, start=1):
+        if _repaired(services, seed, stories).wrong:
+            return number
+    return None
+
+
+def _repaired(services: Mapping[str, Service], seed: int, stories: Sequence[Story]) -> Repaired:
+    history = a_history(Random(seed), stories=stories)
+    night = history.random.choice(history.setting.nights)
+    return RepairedNight(history=history, night=night, services=services).run()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what workers log of the failures that a history is about."""
+    log = logging.getLogger("shieldtx")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

@@ -1,0 +1,28 @@
+"""Defects that the repair has had, or that its order of steps is there to prevent, put back."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shieldtx.ports.hand_over import Overtaken
+from shieldtx.store.repair import SqlRepairStore
+from tests.verification.oracle import broken
+from tests.verification.oracle.mutants import Mutant, instead
+
+
+def _nothing_overtaken(*_: Any) -> Overtaken:
+    return Overtaken(certainly=set(), perhaps={})
+
+
+OF_REPAIRS: Final = (
+    Mutant(
+        name="N4 what was taken back is delivered",
+        applied=instead(SqlRepairStore, "taken_back", lambda *_: set()),
+        stories=(broken.record_is_lost_and_taken_back,),
+    ),
+    Mutant(
+        name="N4 delivered behind later events of its key",
+        applied=instead(SqlRepairStore, "overtaken", _nothing_overtaken),
+        stories=(broken.record_is_lost_before_another_of_its_key,),
+    ),
+)

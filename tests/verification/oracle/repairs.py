@@ -1,0 +1,317 @@
+"""Repairs of what a night of a history has found: what they must change, and what they must not.
+
+The rows are in real databases. The repair dies at each of its steps and is begun again; then real
+relays and consumers go on. What was in order must be as it was, nothing is applied twice or after
+it was taken back, and what is repaired is in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import select
+
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair import Repair
+from shieldtx.reconcile.repair_decisions import PART_OF_RETENTION, Policy
+from shieldtx.reconcile.repair_tally import RepairReport
+from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.repair import SqlRepairStore
+from tests.spark.planting import Service
+from tests.verification.oracle.facts import Row, Rows
+from tests.verification.oracle.history import History, Pair
+from tests.verification.oracle.nights import Verdicts
+from tests.verification.oracle.reading import Reading
+from tests.verification.oracle.services import Effect, Services
+from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.spark_nights import fill
+
+V = Verdict
+MOST_STEPS: Final = 200
+MENDED: Final = frozenset({V.MISSING_DOWNSTREAM, V.STUCK, V.NEITHER_EFFECT_NOR_COMPENSATION})
+"""What a repair and workers that run put in order, unless it is left to a person."""
+
+
+class Killed(BaseException):
+    """The process of the repair ends here."""
+
+
+@dataclass(kw_only=True)
+class DyingStore:
+    """A store whose process ends before or behind one of its transactions."""
+
+    store: SqlRepairStore
+    steps: Iterator[int]
+    """One for each moment at which the process may end."""
+    dies_at: int
+
+    def __getattr__(self, name: str) -> Any:
+        """Ask what changes nothing."""
+        return getattr(self.store, name)
+
+    def repair(self, *given: Any, **named: Any) -> Any:
+        """Repair, and may end."""
+        return self._dying(self.store.repair, given, named)
+
+    def hand_over(self, *given: Any, **named: Any) -> Any:
+        """Hand over, and may end."""
+        return self._dying(self.store.hand_over, given, named)
+
+    def _dying(self, do: Any, given: Any, named: Any) -> Any:
+        self._step()
+        done = do(*given, **named)
+        self._step()
+        return done
+
+    def _step(self) -> None:
+        if next(self.steps) == self.dies_at:
+            raise Killed
+
+
+@dataclass(kw_only=True, slots=True)
+class Repaired:
+    """What a repair and the workers after it have made of a night."""
+
+    before: Verdicts
+    after: Verdicts
+    steps: int
+    """At which the repair has ended and was begun again."""
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairedNight:
+    """One night of a history, in the databases of these services."""
+
+    history: History
+    night: Judged
+    services: Mapping[str, Service]
+
+    def run(self) -> Repaired:
+        """Repair, go on, and say what is not as it should be."""
+        fill(self.history, self.night, self.services)
+        first = self.history.setting.services[0]
+        began = self.services[first].now() - timedelta(minutes=self.night.at)
+        rows_before, whole_before = self._read(began)
+        found = self._judge(rows_before, self.night)
+        listed = list(self._listed(rows_before, found, began))
+        steps, report = self._repair(listed, began)
+        with Services(setting=self.history.setting, services=self.services) as running:
+            running.go_on()
+        rows_after, whole_after = self._read(began)
+        # An hour later, with nothing done since: what was left alone then, and what is left now.
+        later = replace(self.night, at=self.night.at + self.night.margin + 5)
+        before, after = self._judge(rows_before, later), self._judge(rows_after, later)
+        again = self._report(listed, began)
+        result = Repaired(before=before, after=after, steps=steps)
+        result.wrong += self._touched(whole_before, whole_after, before)
+        result.wrong += self._badly_applied(rows_before, running.effects)
+        result.wrong += self._not_put_right(found, before, after, report)
+        if any(rows.done for rows in again.repaired.values()):
+            result.wrong.append(f"a second repair had something to do: {again.repaired}")
+        return result
+
+    # --- the repair ------------------------------------------------------------------------------
+
+    def _repair(self, rows: list[ListedRow], began: datetime) -> tuple[int, RepairReport]:
+        """Repair a row at a time; the process ends at each step, and another one begins again."""
+        for dies_at in range(MOST_STEPS):
+            steps = iter(range(MOST_STEPS))
+            stores = {
+                name: DyingStore(store=store, steps=steps, dies_at=dies_at)
+                for name, store in self._stores().items()
+            }
+            try:
+                return dies_at, self._work(stores, began).run(rows)
+            except Killed:
+                continue
+        raise AssertionError(f"the repair takes more than {MOST_STEPS} steps")
+
+    def _report(self, rows: list[ListedRow], began: datetime) -> RepairReport:
+        return self._work(self._stores(), began).run(rows)
+
+    def _stores(self) -> dict[str, SqlRepairStore]:
+        return {
+            name: SqlRepairStore(s.engine, s.tables, source=name)
+            for name in self.history.setting.services
+            for s in [self.services[name]]
+        }
+
+    def _work(self, stores: Any, began: datetime) -> Repair:
+        at = began + timedelta(minutes=self.night.at)
+        kept = {name: r for name, r in self.night.retention.items() if r is not None}
+        policy = Policy(
+            services=frozenset(stores),
+            young_since={
+                name: at - timedelta(minutes=minutes) * PART_OF_RETENTION
+                for name, minutes in kept.items()
+            },
+        )
+        return Repair(
+            stores=stores, policy=policy, run_id="night", who="oracle", batch=1, looked_up=2
+        )
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _read(self, began: datetime) -> tuple[Rows, dict[tuple[str, ...], Mapping[str, Any]]]:
+        """Read all rows, as the rules know them and as they are."""
+        outbox: list[Row] = []
+        inbox: list[Row] = []
+        whole: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        for name in self.history.setting.services:
+            service = self.services[name]
+            for table, rows in ((service.tables.outbox, outbox), (service.tables.inbox, inbox)):
+                with service.engine.connect() as connection:
+                    found = connection.execute(select(table).order_by(table.c.seq)).mappings().all()
+                for values in found:
+                    row = _row(name, dict(values), began)
+                    rows.append(row)
+                    key = name, str(row["group"]), row["source"], str(row["event_id"])
+                    whole[key] = dict(values)
+        return Rows(outbox=outbox, inbox=inbox), whole
+
+    def _judge(self, rows: Rows, night: Judged) -> Verdicts:
+        return Reading(setting=self.history.setting, night=night, rows=rows).verdicts()
+
+    def _listed(self, rows: Rows, found: Verdicts, began: datetime) -> Iterator[ListedRow]:
+        sent = {(row["source"], row["event_id"]): row for row in rows.outbox}
+        received = {
+            (row["service"], row["group"], row["source"], row["event_id"]): row
+            for row in rows.inbox
+        }
+        for pair, verdict in found.items():
+            if verdict.is_mismatch:
+                up = sent.get((pair.upstream, pair.event_id))
+                down = received.get((pair.downstream, pair.group, pair.upstream, pair.event_id))
+                yield _listed_row(pair, verdict, up, down, began)
+
+    # --- what must be, and what must not ---------------------------------------------------------
+
+    def _touched(
+        self, before: Mapping[Any, Any], after: Mapping[Any, Any], verdicts: Verdicts
+    ) -> Iterator[str]:
+        """Say which rows were changed that were at rest, and that no repair was asked for."""
+        asked = {str(pair.event_id) for pair, v in verdicts.items() if v.is_mismatch}
+        for key, row in before.items():
+            if row["settled_at"] is not None and key[-1] not in asked and after.get(key) != row:
+                yield f"{key} was at rest, and was changed"
+
+    def _badly_applied(self, rows: Rows, effects: Counter[Effect]) -> Iterator[str]:
+        """Say what was applied twice, or though it had been taken back."""
+        applied = {
+            (row["service"], row["group"], row["event_id"])
+            for row in rows.inbox
+            if row["status"] is InboxStatus.PROCESSED
+        }
+        received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
+        taken_back = {
+            row["causation_id"] for row in (*rows.outbox, *rows.inbox) if _takes_back(row)
+        }
+        overtaken = self._overtaken(rows)
+        for effect, times in effects.items():
+            if times > 1 or effect in applied:
+                yield f"{effect} was applied {times + (effect in applied)} times"
+            if effect in overtaken:
+                yield f"{effect} was applied behind a later event of its key"
+            is_lost = effect not in received
+            if is_lost and effect[-1] in taken_back and self._was_settled(rows, effect[-1]):
+                yield f"{effect} was applied though it had been taken back"
+
+    def _overtaken(self, rows: Rows) -> set[Effect]:
+        """Return what a group lacks that has applied later events of the same key."""
+        received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
+        sent = {row["event_id"]: row for row in rows.outbox if row["key"] is not None}
+        return {
+            effect
+            for row in rows.inbox
+            if row["status"] is InboxStatus.PROCESSED and row["event_id"] in sent
+            for earlier in sent.values()
+            if earlier["service"] == row["source"]
+            and earlier["key"] == row["key"]
+            and earlier["seq"] < sent[row["event_id"]]["seq"]
+            and (effect := (row["service"], row["group"], earlier["event_id"])) not in received
+        }
+
+    def _was_settled(self, rows: Rows, event_id: UUID) -> bool:
+        """Whether no relay has sent the event by itself."""
+        return any(
+            row["event_id"] == event_id and row["status"] is OutboxStatus.PROCESSED
+            for row in rows.outbox
+        )
+
+    def _not_put_right(
+        self, found: Verdicts, before: Verdicts, after: Verdicts, report: RepairReport
+    ) -> Iterator[str]:
+        """Say what is wrong afterwards that was in order, or that should have been repaired."""
+        left = Counter[Verdict]()
+        for (verdict, _), number in report.refused.items():
+            left[verdict] += number
+        remaining = Counter[Verdict]()
+        for pair in before.keys() | after.keys():
+            was, now = before.get(pair), after.get(pair)
+            if now is None or not now.is_mismatch:
+                continue
+            if was is None or not was.is_mismatch:
+                yield f"{pair} was {was}, and is {now}"
+            elif now is was and found.get(pair) is was:
+                remaining[now] += 1
+        for verdict in MENDED:
+            # Workers that run go on with what is stuck, whatever a repair may do about it.
+            most = 0 if verdict is V.STUCK else left[verdict]
+            if remaining[verdict] > most:
+                yield f"{remaining[verdict]} are {verdict} still, and {most} were left to a person"
+
+
+def _takes_back(row: Row) -> bool:
+    return row["kind"] is TxKind.ROLLBACK and row["status"] not in {
+        OutboxStatus.DISCARDED,
+        InboxStatus.DISCARDED,
+    }
+
+
+def _row(service: str, values: dict[str, Any], began: datetime) -> Row:
+    group = values.get("consumer_group")
+    statuses = OUTBOX.states if group is None else INBOX.states
+    row: Row = {
+        "waiting": False,
+        "holds_key": False,
+        **values,
+        "service": service,
+        "group": group,
+        "kind": TxKind(values["tx_kind"]),
+        "status": next(status for status in statuses if status.value == values["status"]),
+    }
+    times = {name: value for name, value in row.items() if isinstance(value, datetime)}
+    return row | {name: (value - began) / timedelta(minutes=1) for name, value in times.items()}
+
+
+def _listed_row(
+    pair: Pair, verdict: Verdict, up: Row | None, down: Row | None, began: datetime
+) -> ListedRow:
+    def time(row: Row | None) -> datetime | None:
+        at = None if row is None else row["settled_at"]
+        return None if at is None else began + timedelta(minutes=at)
+
+    row = up or down
+    assert row is not None
+    return ListedRow(
+        kind=TxKind(pair.kind),
+        upstream=pair.upstream,
+        downstream=pair.downstream,
+        group=pair.group,
+        event_id=pair.event_id,
+        topic=row["topic"],
+        verdict=verdict,
+        upstream_status=None if up is None else up["status"],
+        downstream_status=None if down is None else down["status"],
+        upstream_attempts=None if up is None else up["attempts"],
+        attempts=None if down is None else down["attempts"],
+        published_at=time(up),
+        settled_at=time(down),
+    )

@@ -1,0 +1,88 @@
+"""The services of a history at work: real relays and consumers, whose handlers all succeed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Self
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Settings, ShieldTx
+from shieldtx.consumer.consumer import Consumer
+from shieldtx.relay.relay import Relay
+from shieldtx.testing.memory_broker import MemoryBroker
+from tests.spark.planting import SHARDS, Service
+from tests.support.service import drain
+from tests.verification.oracle.setting import Setting, undo_of
+
+Effect = tuple[str, str, UUID]
+"""A service, a group of it, and the event that its handler was called with."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Services:
+    """All services of a setting, on one broker that has forgotten what was sent before."""
+
+    setting: Setting
+    services: Mapping[str, Service]
+    effects: Counter[Effect] = field(default_factory=Counter)
+    _open: ExitStack = field(default_factory=ExitStack)
+    _workers: list[Relay | Consumer] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        """Open the applications."""
+        broker = MemoryBroker()
+        apps = [self._opened(name, broker) for name in self.setting.services]
+        for app in apps:
+            broker.topics().create(app.topics(), partitions=2, replication=1)
+        for app in apps:
+            workers: list[Relay | Consumer] = [app.build_consumer(group) for group in app.groups]
+            workers.append(app.build_relay())
+            for worker in workers:
+                self._open.callback(worker.close)
+            self._workers += workers
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close them."""
+        self._open.close()
+
+    def go_on(self) -> None:
+        """Work until nothing is left to do."""
+        drain(*self._workers)
+
+    def _opened(self, name: str, broker: MemoryBroker) -> ShieldTx:
+        service = self.services[name]
+        settings = Settings(
+            source=name,
+            database_url=service.url,
+            database_schema=service.schema,
+            shards=SHARDS,
+            relay_wakeup=False,
+        )
+        app = ShieldTx(settings, engine=service.engine, broker=broker)
+        for writer in self.setting.services:
+            for event_type in self.setting.types_of(writer):
+                app.declare(event_type, topic=writer)
+        for group in self.setting.groups:
+            if group.service == name:
+                for event_type in group.types:
+                    app.consumer(group.name).handles(event_type)(self._handler(name, group.name))
+        for event_type in self.setting.types_of(name):
+            app.consumer(undo_of(name)).compensates(event_type)(_compensation)
+        return app
+
+    def _handler(self, service: str, group: str) -> Callable[[Session, Event], None]:
+        def handler(session: Session, event: Event) -> None:
+            del session
+            self.effects[service, group, event.id] += 1
+
+        return handler
+
+
+def _compensation(session: Session, event: Event) -> None:
+    del session, event
