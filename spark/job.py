@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from shieldtx.reconcile.expectations import Expectation, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
+from shieldtx.reconcile.observed import Observed, ObservedTopics, decisive, received_first
 from shieldtx.reconcile.report import writer
-from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
 from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, earliest_watermark, window_of
 
 from .compare import topic_plan, transforms
+from .compare.digests import digests_of
 from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
 from .prefetch import Prefetch
 from .results.collect import clean_of, counts_of, first_rows_of, tallies_of, unlisted_in
@@ -40,6 +42,13 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     _expect(spark, many_rows=False)
     digests = prefetch.digests.result() if prefetch.digests else None
     plan = plan_of(databases, digests)
+    earlier_topics, why = _differs(databases, plan)
+    if why:
+        report_progress("looking at everything")
+        request = replace(request, selection=EVERYTHING, full_because=(*request.full_because, *why))
+        databases = Databases(spark=spark, request=request)
+        digests = digests_of(databases) if request.push_down else None
+        plan = plan_of(databases, digests)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     if request.broker is not None:
         report_progress("reading topics")
@@ -77,10 +86,38 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *unlisted_in(judged),
             *beside.obstacles,
         ),
+        observed=_observed(request, plan, earlier_topics, beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )
     writer.write(findings, folder)
     return findings
+
+
+def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:
+    """Return how the topics of the earlier run are now, and why its watermarks are of no use.
+
+    This comes before the reads of rows. A type that a group receives for the first time after it
+    is not among what the run is stored with, so the next run looks at everything.
+    """
+    request = databases.request
+    if request.observed is None:
+        return ObservedTopics(), ()
+    received = decisive([service.member for service in request.services], plan.past)
+    topics_now, why = topics.observed_again(request)
+    return topics_now, (*received_first(request.observed, received), *why)
+
+
+def _observed(
+    request: ReconcileRequest, plan: Plan, before: ObservedTopics, read: ObservedTopics
+) -> Observed:
+    """Return what the next run has to meet again; of topics, what was held against the last run."""
+    held = {name: before.topics[name] for name in read.topics if before.topics.get(name)}
+    return Observed(
+        received=decisive([service.member for service in request.services], plan.past),
+        topics=ObservedTopics(
+            cluster=before.cluster or read.cluster, topics={**read.topics, **held}
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +127,7 @@ class _BesideTopics:
     rows: tuple[DataFrame, ...] = ()
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    observed: ObservedTopics = field(default_factory=ObservedTopics)
 
 
 def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> _BesideTopics:
@@ -107,7 +145,12 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
     if reading.records is None:
         return _BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)
     rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
-    return _BesideTopics(rows=(rows,), left_out=reading.left_out, obstacles=reading.obstacles)
+    return _BesideTopics(
+        rows=(rows,),
+        left_out=reading.left_out,
+        obstacles=reading.obstacles,
+        observed=reading.observed,
+    )
 
 
 def _judged(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import create_engine
 
+from shieldtx.app.reconciliation_start import Start, opened, start_of
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.errors import AlreadyRunning
@@ -24,11 +24,9 @@ from shieldtx.reconcile.incremental import (
     selection_since,
     watermarks_of,
 )
-from shieldtx.reconcile.jdbc import jdbc_address
-from shieldtx.reconcile.request import Selection, ServiceDatabase
+from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
-from shieldtx.store.database_history import SqlDatabaseHistory
-from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
+from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
 from shieldtx.store.tables import tables
 
 
@@ -92,33 +90,59 @@ def run_stored(
 
     `job` gets the request of the run, and what tells it to break off; see `run_reconciliation`.
     """
-    with stored_runs(configuration) as runs, _histories(request.services) as histories:
-        judged = basis_of(request, {name: history.now() for name, history in histories.items()})
-        why: tuple[str, ...] = ()
-        if selection is None:
-            start = _start_of(runs.good(), judged, histories)
-            selection, why = selection_since(start.watermarks), start.why_not_later
-        run_id, mode = str(new_event_id()), mode_of(selection)
+    with stored_runs(configuration) as runs, opened(request) as databases:
+        run_id = str(new_event_id())
         folder = request.folder.expanduser().resolve()
-        with _telling_of_namesakes(runs, judged):
-            runs.begin(run_id, mode=mode, who=who, folder=str(folder), basis=basis.to_json(judged))
+        configured = basis_of(request, {})
+        with _telling_of_namesakes(runs, configured):
+            runs.begin(
+                run_id,
+                # Until it is known from where the run may start.
+                mode=Mode.INCREMENTAL if selection is None else mode_of(selection),
+                who=who,
+                folder=str(folder),
+                basis=basis.to_json(configured),
+                alike=basis.configuration_of,
+            )
         try:
             with runs.holding(run_id) as lost:
-                asked = replace(request, run_id=run_id, selection=selection, full_because=why)
+                databases.check_tables()
+                judged = basis_of(request, databases.histories())
+                start = (
+                    Start() if selection is not None else start_of(runs.good(), judged, databases)
+                )
+                asked = replace(
+                    request,
+                    run_id=run_id,
+                    selection=selection or selection_since(start.watermarks),
+                    full_because=start.why_not_later,
+                    observed=start.observed,
+                )
+                runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))
                 result = job(asked, lost.is_set)
         except BaseException as error:
-            problem = message_of(error) or repr(error)
-            runs.finish(run_id, outcome=RunOutcome.ERROR.name, problem=problem)
+            runs.finish(run_id, outcome=RunOutcome.ERROR.name, problem=_problem(error))
             raise
-        _finish(runs, run_id, mode, result)
+        _finish(runs, run_id, judged, result)
         return result
 
 
-def _finish(runs: SqlReconciliationRuns, run_id: str, mode: Mode, result: ReconcileResult) -> None:
+def _problem(error: BaseException) -> str:
+    """Return what an error says, and where it was if that was noted."""
+    return ": ".join([*getattr(error, "__notes__", ()), message_of(error) or repr(error)])
+
+
+def _finish(
+    runs: SqlReconciliationRuns, run_id: str, judged: Basis, result: ReconcileResult
+) -> None:
     findings = result.findings
     if findings is None:
         runs.finish(run_id, outcome=result.outcome.name, problem=result.problem)
         return
+    # It may have looked at more than it was asked to.
+    mode = mode_of(findings.selection)
+    met = replace(judged, observed=findings.observed)
+    runs.judge(run_id, mode=mode, basis=basis.to_json(met))
     runs.finish(
         run_id,
         outcome=result.outcome.name,
@@ -126,63 +150,6 @@ def _finish(runs: SqlReconciliationRuns, run_id: str, mode: Mode, result: Reconc
         watermarks=watermarks_of(findings),
         totals={verdict.value: rows for verdict, rows in findings.totals.items()},
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Start:
-    """From where an incremental run may start."""
-
-    watermarks: Mapping[str, datetime] | None = None
-    why_not_later: tuple[str, ...] = ()
-    """Why it starts from the beginning, in sentences."""
-
-
-def _start_of(
-    good: Iterable[StoredRun], now: Basis, histories: Mapping[str, SqlDatabaseHistory]
-) -> _Start:
-    """Find the latest good run that judged the same; of what it judged nothing may be lost since.
-
-    A run of another configuration says nothing about what that one did not judge, and a database
-    that was restored may have lost what was in order.
-    """
-    reasons: list[str] = []
-    for stored in good:
-        earlier = basis.from_json(stored.basis)
-        if earlier is None:
-            reasons = reasons or ["another release of shieldtx made the earlier runs"]
-        elif changed := basis.changes(earlier, now):
-            reasons = reasons or changed
-        else:
-            lost = [*basis.losses(earlier, now), *_lacking(earlier, histories)]
-            if lost:
-                return _Start(why_not_later=tuple(lost))
-            return _Start(watermarks=stored.watermarks)
-    return _Start(why_not_later=tuple(reasons or ["no earlier run was good"]))
-
-
-def _lacking(earlier: Basis, histories: Mapping[str, SqlDatabaseHistory]) -> Iterator[str]:
-    for name, service in earlier.services.items():
-        for table in histories[name].lacks(service.history) if service.history else ():
-            yield (
-                f"the {table} of {name} lacks what was its newest event: the database was restored "
-                "from an earlier copy, or the event was purged"
-            )
-
-
-@contextmanager
-def _histories(services: Sequence[ServiceDatabase]) -> Iterator[Mapping[str, SqlDatabaseHistory]]:
-    engines = {}
-    try:
-        for service in services:
-            jdbc_address(service.name, service.url)
-            engine = engines[service.name] = create_engine(service.url, hide_parameters=True)
-        yield {
-            service.name: SqlDatabaseHistory(engines[service.name], tables(service.schema))
-            for service in services
-        }
-    finally:
-        for engine in engines.values():
-            engine.dispose()
 
 
 @contextmanager

@@ -70,7 +70,8 @@ def ending_as_error() -> Iterator[None]:
         failure = failure_of(error)
         if failure is None:
             raise
-        typer.echo(f"error: {failure.line}", err=True)
+        where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+        typer.echo(f"error: {where}{failure.line}", err=True)
         raise typer.Exit(RunOutcome.ERROR) from error
 
 

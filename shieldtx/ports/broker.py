@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -169,6 +169,8 @@ class TopicState:
     name: str
     partitions: int
     replication: int
+    topic_id: str | None = field(default=None, compare=False)
+    """Another one after it was deleted and created again; None: the broker has none."""
 
 
 class TopicAdmin(Protocol):

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRow:
+    """The row with the highest number among the open rows of a table."""
+
+    event_id: UUID
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SettledRow:
+    """The row of a table that was settled last."""
+
+    event_id: UUID
+    settled_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DatabaseHistory:
-    """Which database it was, and what its newest rows were, at one moment."""
+    """Which database it was, and what its latest rows were, at one moment."""
 
     system: str | None
     """The server's, which a physical copy shares; None: the account may not ask for it."""
@@ -21,3 +38,17 @@ class DatabaseHistory:
     newest: tuple[UUID | None, UUID | None]
     """The youngest event in the outbox and in the inbox; None where there was none. What was
     restored from an earlier copy lacks it, even where everything else is the same."""
+    latest_open: tuple[OpenRow | None, OpenRow | None] = (None, None)
+    """Of outbox and inbox; None where no row was open."""
+    latest_settled: tuple[SettledRow | None, SettledRow | None] = (None, None)
+    """Of outbox and inbox; None where no row was settled."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LostRow:
+    """A row that a database had, and does not have as it was."""
+
+    table: str
+    """`outbox` or `inbox`."""
+    what: str
+    """Which row it was."""

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 
 RULES: Final = 3
@@ -44,6 +45,8 @@ class Basis:
     topics: tuple[str, str] | None
     """Brokers and prefix; None: topics are not read."""
     services: Mapping[str, JudgedService]
+    observed: Observed | None = None
+    """None: the run has not ended."""
 
 
 def basis_of(request: ReconcileRequest, histories: Mapping[str, DatabaseHistory]) -> Basis:
@@ -64,6 +67,18 @@ def changes(earlier: Basis, now: Basis) -> list[str]:
 def other_services(earlier: Basis, now: Basis) -> list[str]:
     """Say in sentences which services are others, or judged by another configuration."""
     return list(_other_services(earlier, now))
+
+
+def configuration_of(text: str) -> str:
+    """Return what of a stored basis its configuration and rules decide; the same text: the same.
+
+    The text of another release stands for itself.
+    """
+    basis = from_json(text)
+    if basis is None:
+        return text
+    services = {name: replace(each, history=None) for name, each in basis.services.items()}
+    return to_json(replace(basis, services=dict(sorted(services.items())), observed=None))
 
 
 def losses(earlier: Basis, now: Basis) -> list[str]:
@@ -134,6 +149,6 @@ def _other_past(before: DatabaseHistory | None, now: DatabaseHistory | None) -> 
     if before is None or now is None:
         yield "was not asked who it is"
     elif before.system != now.system or before.objects != now.objects:
-        yield "is another one, or its tables were made anew"
+        yield "is another one, or its tables were recreated"
     elif before.timeline != now.timeline:
         yield "was restored to a point in time, or a replica of it was promoted"

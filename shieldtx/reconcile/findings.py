@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import EVERYTHING, Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
@@ -131,6 +132,8 @@ class Findings:
     """What was seen and not compared, and why, in sentences; it is nobody's fault."""
     obstacles: tuple[str, ...] = ()
     """What should have been judged and could not be, and why, beyond the obstacles of `bounds`."""
+    observed: Observed = field(default_factory=Observed)
+    """What the next run has to meet again to start from this one."""
 
     @property
     def outcome(self) -> RunOutcome:

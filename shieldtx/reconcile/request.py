@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup, Member
+from shieldtx.reconcile.observed import Observed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +103,9 @@ class ReconcileRequest:
     selection: Selection = EVERYTHING
     full_because: tuple[str, ...] = ()
     """Why it looks at everything though it was not asked to, in sentences."""
+    observed: Observed | None = None
+    """What the run met from whose watermarks this one starts: where this one meets something else,
+    it looks at everything. None: nothing is held against it."""
     broker: BrokerAccess | None = None
     """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)

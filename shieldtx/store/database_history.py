@@ -1,15 +1,32 @@
-"""Asks a PostgreSQL by what it is known again, and whether it still has what it had."""
+"""Asks a PostgreSQL by what it is known again, and whether it still has what it had.
+
+A copy of an earlier time that was put back lacks every row that was inserted after that time, and
+every change of a row. Each such row was open or settled when the history was asked for:
+
+- one was open: then so was the open row with the highest `seq`, which was inserted later still;
+- all were settled: then the last settlement of the table is of after that time too.
+
+So two rows of each table are proof, whatever their events' ids and the clocks of the writers. The
+newest event is a third: it costs nothing, and its row is hardly ever settled again. The last value
+of the table's sequence would be no proof: it goes on from where the copy was, and is above the
+earlier one by the next night. Nor is there an index on `seq` of settled rows, and none is needed.
+
+A row that is proof and was purged, replayed or published again since looks like a loss. It costs a
+run that looks at everything, and no mismatch is missed.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, Table, exists, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, Table, exists, select, text
 
 from shieldtx.domain.events import first_id_of
-from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.ports.database_history import DatabaseHistory, LostRow, OpenRow, SettledRow
+from shieldtx.store.statements.sequences import open_parts
 from shieldtx.store.tables import Tables
 
 # The write-ahead log's files are named by the timeline, and it is known without any privilege. The
@@ -23,6 +40,10 @@ _HERE: Final = text("""
            clock_timestamp() AS now""")
 _SYSTEM: Final = text("SELECT system_identifier::text FROM pg_control_system()")
 _CLOCK_SKEW: Final = timedelta(days=1)
+# The index on `settled_at` (BRIN) finds the pages of a span. Without the index, before PostgreSQL
+# 16, each of these spans would be a scan of the table, so all rows are looked at once.
+_SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=30))
+_INDEXED: Final = (16,)
 
 
 class SqlDatabaseHistory:
@@ -45,18 +66,40 @@ class SqlDatabaseHistory:
                 timeline=here.timeline,
                 objects=(here.database, here.outbox, here.inbox),
                 newest=(_newest(connection, outbox, soon), _newest(connection, inbox, soon)),
+                latest_open=(_latest_open(connection, outbox), _latest_open(connection, inbox)),
+                latest_settled=(
+                    _latest_settled(connection, outbox, here.now),
+                    _latest_settled(connection, inbox, here.now),
+                ),
             )
 
-    def lacks(self, earlier: DatabaseHistory) -> tuple[str, ...]:
-        """Return which of the tables, `outbox` or `inbox`, lack what was their newest row."""
+    def lacks(self, earlier: DatabaseHistory) -> tuple[LostRow, ...]:
+        """Return which rows of an earlier history are gone, or were settled at another time."""
         both = (("outbox", self._tables.outbox), ("inbox", self._tables.inbox))
         with self._engine.connect() as connection:
             return tuple(
-                name
-                for (name, table), newest in zip(both, earlier.newest, strict=True)
-                if newest is not None
-                and not connection.scalars(select(exists().where(table.c.event_id == newest))).one()
+                LostRow(table=name, what=what)
+                for number, (name, table) in enumerate(both)
+                for what, row in _rows(table, number, earlier)
+                if not connection.scalars(select(exists().where(*row))).one()
             )
+
+
+def _rows(
+    table: Table, number: int, earlier: DatabaseHistory
+) -> Iterator[tuple[str, tuple[ColumnElement[bool], ...]]]:
+    """Give the conditions on the rows of a table that an earlier history names."""
+    c = table.c
+    newest = earlier.newest[number]
+    if newest is not None:
+        yield "what was its newest event", (c.event_id == newest,)
+    open_ = earlier.latest_open[number]
+    if open_ is not None:
+        yield "what was its latest open row", (c.event_id == open_.event_id, c.seq == open_.seq)
+    settled = earlier.latest_settled[number]
+    if settled is not None:
+        same = (c.event_id == settled.event_id, c.settled_at == settled.settled_at)
+        yield "what was its last settlement", same
 
 
 def _newest(connection: Connection, table: Table, before: UUID) -> UUID | None:
@@ -66,6 +109,37 @@ def _newest(connection: Connection, table: Table, before: UUID) -> UUID | None:
         .order_by(table.c.event_id.desc())
         .limit(1)
     ).one_or_none()
+
+
+def _latest_open(connection: Connection, table: Table) -> OpenRow | None:
+    """Look into each index of open rows: none of the outbox has all of them."""
+    c = table.c
+    latest = select(c.event_id, c.seq).order_by(c.seq.desc()).limit(1)
+    found = [row for part in open_parts(table) for row in connection.execute(latest.where(part))]
+    if not found:
+        return None
+    last = max(found, key=lambda row: row.seq)
+    return OpenRow(event_id=last.event_id, seq=last.seq)
+
+
+def _latest_settled(connection: Connection, table: Table, now: datetime) -> SettledRow | None:
+    """Look back further and further; a time to come was set by hand, and would stay the latest."""
+    c = table.c
+    latest = (
+        select(c.event_id, c.settled_at)
+        .where(c.settled_at <= now)
+        .order_by(c.settled_at.desc(), c.event_id.desc())
+        .limit(1)
+    )
+    version = connection.dialect.server_version_info or ()
+    for span in _SPANS if version >= _INDEXED else ():
+        found = connection.execute(latest.where(c.settled_at >= now - span)).one_or_none()
+        if found is not None:
+            return SettledRow(event_id=found.event_id, settled_at=found.settled_at)
+    found = connection.execute(latest).one_or_none()
+    return (
+        None if found is None else SettledRow(event_id=found.event_id, settled_at=found.settled_at)
+    )
 
 
 def _name(table: Table) -> str:

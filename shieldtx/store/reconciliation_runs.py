@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,7 +29,7 @@ KEPT: Final = timedelta(days=90)
 """For how long ended runs are listed."""
 
 LOOKED_BACK: Final = 100
-"""Runs among which one of the same basis is looked for."""
+"""Runs that are read at a time."""
 NO_BASIS: Final = "{}"
 ABANDONED: Final = "ABANDONED"
 """The outcome of a run whose process died."""
@@ -84,17 +84,25 @@ class SqlReconciliationRuns:
         folder: str = "",
         basis: str = NO_BASIS,
         lease: timedelta = LEASE,
+        alike: Callable[[str], str] = lambda basis: basis,
     ) -> StoredRun:
         """Note that a run begins; raises AlreadyRunning while another one runs.
 
-        One that has died is given up, and runs of long ago are forgotten.
+        One that has died is given up, and runs of long ago are forgotten, but for the latest good
+        one of each basis: two configurations may share a name. `alike` returns what bases have in
+        common from whose runs one and the same next run could start.
         """
         t, d, scope = self._tables, self._dialect, self._scope
         with self._engine.begin() as connection:
             connection.execute(
                 sql.give_up_dead(t, d, scope=scope, outcome=ABANDONED, problem=_DIED)
             )
-            connection.execute(sql.forget_old(t, d, scope=scope, older_than=KEPT))
+            kept: dict[str, str] = {}
+            for old in connection.execute(sql.old_good(t, d, scope=scope, older_than=KEPT)):
+                kept.setdefault(alike(old.basis), old.run_id)
+            connection.execute(
+                sql.forget_old(t, d, scope=scope, older_than=KEPT, kept=list(kept.values()))
+            )
             begun = connection.execute(
                 sql.begin(
                     t,
@@ -154,6 +162,13 @@ class SqlReconciliationRuns:
             over.set()
             thread.join()
 
+    def judge(self, run_id: str, *, mode: str, basis: str) -> None:
+        """Note how much a run looks at, and what it judges; raises LeaseLost as `finish`."""
+        statement = sql.judge(self._tables, run_id=run_id, mode=mode, basis=basis)
+        with self._engine.begin() as connection:
+            if connection.execute(statement).rowcount != 1:
+                raise LeaseLost(_lost(run_id))
+
     def finish(
         self,
         run_id: str,
@@ -183,9 +198,12 @@ class SqlReconciliationRuns:
             if connection.execute(statement).rowcount != 1:
                 raise LeaseLost(_lost(run_id))
 
-    def good(self) -> Sequence[StoredRun]:
-        """Return the latest runs that were good, the latest first."""
-        return self._select(LOOKED_BACK, self._tables.reconcile_run.c.good)
+    def good(self) -> Iterator[StoredRun]:
+        """Yield the runs that were good, the latest first."""
+        skipped = 0
+        while some := self._select(LOOKED_BACK, self._tables.reconcile_run.c.good, skipped=skipped):
+            yield from some
+            skipped += len(some)
 
     def ended(self) -> Sequence[StoredRun]:
         """Return the latest runs that have ended, the latest first."""
@@ -206,8 +224,12 @@ class SqlReconciliationRuns:
     def _first(self, condition: ColumnElement[bool]) -> StoredRun | None:
         return next(iter(self._select(1, condition)), None)
 
-    def _select(self, limit: int, *conditions: ColumnElement[bool]) -> list[StoredRun]:
+    def _select(
+        self, limit: int, *conditions: ColumnElement[bool], skipped: int = 0
+    ) -> list[StoredRun]:
         statement = sql.runs(self._tables, self._dialect, scope=self._scope).limit(limit)
+        if skipped:
+            statement = statement.offset(skipped)
         with self._engine.connect() as connection:
             return [_stored(row) for row in connection.execute(statement.where(*conditions))]
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Expectation, Received, Sent, expectation_of
 from shieldtx.reconcile.mistyped_names import mistyped_names
+from shieldtx.reconcile.observed import undeclared_kinds
 from shieldtx.reconcile.request import ServiceDatabase
 
 from ..sources import incremental, outbox_inbox
@@ -39,7 +39,7 @@ class Plan:
     taken_back: Mapping[str, Collection[str]] = field(default_factory=dict)
     """In that case, the events of rollbacks that are read, by the service that wrote them."""
     past: Sequence[Received] = ()
-    """In that case, what was received before where that says what should be."""
+    """What has been received, at least where that says what should be."""
     sent: frozenset[Sent] | None = None
     """Of which types the events of the outboxes are; None: nobody has looked at all of them."""
     compared: Sequence[Compared] | None = None
@@ -73,9 +73,20 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
         sent = [t for s in services for t in outbox_inbox.types_sent(databases, s)]
         received = [t for s in services for t in outbox_inbox.types_received(databases, s)]
         expectation = _expectation(databases, sent, received)
-        return replace(plan, expectation=expectation, sent=frozenset(sent))
+        return replace(
+            plan,
+            expectation=expectation,
+            sent=frozenset(sent),
+            past=received,
+        )
     # Looking up the types of all rows is a scan of the whole table.
-    past = [t for s in services for t in outbox_inbox.types_received(databases, s, _undeclared(s))]
+    past = [
+        type_
+        for service in services
+        for type_ in outbox_inbox.types_received(
+            databases, service, undeclared_kinds(service.member)
+        )
+    ]
     if selection.moved_since:
         plan = replace(plan, taken_back=taken_back(databases, plan.outboxes, plan.inboxes))
     return replace(plan, past=past)
@@ -114,6 +125,7 @@ def _plan_by_digests(databases: Databases, found: Digests) -> Plan:
         expectation=expectation,
         compared=compared,
         sent=frozenset(sent),
+        past=received,
     )
 
 
@@ -134,12 +146,6 @@ def _expectation(
 
 def _names(databases: Databases) -> list[str]:
     return [service.name for service in databases.services]
-
-
-def _undeclared(service: ServiceDatabase) -> list[TxKind]:
-    """Return the kinds of events of which no group is declared, so that the past speaks."""
-    declared = {group.kind for group in service.groups or ()}
-    return [kind for kind in TxKind if kind not in declared]
 
 
 def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) -> DataFrame:

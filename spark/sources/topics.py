@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +16,7 @@ from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader, TopicOffsets
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, TopicMissing
+from shieldtx.reconcile.observed import ObservedTopic, ObservedTopics, topics_replaced
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest
 
 from .kafka_data_source import Log, frame_of
@@ -45,6 +46,36 @@ class Reading:
     """Since when no record is missing: see completeness."""
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    observed: ObservedTopics = field(default_factory=ObservedTopics)
+    """Which topics they are, and up to where they were read."""
+
+
+def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str, ...]]:
+    """Return how the topics of the earlier run are now, and why they may have lost records since.
+
+    Where the broker does not say, they may have.
+    """
+    if request.broker is None or request.observed is None:
+        return ObservedTopics(), ()
+    earlier = request.observed.topics
+    if not earlier.topics:
+        return ObservedTopics(), ()
+    try:
+        with TopicOffsetReader(connection_of(request.broker)) as asked:
+            found = asked.ends(sorted(earlier.topics))
+            now = ObservedTopics(
+                cluster=asked.cluster_id(),
+                topics={
+                    name: None
+                    if each is None
+                    else ObservedTopic(topic_id=each.topic_id, ends=each.ends)
+                    for name, each in found.items()
+                },
+            )
+    except (BrokerError, ConfigurationError) as error:
+        problem = f"whether the topics are those of the last good run could not be asked: {error}"
+        return ObservedTopics(), (problem,)
+    return now, tuple(topics_replaced(earlier, now))
 
 
 def read(
@@ -67,7 +98,7 @@ def read(
     obstacles: list[str] = []
     try:
         connection = connection_of(request.broker)
-        offsets, obstacles = _offsets_of(connection, logs, since)
+        cluster, offsets, obstacles = _offsets_of(connection, logs, since)
         known = [log for log in logs if log.name in offsets]
         ranges = [range_ for log in known for range_ in offsets[log.name].ranges]
         # Read once: what is judged has to be what was counted, and topics go on meanwhile.
@@ -85,7 +116,15 @@ def read(
         horizons=horizons(spark, whole, there_since(contents, known, offsets, since)),
         left_out=tuple(_left_out(contents, records, names)),
         obstacles=(*obstacles, *unjudged(whole)),
+        observed=ObservedTopics(
+            cluster=cluster, topics={name: _observed(each) for name, each in offsets.items()}
+        ),
     )
+
+
+def _observed(offsets: TopicOffsets) -> ObservedTopic:
+    ends = {range_.partition: range_.end for range_ in offsets.ranges}
+    return ObservedTopic(topic_id=offsets.topic_id, ends=ends)
 
 
 def connection_of(access: BrokerAccess) -> KafkaConnection:
@@ -120,10 +159,11 @@ def read_since(request: ReconcileRequest) -> datetime | None:
 
 def _offsets_of(
     connection: KafkaConnection, logs: Iterable[Log], since: datetime | None
-) -> tuple[dict[str, TopicOffsets], list[str]]:
+) -> tuple[str | None, dict[str, TopicOffsets], list[str]]:
     offsets: dict[str, TopicOffsets] = {}
     obstacles: list[str] = []
     with TopicOffsetReader(connection) as asked:
+        cluster = asked.cluster_id()
         for log in logs:
             try:
                 if asked.is_compacted(log.name):
@@ -137,7 +177,7 @@ def _offsets_of(
                 raise
             except (BrokerError, TopicMissing) as error:
                 obstacles.append(f"topic {log.name} could not be read: {error}")
-    return offsets, obstacles
+    return cluster, offsets, obstacles
 
 
 def _read_once(records: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -94,6 +95,14 @@ def test_a_run_that_breaks_off_has_a_status_of_its_own_and_says_why_without_the_
     assert "password authentication failed" in result.err
     for secret in (password_of(shop.orders), "wr0ng-pa55word"):
         assert secret not in result.err
+    listed = shop.orders.run(
+        *("reconcile", "runs", "--config", str(config(tmp_path, shop)), "--json"),
+        ORDERS_URL=shop.orders.url,
+        STOCK_URL=shop.stock.url,
+    )
+    (stored,) = json.loads(listed.out)
+    assert stored["outcome"] == "ERROR"
+    assert "password authentication failed" in stored["problem"]
 
 
 def test_tables_of_another_version_are_refused_before_anything_is_compared(

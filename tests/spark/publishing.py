@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,12 @@ class Topic:
             admin.create_topics({self.name: wanted})
             admin.wait_for_topics([self.name])
         return self
+
+    def delete(self) -> None:
+        with self._admin() as admin:
+            admin.delete_topics([self.name])
+            while any(topic["name"] == self.name for topic in admin.describe_topics()):
+                time.sleep(0.05)
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         with self._admin() as admin:

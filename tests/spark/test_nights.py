@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
@@ -12,10 +13,11 @@ from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.listed_rows import listed_rows
-from shieldtx.reconcile.request import EVERYTHING
+from shieldtx.reconcile.request import EVERYTHING, BrokerAccess
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC, Service
+from tests.spark.publishing import Topic
 
 DAY = 24 * 60
 ROLLBACK = TxKind.ROLLBACK
@@ -147,6 +149,86 @@ def test_rows_that_a_restored_copy_lacks_are_missed(nights, orders, stock):
     assert why.startswith("the inbox of stock lacks what was its newest event")
 
 
+def test_a_late_row_that_a_restored_copy_lacks_is_missed(nights, orders, stock):
+    late = orders.write(age=3 * DAY)
+    received_by(stock, "reserve", of=orders)
+    # Its id is the oldest, and it came in last: the copy was made before.
+    stock.receive(late, group="reserve", source="orders", age=3 * DAY, settled_age=2 * DAY)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    execute(stock, "DELETE FROM shield_inbox WHERE event_id = :late", late=late)
+
+    night = nights.run(*services)
+
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 1
+    (why,) = night.full_because
+    assert why.startswith("the inbox of stock lacks what was its last settlement")
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_a_type_that_a_group_receives_for_the_first_time_is_expected_of_all_nights(
+    nights, orders, stock, push_down
+):
+    received_by(stock, "reserve", of=orders)
+    services = (orders.database(), stock.database())
+    assert nights.run(*services, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders)
+    assert mode(nights.run(*services, push_down=push_down)) is Mode.INCREMENTAL
+    a_day_passes(orders)
+    new = orders.write(age=300)
+    for group in ("reserve", "audit"):
+        stock.receive(new, group=group, source="orders", age=300)
+
+    night = nights.run(*services, push_down=push_down)
+
+    assert night.totals == {Verdict.MATCHED: 7, Verdict.MISSING_DOWNSTREAM: 5}
+    (why,) = night.full_because
+    assert why.startswith("group audit of stock received orders.placed")
+    # Until somebody has seen to them: the night was not good.
+    assert nights.run(*services, push_down=push_down).totals[Verdict.MISSING_DOWNSTREAM] == 5
+    with_groups = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*with_groups, push_down=push_down).outcome is CLEAN
+
+
+def test_a_topic_that_was_replaced_is_looked_at_as_a_whole(nights, orders, stock, kafka):
+    topic = Topic(kafka.bootstrap, logical=TOPIC).make()
+    events = [topic.event(id=e, key=None) for e in received_by(stock, "reserve", of=orders)]
+    topic.publish_at(datetime.now(UTC) - timedelta(days=3), *events)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    broker = BrokerAccess(bootstrap=kafka.bootstrap, topic_prefix=topic.prefix)
+    first = nights.run(*services, broker=broker)
+    a_day_passes(orders)
+    second = nights.run(*services, broker=broker)
+    a_day_passes(orders)
+    assert (first.outcome, mode(second)) == (CLEAN, Mode.INCREMENTAL)
+    topic.delete()
+    topic.make()
+    topic.publish_at(datetime.now(UTC) - timedelta(days=3), *events[:3])
+
+    night = nights.run(*services, broker=broker)
+
+    assert night.totals[Verdict.ABSENT_FROM_TOPIC] == 2
+    assert night.full_because == (f"topic {topic.name} was deleted and created again",)
+
+
+def test_where_the_broker_does_not_say_everything_is_looked_at(nights, orders, stock, kafka):
+    topic = Topic(kafka.bootstrap, logical=TOPIC).make()
+    events = [topic.event(id=e, key=None) for e in received_by(stock, "reserve", of=orders)]
+    topic.publish_at(datetime.now(UTC) - timedelta(days=3), *events)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    broker = BrokerAccess(bootstrap=kafka.bootstrap, topic_prefix=topic.prefix)
+    assert nights.run(*services, broker=broker).outcome is CLEAN
+    a_day_passes(orders)
+
+    # No broker answers to what is not its protocol.
+    night = nights.run(*services, broker=replace(broker, security_protocol="SSL"))
+
+    assert (night.outcome, mode(night)) == (RunOutcome.NOT_JUDGED, Mode.FULL)
+    (why,) = night.full_because
+    assert why.startswith("whether the topics are those of the last good run could not be asked")
+
+
 def test_tables_that_were_made_anew_are_looked_at_as_a_whole(nights, orders, stock):
     received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
@@ -164,7 +246,7 @@ def test_tables_that_were_made_anew_are_looked_at_as_a_whole(nights, orders, sto
 
     assert mode(night) is Mode.FULL
     assert night.full_because == (
-        "the database of stock is another one, or its tables were made anew",
+        "the database of stock is another one, or its tables were recreated",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
@@ -21,6 +22,7 @@ from shieldtx.errors import BrokerError
 from shieldtx.ports.broker import TopicState
 
 _POLICY: Final = "cleanup.policy"
+_NO_ID: Final = str(UUID(int=0))
 
 
 class KafkaTopics:
@@ -66,6 +68,12 @@ class KafkaTopics:
         with self._asking("describing topics") as admin:
             answer = {topic["name"]: topic for topic in admin.describe_topics(list(names))}
             return {name: _state(name, answer[name]) for name in names}
+
+    def cluster_id(self) -> str | None:
+        """Return the id of the cluster; None where an old broker has none. Raises as `describe`."""
+        with self._asking("asking for the cluster's id") as admin:
+            found = admin.describe_cluster().get("cluster_id")
+        return None if found is None else str(found)
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the topics that do not exist; raises as `describe`."""
@@ -139,4 +147,11 @@ def _state(name: str, topic: Mapping[str, Any]) -> TopicState | None:
         name=name,
         partitions=len(partitions),
         replication=max((len(p["replica_nodes"]) for p in partitions), default=0),
+        topic_id=_topic_id(topic),
     )
+
+
+def _topic_id(topic: Mapping[str, Any]) -> str | None:
+    """Return a topic's id; None where the broker is older than those (Kafka 2.8)."""
+    found = str(topic.get("topic_id") or _NO_ID)
+    return None if found == _NO_ID else found

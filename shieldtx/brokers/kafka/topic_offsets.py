@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -28,6 +28,17 @@ class TopicOffsets:
     """One a partition, in their order; an empty one where there is nothing."""
     later: frozenset[int]
     """Partitions whose range begins later than their log: there is more before it."""
+    topic_id: str | None = None
+    """Another one after the topic was deleted and created again; None: an old broker has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicEnds:
+    """Which topic it is, and where its partitions end at one moment."""
+
+    topic_id: str | None
+    """See `TopicOffsets`."""
+    ends: Mapping[int, int]
 
 
 class TopicOffsetReader:
@@ -80,7 +91,36 @@ class TopicOffsetReader:
                 for p in places
             ),
             later=frozenset(p.partition for p in places if starts[p] > begins[p]),
+            topic_id=state.topic_id,
         )
+
+    def ends(self, topics: Sequence[str]) -> Mapping[str, TopicEnds | None]:
+        """Return where topics end, open transactions included; None: there is no such topic.
+
+        Raises BrokerUnavailable, and BrokerError for topics that may not be read.
+        """
+        states = self._topics.describe(topics)
+        places = [
+            TopicPartition(topic, partition)
+            for topic, state in states.items()
+            for partition in range(state.partitions if state else 0)
+        ]
+        with self._connection.translated("asking where topics end"):
+            timeout = int(self._timeout * 1000)
+            found = self._open().end_offsets(places, timeout_ms=timeout) if places else {}
+        return {
+            topic: None
+            if state is None
+            else TopicEnds(
+                topic_id=state.topic_id,
+                ends={p: found[TopicPartition(topic, p)] for p in range(state.partitions)},
+            )
+            for topic, state in states.items()
+        }
+
+    def cluster_id(self) -> str | None:
+        """Return the id of the cluster; see KafkaTopics."""
+        return self._topics.cluster_id()
 
     def _await_transactions(self, topic: str, ends: Mapping[int, int]) -> None:
         """Wait a little until no transaction that began before these ends is open."""

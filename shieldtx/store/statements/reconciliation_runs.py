@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -61,6 +62,14 @@ def extend(t: Tables, d: Dialect, *, run_id: str, lease: timedelta) -> Update:
     )
 
 
+def judge(t: Tables, *, run_id: str, mode: str, basis: str) -> Update:
+    """Record how much a run that has not ended looks at, and what it judges."""
+    r = t.reconcile_run
+    return (
+        update(r).where(r.c.run_id == run_id, r.c.outcome.is_(None)).values(mode=mode, basis=basis)
+    )
+
+
 def finish(
     t: Tables,
     d: Dialect,
@@ -88,14 +97,13 @@ def finish(
     )
 
 
-def latest_good(t: Tables, *, scope: str) -> Select[Any]:
-    """Select the run of a scope after which all was known to be in order."""
+def old_good(t: Tables, d: Dialect, *, scope: str, older_than: timedelta) -> Select[Any]:
+    """Select the runs of a scope that are old and were good, the latest first."""
     r = t.reconcile_run
     return (
-        select(r.c.run_id)
-        .where(r.c.scope == scope, r.c.good)
+        select(r.c.run_id, r.c.basis)
+        .where(r.c.scope == scope, r.c.good, r.c.started_at < d.later(-older_than))
         .order_by(r.c.started_at.desc(), r.c.run_id.desc())
-        .limit(1)
     )
 
 
@@ -110,13 +118,14 @@ def runs(t: Tables, d: Dialect, *, scope: str) -> Select[Any]:
     )
 
 
-def forget_old(t: Tables, d: Dialect, *, scope: str, older_than: timedelta) -> Delete:
-    """Remove the ended runs of a scope that are old, but for the one that the next builds on."""
+def forget_old(
+    t: Tables, d: Dialect, *, scope: str, older_than: timedelta, kept: Collection[str]
+) -> Delete:
+    """Remove the ended runs of a scope that are old, but for those that a next one starts from."""
     r = t.reconcile_run
-    kept = latest_good(t, scope=scope).scalar_subquery()
     return delete(r).where(
         r.c.scope == scope,
         r.c.outcome.is_not(None),
         r.c.started_at < d.later(-older_than),
-        r.c.run_id.is_distinct_from(kept),
+        r.c.run_id.not_in(kept),
     )

@@ -27,12 +27,12 @@ def highest(table: Table) -> Select[Any]:
     """Return the highest number among the open rows and the latest rows: all that indexes find."""
     seq = table.c.seq.label("seq")
     latest = select(seq).order_by(table.c.event_id.desc()).limit(_LATEST).subquery()
-    parts = [select(func.max(seq).label("seq")).where(part) for part in _open_parts(table)]
+    parts = [select(func.max(seq).label("seq")).where(part) for part in open_parts(table)]
     rows = union_all(*parts, select(latest.c.seq)).subquery()
     return select(func.max(rows.c.seq))
 
 
-def _open_parts(table: Table) -> list[ColumnElement[bool]]:
+def open_parts(table: Table) -> list[ColumnElement[bool]]:
     """Return conditions that all open rows are in, in the words of one partial index each."""
     c = table.c
     open_ = c.settled_at.is_(None)

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
+from shieldtx.store import reconciliation_runs
 from shieldtx.store.reconciliation_runs import ABANDONED, KEPT, SqlReconciliationRuns
 from tests.contract.conftest import Stores
 
@@ -228,3 +229,45 @@ def test_runs_of_long_ago_are_forgotten_but_for_the_one_that_the_next_builds_on(
 
     assert {run.run_id for run in runs.latest(limit=9)} == {"good", "now"}
     assert last_good(runs) == MARKS
+
+
+def test_of_two_configurations_of_one_name_the_latest_good_run_of_each_is_kept(
+    stores: Stores, runs: SqlReconciliationRuns
+):
+    for day, (run_id, basis) in enumerate(
+        [("a1", "a 1"), ("b1", "b 1"), ("a2", "a 2"), ("b2", "b 2"), ("a3", "a 3"), ("a4", "a 4")]
+    ):
+        runs.begin(run_id, mode="full", who="ann@desk", basis=basis, lease=LEASE)
+        runs.finish(run_id, outcome="CLEAN", good=True)
+        table = stores.tables.reconcile_run
+        with stores.engine.begin() as connection:
+            long_ago = datetime.now(UTC) - KEPT - timedelta(days=9 - day)
+            connection.execute(
+                update(table).where(table.c.run_id == run_id).values(started_at=long_ago)
+            )
+
+    runs.begin("now", mode="full", who="ann@desk", lease=LEASE, alike=lambda basis: basis[0])
+
+    assert {run.run_id for run in runs.good()} == {"a4", "b2"}
+
+
+def test_good_runs_are_found_behind_any_number_of_others(
+    stores: Stores, runs: SqlReconciliationRuns, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reconciliation_runs, "LOOKED_BACK", 2)
+    for run_id in ("one", "two", "three", "four", "five"):
+        run_through(runs, run_id, good=True)
+
+    assert [run.run_id for run in runs.good()] == ["five", "four", "three", "two", "one"]
+
+
+def test_what_a_run_judges_may_be_told_until_it_ends(runs: SqlReconciliationRuns):
+    begin(runs, "one")
+    runs.judge("one", mode="INCREMENTAL", basis='{"margin": "PT5M"}')
+
+    found = runs.find("one")
+    assert found is not None
+    assert (found.mode, found.basis) == ("INCREMENTAL", '{"margin": "PT5M"}')
+    runs.finish("one", outcome="CLEAN")
+    with pytest.raises(LeaseLost):
+        runs.judge("one", mode="FULL", basis="{}")

@@ -16,6 +16,7 @@ from shieldtx.brokers.kafka.broker import (
     KafkaSubscriber,
     KafkaTopics,
 )
+from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.ports.broker import DeliveryOutcome, Record
 
@@ -133,3 +134,22 @@ def test_the_reason_of_records_that_a_broker_did_not_take_is_its_answer(
     [second] = publisher.publish([record], timeout=10)
     assert second.outcome is DeliveryOutcome.REFUSED
     assert f"topic {topic} does not exist" in second.reason
+
+
+def test_a_recreated_topic_has_another_id_in_the_same_cluster(
+    connection: KafkaConnection, publisher: KafkaPublisher, topics: list[str]
+) -> None:
+    topic, other = topics
+    publish(publisher, topic, ["a", "b", "c"])
+    with TopicOffsetReader(connection) as reader:
+        before, cluster = reader.ends([topic, other, "t-none"]), reader.cluster_id()
+    recreate(connection, topic)
+    with TopicOffsetReader(connection) as reader:
+        after, cluster_after = reader.ends([topic, other, "t-none"]), reader.cluster_id()
+
+    assert cluster
+    assert cluster_after == cluster
+    assert (before[topic].ends, after[topic].ends) == ({0: 3}, {0: 0})
+    assert before[topic].topic_id != after[topic].topic_id
+    assert before[other] == after[other]
+    assert before["t-none"] is after["t-none"] is None

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, insert, text
+from sqlalchemy import Engine, create_engine, delete, event, insert, text, update
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.embedded.postgres import EmbeddedPostgres
+from shieldtx.ports.database_history import DatabaseHistory, LostRow
 from shieldtx.store.database_history import SqlDatabaseHistory
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
@@ -38,11 +39,22 @@ def history(engine: Engine) -> SqlDatabaseHistory:
     return SqlDatabaseHistory(engine, tables(SCHEMA))
 
 
-def write(engine: Engine, event_id: UUID) -> UUID:
-    row = outbox_row("orders", event_id, OutboxStatus.PROCESSED, now=datetime.now(UTC), age=0)
+def write(
+    engine: Engine,
+    event_id: UUID,
+    status: OutboxStatus = OutboxStatus.PROCESSED,
+    *,
+    age: float = 0,
+    **columns: bool,
+) -> UUID:
+    row = outbox_row("orders", event_id, status, now=datetime.now(UTC), age=age)
     with engine.begin() as connection:
-        connection.execute(insert(OUTBOX), [row])
+        connection.execute(insert(OUTBOX), [{**row, **columns}])
     return event_id
+
+
+def lost(history: SqlDatabaseHistory, before: DatabaseHistory) -> set[str]:
+    return {row.table for row in history.lacks(before)}
 
 
 def receive(engine: Engine, event_id: UUID) -> UUID:
@@ -88,10 +100,105 @@ def test_the_newest_rows_are_missed_when_they_are_gone(
 
     with engine.begin() as connection:
         connection.execute(delete(OUTBOX).where(OUTBOX.c.event_id == sent))
-    assert history.lacks(before) == ("outbox",)
+    assert lost(history, before) == {"outbox"}
     with engine.begin() as connection:
         connection.execute(delete(INBOX))
-    assert history.lacks(before) == ("outbox", "inbox")
+    assert lost(history, before) == {"outbox", "inbox"}
+
+
+def test_a_row_with_an_older_id_is_missed_by_its_settlement(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    late = new_event_id()
+    receive(engine, new_event_id())
+    # As of an event that was delayed, or is redelivered long after it was written.
+    receive(engine, late)
+    before = history.now()
+    assert before.newest[1] != late
+
+    with engine.begin() as connection:
+        connection.execute(delete(INBOX).where(INBOX.c.event_id == late))
+
+    assert history.lacks(before) == (LostRow(table="inbox", what="what was its last settlement"),)
+
+
+@pytest.mark.parametrize("age", [0, 0.5, 30, 600, 10_000, 100_000])
+def test_the_last_settlement_is_found_however_long_ago_it_was(
+    engine: Engine, history: SqlDatabaseHistory, age: float
+) -> None:
+    write(engine, new_event_id(), age=age + 200_000)
+    last = write(engine, new_event_id(), age=age)
+    write(engine, new_event_id(), age=age + 100_000)
+    # Set by hand, to a time that has not come.
+    write(engine, new_event_id(), age=-10_000)
+
+    found, _ = history.now().latest_settled
+
+    assert found is not None
+    assert found.event_id == last
+
+
+@pytest.mark.parametrize("columns", [{}, {"waiting": True}, {"waiting": True, "holds_key": True}])
+def test_an_open_row_with_an_older_id_is_missed_by_its_number(
+    engine: Engine, history: SqlDatabaseHistory, columns: dict[str, bool]
+) -> None:
+    late = new_event_id()
+    write(engine, new_event_id(), OutboxStatus.INIT)
+    write(engine, late, OutboxStatus.INIT, **columns)
+    before = history.now()
+    with engine.begin() as connection:
+        # Settled since, it is there.
+        settled = {"status": "PROCESSED", "settled_at": datetime.now(UTC), "waiting": False}
+        connection.execute(update(OUTBOX).where(OUTBOX.c.event_id == late).values(settled))
+    assert history.lacks(before) == ()
+
+    with engine.begin() as connection:
+        connection.execute(delete(OUTBOX).where(OUTBOX.c.event_id == late))
+
+    assert history.lacks(before) == (LostRow(table="outbox", what="what was its latest open row"),)
+
+
+def test_a_row_that_was_settled_again_is_not_what_it_was(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    sent = write(engine, new_event_id())
+    before = history.now()
+    with engine.begin() as connection:
+        # As it is when a copy is put back in which it was open, and the relay sends it again.
+        later = {"settled_at": datetime.now(UTC)}
+        connection.execute(update(OUTBOX).where(OUTBOX.c.event_id == sent).values(later))
+
+    assert history.lacks(before) == (LostRow(table="outbox", what="what was its last settlement"),)
+
+
+def test_no_history_is_a_scan_of_a_large_table(engine: Engine, history: SqlDatabaseHistory) -> None:
+    now = datetime.now(UTC)
+    age = iter(range(20_000))
+    with engine.begin() as connection:
+        connection.execute(
+            insert(OUTBOX),
+            [
+                outbox_row("orders", new_event_id(), OutboxStatus.PROCESSED, now=now, age=next(age))
+                for _ in range(20_000)
+            ],
+        )
+    with engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.execute(text("VACUUM ANALYZE shield.shield_outbox"))
+        if connection.dialect.server_version_info < (16,):
+            pytest.skip("no index on settled_at")
+    plans = []
+
+    def explain(connection, _cursor, statement, parameters, *_):
+        if "shield_outbox" in statement and "to_regclass" not in statement:
+            driven = connection.connection.driver_connection
+            plans.extend(row[0] for row in driven.execute(f"EXPLAIN {statement}", parameters))
+
+    event.listen(engine, "before_cursor_execute", explain)
+    history.now()
+
+    assert plans
+    assert not [line for line in plans if "Seq Scan" in line]
 
 
 def test_ids_that_say_nothing_of_time_are_no_newest_rows(

@@ -17,12 +17,14 @@ from shieldtx.reconcile.basis import (
     Basis,
     basis_of,
     changes,
+    configuration_of,
     from_json,
     losses,
     other_services,
     to_json,
 )
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Received
+from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 
 URL = "postgresql://ann:s3cret-word@db/orders"
@@ -107,8 +109,8 @@ def test_what_no_verdict_depends_on_is_none(other: Basis) -> None:
     [
         ({}, []),
         ({"newest": (UUID(int=9), UUID(int=8))}, []),
-        ({"system": "7713"}, ["is another one, or its tables were made anew"]),
-        ({"objects": (5, 16401, 16999)}, ["is another one, or its tables were made anew"]),
+        ({"system": "7713"}, ["is another one, or its tables were recreated"]),
+        ({"objects": (5, 16401, 16999)}, ["is another one, or its tables were recreated"]),
         (
             {"timeline": "00000002"},
             ["was restored to a point in time, or a replica of it was promoted"],
@@ -130,6 +132,34 @@ def test_it_is_stored_without_a_secret_and_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("text", ["{}", "", "[1]", '{"rules": "many"}'])
 def test_what_another_release_has_stored_is_not_known(text: str) -> None:
     assert from_json(text) is None
+
+
+def test_what_a_run_met_is_stored_with_it() -> None:
+    received = Received(
+        downstream="stock",
+        group="reserve",
+        source="orders",
+        kind=TxKind.COMMIT,
+        topic="orders.placed",
+        event_type="orders.placed",
+    )
+    topics = ObservedTopics(
+        cluster="c", topics={"t": ObservedTopic(topic_id="i", ends={0: 7}), "u": None}
+    )
+    met = replace(basis(), observed=Observed(received=(received,), topics=topics))
+
+    assert from_json(to_json(met)) == met
+    assert changes(basis(), met) == []
+
+
+def test_bases_of_one_configuration_are_alike_whatever_was_met() -> None:
+    met = replace(
+        basis(STOCK, ORDERS, history=replace(HISTORY, timeline="00000002")), observed=Observed()
+    )
+
+    assert configuration_of(to_json(met)) == configuration_of(to_json(basis()))
+    assert configuration_of(to_json(met)) != configuration_of(to_json(basis(ORDERS)))
+    assert configuration_of("{}") == "{}"
 
 
 def test_which_services_are_others_does_not_depend_on_the_margin_of_a_run() -> None:

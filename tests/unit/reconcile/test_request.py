@@ -9,8 +9,9 @@ import pytest
 
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup, Member
+from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received
 from shieldtx.reconcile.jdbc import jdbc_address
+from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics
 from shieldtx.reconcile.request import (
     EVERYTHING,
     BrokerAccess,
@@ -55,6 +56,21 @@ def everything_that_can_be_asked():
             moved_since={"orders": NOON, "stock": NOON - timedelta(microseconds=1)},
             written_since=NOON - timedelta(days=1),
             written_until=NOON,
+        ),
+        observed=Observed(
+            received=(
+                Received(
+                    downstream="stock",
+                    group="reserve",
+                    source="orders",
+                    kind=TxKind.COMMIT,
+                    topic="orders.placed",
+                    event_type="orders.placed",
+                ),
+            ),
+            topics=ObservedTopics(
+                cluster="c", topics={"t": ObservedTopic(topic_id="i", ends={0: 7}), "u": None}
+            ),
         ),
         broker=BrokerAccess(bootstrap="kafka:9092", sasl_username="anna", sasl_password=SECRET),
         margin=timedelta(seconds=90),

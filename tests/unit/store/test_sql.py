@@ -61,6 +61,7 @@ SAMPLES: Mapping[str, Any] = {
     "topics": ["orders"],
     "event": BizKey("order.placed", "4711"),
     "needed": retention.is_needed_in_outbox(T),
+    "kept": ["sample"],
 }
 """Arguments that their annotations alone do not give, by the names of the parameters."""
 

@@ -16,18 +16,23 @@ UPDATE shield_reconcile_run
 SET lease_until=(statement_timestamp() + :param_1)
 WHERE shield_reconcile_run.run_id = 'sample' AND shield_reconcile_run.outcome IS NULL;
 
+-- judge
+UPDATE shield_reconcile_run
+SET mode='sample', basis='sample'
+WHERE shield_reconcile_run.run_id = 'sample' AND shield_reconcile_run.outcome IS NULL;
+
 -- finish
 UPDATE shield_reconcile_run
 SET finished_at=statement_timestamp(), outcome='sample', good=True, watermarks='sample', totals='sample',
     problem='sample'
 WHERE shield_reconcile_run.run_id = 'sample' AND shield_reconcile_run.outcome IS NULL;
 
--- latest_good
-SELECT shield_reconcile_run.run_id
+-- old_good
+SELECT shield_reconcile_run.run_id, shield_reconcile_run.basis
 FROM shield_reconcile_run
-WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.good
-ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC
-LIMIT 1;
+WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.good AND shield_reconcile_run.started_at
+    < statement_timestamp() + :param_1
+ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC;
 
 -- runs
 SELECT shield_reconcile_run.run_id, shield_reconcile_run.scope, shield_reconcile_run.mode,
@@ -44,9 +49,5 @@ ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC;
 -- forget_old
 DELETE FROM shield_reconcile_run
 WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.outcome IS NOT NULL AND
-    shield_reconcile_run.started_at < statement_timestamp() + :param_1 AND shield_reconcile_run.run_id IS
-    DISTINCT FROM (SELECT shield_reconcile_run.run_id
-  FROM shield_reconcile_run
-  WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.good
-  ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC
-  LIMIT 1);
+    shield_reconcile_run.started_at < statement_timestamp() + :param_1 AND (shield_reconcile_run.run_id NOT IN
+    ('sample'));

@@ -16,18 +16,24 @@ UPDATE shield_reconcile_run
 SET lease_until=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT)))
 WHERE shield_reconcile_run.run_id = 'sample' AND shield_reconcile_run.outcome IS NULL;
 
+-- judge
+UPDATE shield_reconcile_run
+SET mode='sample', basis='sample'
+WHERE shield_reconcile_run.run_id = 'sample' AND shield_reconcile_run.outcome IS NULL;
+
 -- finish
 UPDATE shield_reconcile_run
 SET finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), outcome='sample', good=True, watermarks='sample',
     totals='sample', problem='sample'
 WHERE shield_reconcile_run.run_id = 'sample' AND shield_reconcile_run.outcome IS NULL;
 
--- latest_good
-SELECT shield_reconcile_run.run_id
+-- old_good
+SELECT shield_reconcile_run.run_id, shield_reconcile_run.basis
 FROM shield_reconcile_run
-WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.good = 1
-ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC
-LIMIT 1 OFFSET 0;
+WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.good = 1 AND
+    shield_reconcile_run.started_at < strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds',
+    CAST(:param_1 AS FLOAT)))
+ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC;
 
 -- runs
 SELECT shield_reconcile_run.run_id, shield_reconcile_run.scope, shield_reconcile_run.mode,
@@ -45,8 +51,4 @@ ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC;
 DELETE FROM shield_reconcile_run
 WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.outcome IS NOT NULL AND
     shield_reconcile_run.started_at < strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds',
-    CAST(:param_1 AS FLOAT))) AND shield_reconcile_run.run_id IS NOT (SELECT shield_reconcile_run.run_id
-  FROM shield_reconcile_run
-  WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.good = 1
-  ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC
-  LIMIT 1 OFFSET 0);
+    CAST(:param_1 AS FLOAT))) AND (shield_reconcile_run.run_id NOT IN ('sample'));

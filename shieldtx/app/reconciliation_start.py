@@ -1,0 +1,134 @@
+"""From where a run of the reconciliation may start, asked of stored runs and of the databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+
+from sqlalchemy import Engine, create_engine, make_url
+
+from shieldtx.errors import SchemaMismatch
+from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.reconcile import basis
+from shieldtx.reconcile.basis import Basis
+from shieldtx.reconcile.jdbc import jdbc_address
+from shieldtx.reconcile.observed import Observed
+from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.store.database_history import SqlDatabaseHistory
+from shieldtx.store.reconciliation_runs import StoredRun
+from shieldtx.store.schema import Schema
+from shieldtx.store.tables import tables
+
+CONNECT_S = 10
+"""Within which a database has to take a connection, unless its URL says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """From where an incremental run may start."""
+
+    watermarks: Mapping[str, datetime] | None = None
+    observed: Observed | None = None
+    """What the run of these watermarks met."""
+    why_not_later: tuple[str, ...] = ()
+    """Why it starts from the beginning, in sentences."""
+
+
+class ServiceDatabases:
+    """The databases of a run's services, asked within the time limits of the run."""
+
+    def __init__(self, request: ReconcileRequest, engines: Mapping[str, Engine]) -> None:
+        self._services = request.services
+        self._engines = engines
+        self._histories = {
+            service.name: SqlDatabaseHistory(engines[service.name], tables(service.schema))
+            for service in request.services
+        }
+
+    def check_tables(self) -> None:
+        """Raise SchemaMismatch for a database whose tables do not fit."""
+        for service in self._services:
+            schema = Schema(self._engines[service.name], schema=service.schema)
+            try:
+                with _told_of(service.name):
+                    schema.check_tables()
+            except SchemaMismatch as error:
+                raise SchemaMismatch(f"service {service.name}: {error}") from error
+
+    def histories(self) -> dict[str, DatabaseHistory]:
+        """Return the history of each database as it stands."""
+        found = {}
+        for name, history in self._histories.items():
+            with _told_of(name):
+                found[name] = history.now()
+        return found
+
+    def lacking(self, earlier: Basis) -> Iterator[str]:
+        """Say in sentences which databases have lost rows that an earlier run saw."""
+        for name, service in earlier.services.items():
+            with _told_of(name):
+                lost = self._histories[name].lacks(service.history) if service.history else ()
+            for table, rows in groupby(lost, key=attrgetter("table")):
+                yield (
+                    f"the {table} of {name} lacks {' and '.join(row.what for row in rows)}: the "
+                    "database was restored from an earlier copy, or what is gone was purged, "
+                    "replayed or published again"
+                )
+
+
+def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases) -> Start:
+    """Find the latest good run that judged the same; of what it judged nothing may be lost since.
+
+    A run of another configuration says nothing about what that one did not judge, and a database
+    that was restored may have lost what was in order.
+    """
+    reasons: list[str] = []
+    for stored in good:
+        earlier = basis.from_json(stored.basis)
+        if earlier is None or earlier.observed is None:
+            reasons = reasons or ["another release of shieldtx made the earlier runs"]
+        elif changed := basis.changes(earlier, now):
+            reasons = reasons or changed
+        else:
+            lost = [*basis.losses(earlier, now), *databases.lacking(earlier)]
+            if lost:
+                return Start(why_not_later=tuple(lost))
+            return Start(watermarks=stored.watermarks, observed=earlier.observed)
+    return Start(why_not_later=tuple(reasons or ["no earlier run was good"]))
+
+
+@contextmanager
+def opened(request: ReconcileRequest) -> Iterator[ServiceDatabases]:
+    """Open the databases of a run's services; they are connected to when they are asked."""
+    engines: dict[str, Engine] = {}
+    try:
+        for service in request.services:
+            jdbc_address(service.name, service.url)
+            engines[service.name] = _engine(service.url, request.statement_timeout)
+        yield ServiceDatabases(request, engines)
+    finally:
+        for engine in engines.values():
+            engine.dispose()
+
+
+def _engine(url: str, statement_timeout: timedelta) -> Engine:
+    """Return an engine whose connections and statements are given up after a time."""
+    parsed = make_url(url)
+    milliseconds = max(1, round(statement_timeout.total_seconds() * 1000))
+    options = f"{parsed.query.get('options', '')} -c statement_timeout={milliseconds}".strip()
+    given = {"connect_timeout": str(CONNECT_S), **parsed.query, "options": options}
+    return create_engine(parsed.set(query=given), hide_parameters=True)
+
+
+@contextmanager
+def _told_of(service: str) -> Iterator[None]:
+    """Let an error say whose database it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the database of service {service}")
+        raise

@@ -1,0 +1,110 @@
+"""What a run met in the databases and at the broker that verdicts depend on.
+
+An incremental run trusts the earlier run for every event that has not moved since. It may do so
+only where it meets the same: an event that has not moved lacks a group that the earlier run did not
+expect to have it, and a topic that was replaced has lost records that have not moved either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import Member, Received
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedTopic:
+    """A topic, by the broker's name of it, at one moment."""
+
+    topic_id: str | None
+    """Another one after the topic was deleted and created again; None: an old broker has none."""
+    ends: Mapping[int, int]
+    """By partition: the offset of the next record."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedTopics:
+    """The topics of a run."""
+
+    cluster: str | None = None
+    """The id of the Kafka cluster; None: topics were not read, or an old broker has none."""
+    topics: Mapping[str, ObservedTopic | None] = field(default_factory=dict)
+    """By the broker's name of each; None: it does not exist."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """What a run met, beside what it was configured with."""
+
+    received: tuple[Received, ...] = ()
+    """What groups had received, where that says what they should receive: see `decisive`."""
+    topics: ObservedTopics = field(default_factory=ObservedTopics)
+
+
+def undeclared_kinds(member: Member) -> list[TxKind]:
+    """Return the kinds of events of which a service declares no group, so that its past speaks."""
+    declared = {group.kind for group in member.groups or ()}
+    return [kind for kind in TxKind if kind not in declared]
+
+
+def decisive(members: Collection[Member], received: Iterable[Received]) -> tuple[Received, ...]:
+    """Return what has been received and says by itself what should be, in an order of its own."""
+    undeclared = {member.name: undeclared_kinds(member) for member in members}
+    return tuple(
+        sorted(
+            {
+                seen
+                for seen in received
+                if seen.source in undeclared and seen.kind in undeclared[seen.downstream]
+            },
+            key=repr,
+        )
+    )
+
+
+def received_first(earlier: Observed, now: Iterable[Received]) -> Iterator[str]:
+    """Say in sentences which groups have received events of a type that they had not before.
+
+    Not the first group of a service that receives rollbacks of a type: the earlier run expected
+    those of NOBODY, and was not good if there were any.
+    """
+    known = set(earlier.received)
+    compensated = {replace(seen, group="") for seen in known if seen.kind is TxKind.ROLLBACK}
+    for new in now:
+        is_first = new.kind is TxKind.ROLLBACK and replace(new, group="") not in compensated
+        if new not in known and not is_first:
+            yield (
+                f"group {new.group} of {new.downstream} received {new.event_type} ({new.topic}, "
+                f"{new.kind}) of {new.source} for the first time, so that earlier ones are "
+                "expected there too"
+            )
+
+
+def topics_replaced(earlier: ObservedTopics, now: ObservedTopics) -> Iterator[str]:
+    """Say in sentences which topics may have lost records that the earlier run saw."""
+    if earlier.cluster != now.cluster:
+        yield "the topics are in another Kafka cluster"
+        return
+    for name, before in sorted(earlier.topics.items()):
+        if before is None:
+            continue
+        after = now.topics.get(name)
+        if after is None:
+            yield f"topic {name} does not exist any more"
+        elif after.topic_id != before.topic_id:
+            yield f"topic {name} was deleted and created again"
+        else:
+            yield from _shorter(name, before, after)
+
+
+def _shorter(name: str, before: ObservedTopic, after: ObservedTopic) -> Iterator[str]:
+    for partition, end in sorted(before.ends.items()):
+        if after.ends.get(partition, 0) < end:
+            yield (
+                f"partition {partition} of topic {name} ends at offset "
+                f"{after.ends.get(partition, 0)}, and ended at {end} in the last good run: records "
+                "were lost"
+            )
+            return

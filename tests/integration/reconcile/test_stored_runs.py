@@ -1,0 +1,177 @@
+"""How a run is stored, whatever becomes of it; Spark takes no part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from shieldtx.app.reconciliation import request_of, run_stored, stored_runs
+from shieldtx.domain.states import TxKind
+from shieldtx.embedded.free_ports import free_port
+from shieldtx.errors import SchemaMismatch
+from shieldtx.reconcile import basis
+from shieldtx.reconcile.config import Configuration
+from shieldtx.reconcile.expectations import Received
+from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder, RunOutcome
+from shieldtx.reconcile.observed import Observed, ObservedTopics
+from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest, ServiceDatabase
+from shieldtx.reconcile.spark_launcher import ReconcileResult
+from shieldtx.reconcile.window import Window
+from shieldtx.store.reconciliation_runs import StoredRun
+from tests.support.migrated_databases import MigratedDatabases
+
+RECEIVED = Received(
+    downstream="stock",
+    group="reserve",
+    source="orders",
+    kind=TxKind.COMMIT,
+    topic="orders.placed",
+    event_type="orders.placed",
+)
+OBSERVED = Observed(received=(RECEIVED,), topics=ObservedTopics(cluster="c"))
+Job = Callable[[ReconcileRequest, Callable[[], bool]], ReconcileResult]
+
+
+@pytest.fixture
+def services(databases: MigratedDatabases) -> Iterator[tuple[ServiceDatabase, ServiceDatabase]]:
+    with databases.database(4, None) as orders, databases.database(4, None) as stock:
+        yield ServiceDatabase(name="orders", url=orders), ServiceDatabase(name="stock", url=stock)
+
+
+def configuration(*services: ServiceDatabase, **changed: Any) -> Configuration:
+    return Configuration(scope="nightly", services=services, **changed)
+
+
+def run(of: Configuration, job: Job, folder: Path, **given: Any) -> ReconcileResult:
+    selection = given.get("selection")
+    return run_stored(of, request_of(of, folder), selection, who="ann@desk", job=job)
+
+
+def good(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+    return ending(request)
+
+
+def ending(request: ReconcileRequest, **changed: Any) -> ReconcileResult:
+    now = datetime.now(UTC)
+    findings = Findings(
+        started_at=now,
+        seconds=1,
+        margin=request.margin,
+        bounds=(
+            Bounds(
+                kind=TxKind.COMMIT,
+                upstream="orders",
+                downstream="stock",
+                window=Window(watermark=now),
+            ),
+        ),
+        counts=(),
+        first_rows=(),
+        selection=request.selection,
+        observed=OBSERVED,
+    )
+    return ReconcileResult(
+        outcome=RunOutcome.CLEAN,
+        findings=replace(findings, **changed),
+        problem="",
+        folder=OutputFolder(path=request.folder),
+    )
+
+
+def never(_: ReconcileRequest, __: Callable[[], bool]) -> ReconcileResult:
+    pytest.fail("the job began")
+
+
+def only_run(of: Configuration) -> StoredRun:
+    with stored_runs(of) as runs:
+        (stored,) = runs.latest(limit=9)
+    return stored
+
+
+def test_a_database_that_cannot_be_reached_ends_a_stored_run(services, tmp_path: Path) -> None:
+    orders, stock = services
+    port = free_port()
+    away = make_url(stock.url).set(host="127.0.0.1", port=port)
+    of = configuration(orders, replace(stock, url=away.render_as_string(hide_password=False)))
+
+    with pytest.raises(OperationalError):
+        run(of, never, tmp_path)
+
+    stored = only_run(of)
+    assert (stored.outcome, stored.good, stored.mode) == ("ERROR", False, "INCREMENTAL")
+    assert "in the database of service stock" in stored.problem
+
+
+def test_a_database_that_is_locked_ends_a_run_within_its_time_limit(
+    services, tmp_path: Path
+) -> None:
+    of = configuration(*services, statement_timeout=timedelta(seconds=1))
+    engine: Engine = create_engine(services[1].url)
+    with engine.connect() as connection:
+        connection.execute(text("LOCK TABLE shield_inbox IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(OperationalError, match="statement timeout"):
+            run(of, never, tmp_path)
+    engine.dispose()
+
+    stored = only_run(of)
+    assert stored.outcome == "ERROR"
+    assert "in the database of service stock" in stored.problem
+
+
+def test_tables_of_another_version_end_a_stored_run(services, tmp_path: Path) -> None:
+    of = configuration(*services)
+    engine = create_engine(services[1].url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE shield_version SET version_num = '0001'"))
+    engine.dispose()
+
+    with pytest.raises(SchemaMismatch, match="service stock"):
+        run(of, never, tmp_path)
+
+    assert only_run(of).outcome == "ERROR"
+
+
+def test_a_good_run_is_stored_with_what_it_met(services, tmp_path: Path) -> None:
+    of = configuration(*services)
+
+    run(of, good, tmp_path)
+
+    stored = only_run(of)
+    judged = basis.from_json(stored.basis)
+    assert judged is not None
+    assert judged.observed == OBSERVED
+    assert all(service.history for service in judged.services.values())
+    assert (stored.mode, stored.good) == ("FULL", True)
+
+
+def test_the_next_run_is_held_against_what_the_last_good_one_met(services, tmp_path: Path) -> None:
+    of, asked = configuration(*services), []
+
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        asked.append(request)
+        return ending(request)
+
+    for _ in range(2):
+        run(of, job, tmp_path)
+
+    assert [request.observed for request in asked] == [None, OBSERVED]
+    assert [request.selection.is_everything for request in asked] == [True, False]
+
+
+def test_a_run_that_looked_at_more_than_it_was_asked_to_is_stored_as_one(
+    services, tmp_path: Path
+) -> None:
+    of = configuration(*services)
+    run(of, good, tmp_path)
+
+    run(of, lambda request, _: ending(request, selection=EVERYTHING), tmp_path)
+
+    with stored_runs(of) as runs:
+        assert [stored.mode for stored in runs.latest(limit=9)] == ["FULL", "FULL"]

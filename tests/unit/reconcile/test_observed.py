@@ -1,0 +1,115 @@
+"""What a run met, and what of it makes the next one look at everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received
+from shieldtx.reconcile.observed import (
+    Observed,
+    ObservedTopic,
+    ObservedTopics,
+    decisive,
+    received_first,
+    topics_replaced,
+)
+
+PLACED = Received(
+    downstream="stock",
+    group="reserve",
+    source="orders",
+    kind=TxKind.COMMIT,
+    topic="orders.placed",
+    event_type="orders.placed",
+)
+TAKEN_BACK = replace(PLACED, kind=TxKind.ROLLBACK, causation_source="stock")
+TOPICS = ObservedTopics(
+    cluster="c1", topics={"t.orders": ObservedTopic(topic_id="id1", ends={0: 7, 1: 0})}
+)
+
+
+def members(*groups: ExpectedGroup) -> list[Member]:
+    return [Member(name="orders"), Member(name="stock", groups=groups or None)]
+
+
+def test_what_was_received_is_decisive_only_where_no_group_of_its_kind_is_declared() -> None:
+    seen = [TAKEN_BACK, PLACED, PLACED, replace(PLACED, source="bank")]
+    declared = ExpectedGroup(name="reserve", topics=("orders.placed",))
+
+    assert set(decisive(members(), seen)) == {PLACED, TAKEN_BACK}
+    assert decisive(members(declared), seen) == (TAKEN_BACK,)
+    assert decisive(members(), seen) == decisive(members(), seen[::-1])
+
+
+@pytest.mark.parametrize(
+    "changed", [{"group": "audit"}, {"source": "mail"}, {"topic": "x"}, {"event_type": "x"}]
+)
+def test_what_a_group_receives_for_the_first_time_is_told(changed: dict[str, Any]) -> None:
+    new = replace(PLACED, **changed)
+
+    (told,) = received_first(Observed(received=(PLACED,)), [PLACED, new])
+
+    assert told == (
+        f"group {new.group} of stock received {new.event_type} ({new.topic}, COMMIT) of "
+        f"{new.source} for the first time, so that earlier ones are expected there too"
+    )
+
+
+def test_the_first_group_that_receives_rollbacks_of_a_type_is_not_told() -> None:
+    another = replace(TAKEN_BACK, group="audit")
+
+    assert list(received_first(Observed(received=(PLACED,)), [PLACED, TAKEN_BACK, another])) == []
+    assert len(list(received_first(Observed(received=(TAKEN_BACK,)), [TAKEN_BACK, another]))) == 1
+
+
+def test_a_type_that_is_not_received_any_more_is_not_told() -> None:
+    assert list(received_first(Observed(received=(PLACED, TAKEN_BACK)), [PLACED])) == []
+
+
+def ending(partitions: dict[int, int], **changed: Any) -> ObservedTopics:
+    topic = {"topic_id": "id1", "ends": partitions} | changed
+    return replace(TOPICS, topics={"t.orders": ObservedTopic(**topic)})
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        TOPICS,
+        ending({0: 9, 1: 1, 2: 5}),
+        replace(TOPICS, topics={**TOPICS.topics, "t.new": ObservedTopic(topic_id="x", ends={})}),
+    ],
+)
+def test_topics_that_have_grown_are_the_same(now: ObservedTopics) -> None:
+    assert list(topics_replaced(TOPICS, now)) == []
+
+
+def shorter(end: int) -> str:
+    return (
+        f"partition 0 of topic t.orders ends at offset {end}, and ended at 7 in the last good run: "
+        "records were lost"
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (replace(TOPICS, cluster="c2"), "the topics are in another Kafka cluster"),
+        (replace(TOPICS, topics={}), "topic t.orders does not exist any more"),
+        (replace(TOPICS, topics={"t.orders": None}), "topic t.orders does not exist any more"),
+        (ending({0: 9, 1: 9}, topic_id="id2"), "topic t.orders was deleted and created again"),
+        (
+            ending({0: 6, 1: 0}),
+            shorter(6),
+        ),
+        (
+            ending({1: 0}),
+            shorter(0),
+        ),
+    ],
+)
+def test_topics_that_may_have_lost_records_are_told(now: ObservedTopics, told: str) -> None:
+    assert list(topics_replaced(TOPICS, now)) == [told]
