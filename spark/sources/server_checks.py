@@ -50,6 +50,13 @@ _PLACE = """
                      '{outbox}'::regclass::oid) AS location,
            current_setting('server_encoding') AS encoding
     FROM pg_database d WHERE d.datname = current_database()"""
+# A replica has all of these in common with its primary. Not every role may ask for the system.
+_IDENTITY = """
+    SELECT (SELECT oid::bigint FROM pg_database WHERE datname = current_database()) AS database,
+           to_regclass('{outbox}')::oid::bigint AS outbox,
+           to_regclass('{inbox}')::oid::bigint AS inbox,
+           has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask"""
+_SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 _REPLAYED = """
     SELECT pg_is_in_recovery() AS is_replica,
            coalesce(pg_last_wal_replay_lsn() >= CAST(:written AS pg_lsn), false) AS has_it"""
@@ -167,6 +174,11 @@ class Servers:
         """Wait until the replica has what the primary had when its clock was asked."""
         if service.replica_url is None:
             return ""
+        if other := self._other_than_primary(service, service.replica_url):
+            return (
+                f"`replica_url` of {service.name} leads to {other} than its `url`, whatever they "
+                "hold: name a replica of the server that `url` names, with the same database"
+            )
         ends = time.monotonic() + _REPLICA_S
         while time.monotonic() < ends:
             with self._connected(service, service.replica_url) as connection:
@@ -180,6 +192,25 @@ class Servers:
             f"the replica of {service.name} lacks what the primary wrote {_REPLICA_S:.0f} s ago: "
             "mend the replication, or read from the primary"
         )
+
+    def _other_than_primary(self, service: ServiceDatabase, replica_url: str) -> str:
+        """Name what is not the same of a primary and its replica; empty: nothing."""
+        system, *objects = self._identity(service, service.url)
+        system_there, *objects_there = self._identity(service, replica_url)
+        if None not in {system, system_there} and system != system_there:
+            return f"another cluster (system identifier {system_there}, not {system})"
+        names = ("another database", "another table shield_outbox", "another table shield_inbox")
+        for name, here, there in zip(names, objects, objects_there, strict=True):
+            if here != there:
+                return f"{name} (object id {there}, not {here})"
+        return ""
+
+    def _identity(self, service: ServiceDatabase, url: str) -> tuple[object, ...]:
+        with self._connected(service, url) as connection:
+            query = _IDENTITY.format(**tables_of(service))
+            row = connection.exec_driver_sql(query).one()
+            system = connection.exec_driver_sql(_SYSTEM).scalar_one() if row.may_ask else None
+        return system, row.database, row.outbox, row.inbox
 
 
 @contextmanager
