@@ -115,8 +115,21 @@ def buckets_for(rows: int, samples: Iterable[UUID]) -> Buckets:
     bounds = sorted({sample.int >> (128 - 4 * _DIGITS) for sample in samples})
     if len(bounds) < 2:  # noqa: PLR2004  the two ends of a range
         return ONE
+    bounds = _thinned(bounds)
     wanted = min(max(rows // _ROWS, _FEWEST), _MOST)
     return Buckets(bounds=tuple(bounds), steps=max(wanted // (len(bounds) - 1), 1))
+
+
+def _thinned(bounds: list[int]) -> list[int]:
+    """Keep no more than divide the rows into `_MOST` parts: the ends, and others evenly.
+
+    Each service has samples of its own, so that many services have more of them than a digest has
+    numbers for buckets.
+    """
+    last = len(bounds) - 1
+    if last <= _MOST:
+        return bounds
+    return [bounds[last * number // _MOST] for number in range(_MOST + 1)]
 
 
 def _id(prefix: int) -> UUID:

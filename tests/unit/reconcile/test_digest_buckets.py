@@ -57,3 +57,15 @@ def test_a_bucket_holds_about_a_hundred_rows_up_to_a_limit():
     ends = [UUID(int=0), LAST]
     assert buckets_for(10_000_000, ends).number == pytest.approx(100_000, rel=0.01)
     assert buckets_for(10**10, ends).number <= (1 << 17) + 2
+
+
+@pytest.mark.parametrize("samples", [(1 << 17) + 1, (1 << 17) + 2, 400_000])
+@pytest.mark.parametrize("rows", [0, 10**10])
+def test_the_samples_of_many_services_make_no_more_buckets_than_a_digest_can_number(samples, rows):
+    ids = [UUID(int=(1 << 120) + (number << 68)) for number in range(samples)]
+    buckets = buckets_for(rows, ids)
+    assert buckets.number <= (1 << 17) + 2
+    # The ends are kept, and no part is much larger than another.
+    widths = {high - low for low, high in pairwise(buckets.bounds)}
+    assert (buckets.bounds[0], buckets.bounds[-1]) == (ids[0].int >> 68, ids[-1].int >> 68)
+    assert max(widths) - min(widths) <= 1
