@@ -13,6 +13,7 @@ from shieldtx.reconcile.expectations import Expectation, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.observed import Observed, ObservedTopics, decisive, received_first
 from shieldtx.reconcile.report import writer
+from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
 from shieldtx.reconcile.spark_launcher import PROGRESS
 from shieldtx.reconcile.window import Clock, Window, earliest_watermark, window_of
@@ -69,6 +70,9 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     write_counts(counts, folder.summary)
     transforms.listed(rows).coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
     first = first_rows_of(rows, request.first_rows)
+    shown = shown_rows(first)
+    if request.show_payloads:
+        shown = shown_rows(with_payloads(databases, shown))
     findings = Findings(
         run_id=request.run_id,
         selection=request.selection,
@@ -77,7 +81,8 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         margin=request.margin,
         bounds=tuple(_bounds(stream, window) for stream, window in windows.items()),
         counts=counts,
-        first_rows=with_payloads(databases, first) if request.show_payloads else first,
+        first_rows=shown,
+        rows_without_room=len(first) - len(shown),
         days=days,
         left_out=(*reads.expectation.left_out, *others.left_out, *beside.left_out),
         obstacles=(

@@ -33,7 +33,7 @@ from shieldtx.errors import AlreadyRunning, ConfigurationError
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.report.terminal import remarks, summary_table
-from shieldtx.reconcile.request import EVERYTHING, Selection
+from shieldtx.reconcile.request import EVERYTHING, MOST_ROWS, Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.scheduling.cron import run_by_crontab
 
@@ -91,7 +91,9 @@ def reconcile(
             help="Compare digests that the databases make, and read only rows where they differ.",
         ),
     ] = True,
-    rows: Annotated[int, typer.Option(min=0, help="Of each mismatch, on the page.")] = 20,
+    rows: Annotated[
+        int, typer.Option(min=0, max=MOST_ROWS, help="Of each mismatch, on the page.")
+    ] = 20,
     show_payloads: Annotated[
         bool, typer.Option("--show-payloads", help="Of those rows; masked otherwise.")
     ] = False,

@@ -16,6 +16,9 @@ from shieldtx.reconcile.request import EVERYTHING, Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
 
+PAYLOAD_LETTERS = 2_000
+"""The most characters of a payload that are shown: a page of large payloads is of no use."""
+
 TOPICS = "(topics)"
 """Stands for the other side where events are compared with their topics."""
 
@@ -92,7 +95,9 @@ class FoundRow:
     record: str | None = None
     """Where its first record lies: `partition:offset`, where topics were read."""
     payload: str | None = None
-    """None: masked."""
+    """Its first PAYLOAD_LETTERS characters; None: masked."""
+    payload_letters: int | None = None
+    """How many characters it has; None: masked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +128,8 @@ class Findings:
     counts: tuple[Count, ...]
     first_rows: tuple[FoundRow, ...]
     """The first few of each mismatch; all of them are in `rows/`."""
+    rows_without_room: int = 0
+    """How many more of them were asked for than a page has room for."""
     run_id: str = ""
     selection: Selection = EVERYTHING
     full_because: tuple[str, ...] = ()
@@ -216,11 +223,20 @@ class OutputFolder:
 
 
 _FINDINGS = TypeAdapter(Findings)
+_ROW = TypeAdapter(FoundRow)
+_INDENT = 2
 
 
 def to_json(findings: Findings) -> bytes:
     """Encode findings as JSON for people and programs."""
-    return _FINDINGS.dump_json(findings, indent=2)
+    return _FINDINGS.dump_json(findings, indent=_INDENT)
+
+
+def bytes_of(row: FoundRow) -> int:
+    """Return how many bytes a row takes in the JSON of its findings."""
+    encoded = _ROW.dump_json(row, indent=_INDENT)
+    # It is in a list, and the list in an object.
+    return len(encoded) + 2 * _INDENT * (encoded.count(b"\n") + 1) + len(",\n")
 
 
 def from_json(text: str | bytes) -> Findings:

@@ -87,6 +87,9 @@ class Selection:
 
 EVERYTHING = Selection()
 
+MOST_ROWS = 1_000
+"""Of each mismatch of each pair, on a page; all are in files besides."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileRequest:
@@ -134,8 +137,11 @@ class ReconcileRequest:
             raise ConfigurationError(f"the margin is {self.margin}: it cannot be negative")
         if self.statement_timeout <= timedelta(0):
             raise ConfigurationError("the time limit of a statement must be above 0 seconds")
-        if self.first_rows < 0:
-            raise ConfigurationError(f"{self.first_rows} rows cannot be shown: choose 0 or more")
+        if not 0 <= self.first_rows <= MOST_ROWS:
+            raise ConfigurationError(
+                f"{self.first_rows} rows of each mismatch cannot be shown on a page: choose 0 to "
+                f"{MOST_ROWS:,}; a run leaves all of them as files in its folder"
+            )
 
 
 _REQUEST = TypeAdapter(ReconcileRequest)

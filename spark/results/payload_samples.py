@@ -6,28 +6,43 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from shieldtx.reconcile.findings import TOPICS, FoundRow
+from shieldtx.reconcile.findings import PAYLOAD_LETTERS, TOPICS, FoundRow
 
 from ..sources.jdbc import Databases
 from ..sources.row_filters import by_ids
 
-_OF_OUTBOX = "SELECT event_id::text AS event_id, payload FROM {outbox} WHERE {condition}"
-_OF_INBOX = "SELECT event_id::text AS event_id, payload FROM {inbox} WHERE {condition}"
+_OF_OUTBOX = """
+    SELECT event_id::text AS event_id, left(payload, {letters}) AS payload,
+           length(payload) AS letters
+    FROM {outbox} WHERE {condition}"""
+_OF_INBOX = _OF_OUTBOX.replace("{outbox}", "{inbox}")
 
 
 def with_payloads(databases: Databases, rows: Iterable[FoundRow]) -> tuple[FoundRow, ...]:
-    """Add the payload that the upstream wrote, or that the downstream received if it is all."""
+    """Add the payload that the upstream wrote, or that the downstream received if it is all.
+
+    Its beginning, and how long it is: more of it is not shown.
+    """
     given = tuple(rows)
     asked: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in given:
         asked[_place(row)].add(row.event_id)
-    payloads: dict[tuple[str, str, str], str] = {}
+    letters = str(PAYLOAD_LETTERS)
+    payloads: dict[tuple[str, str, str], tuple[str, int]] = {}
     for service in databases.services:
         for query in (_OF_OUTBOX, _OF_INBOX):
             for condition in by_ids(asked[service.name, query]).parts or ():
-                for found in databases.rows(service, query, condition=condition):
-                    payloads[service.name, query, found.event_id] = found.payload
-    return tuple(replace(row, payload=payloads.get((*_place(row), row.event_id))) for row in given)
+                for found in databases.rows(service, query, condition=condition, letters=letters):
+                    key = (service.name, query, found.event_id)
+                    payloads[key] = (found.payload, found.letters)
+    return tuple(_shown(row, payloads.get((*_place(row), row.event_id))) for row in given)
+
+
+def _shown(row: FoundRow, found: tuple[str, int] | None) -> FoundRow:
+    if found is None:
+        return row
+    payload, letters = found
+    return replace(row, payload=payload, payload_letters=letters)
 
 
 def _place(row: FoundRow) -> tuple[str, str]:

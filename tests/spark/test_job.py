@@ -22,7 +22,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile import spark_launcher
 from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
-from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json
+from shieldtx.reconcile.findings import PAYLOAD_LETTERS, OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
@@ -525,6 +525,17 @@ def test_payloads_are_shown_when_they_are_asked_for(
         V.UNKNOWN_UPSTREAM: '{"of": "nobody but the downstream"}',
     }
     assert "nobody but the downstream" in OutputFolder(path=tmp_path).page.read_text()
+
+
+def test_of_a_large_payload_the_beginning_is_read(
+    planted, orders, stock, tmp_path, spark, jdbc_jar
+):
+    orders.write(payload=f'{{"of": "{"x" * 100_000}"}}')
+    planted.received(planted.event(V.MATCHED))
+    asked = request(orders, stock, tmp_path, jdbc_jar, show_payloads=True)
+    rows = reconciled(spark, asked).first_rows
+    assert {(len(row.payload), row.payload_letters) for row in rows} == {(PAYLOAD_LETTERS, 100_009)}
+    assert "and 98,009 more characters" in OutputFolder(path=tmp_path).page.read_text()
 
 
 def test_services_whose_clocks_are_an_hour_apart_are_not_judged(

@@ -11,12 +11,17 @@ from datetime import datetime
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from shieldtx.reconcile.findings import TOPICS, Day, Findings, FoundRow, Pair, RunOutcome
+from shieldtx.reconcile.findings import (
+    PAYLOAD_LETTERS,
+    TOPICS,
+    Day,
+    Findings,
+    FoundRow,
+    Pair,
+    RunOutcome,
+)
 from shieldtx.reconcile.report import charts, labels
 from shieldtx.reconcile.verdicts import Verdict, Weight
-
-PAYLOAD_LETTERS = 2_000
-"""The most characters of a payload that the page shows: a page of large payloads is of no use."""
 
 _WEIGHTS: Mapping[RunOutcome, Weight] = {
     RunOutcome.CLEAN: Weight.CLEAN,
@@ -49,6 +54,11 @@ def page(findings: Findings) -> str:
         days=_days(findings),
         others=[v for v in present if v.weight not in explained],
     )
+
+
+def bytes_of(row: FoundRow) -> int:
+    """Return how many bytes a row takes on the page."""
+    return len(_TEMPLATES.get_template("row.html").render(row=row).encode("utf-8"))
 
 
 def _anchor(verdict: Verdict) -> str:
@@ -170,4 +180,5 @@ _TEMPLATES.filters |= {
     "steps": _steps,
     "until_when": labels.until_when,
     "visible": labels.visible,
+    "without_room": labels.without_room,
 }

@@ -109,6 +109,12 @@ def looked_at(findings: Findings) -> str:
     return f"{selected(findings.selection)} Because {'; '.join(findings.full_because)}."
 
 
+def without_room(findings: Findings) -> str:
+    """Say how many rows the page was asked to show and has no room for."""
+    rows = counted(findings.rows_without_room, "more row", "more rows")
+    return f"the page has no room for {rows} that it was asked to show: all are in rows/"
+
+
 def from_when(window: Window) -> str:
     """Say from when on rows were judged."""
     return moment(window.horizon) or "the first row"

@@ -53,6 +53,7 @@ def remarks(findings: Findings) -> list[tuple[str, str]]:
         *([("looked at", labels.looked_at(findings))] if findings.full_because else []),
         *(("not judged", problem) for problem in findings.problems),
         *(("left out", sentence) for sentence in findings.left_out),
+        *([("not shown", labels.without_room(findings))] if findings.rows_without_room else []),
         *([("repair", command)] if command else []),
     ]
 

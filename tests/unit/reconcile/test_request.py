@@ -128,6 +128,7 @@ def test_a_request_that_is_no_json_is_refused_without_repeating_it():
         ({"margin": timedelta(seconds=-1)}, "margin"),
         ({"statement_timeout": timedelta(0)}, "time limit"),
         ({"first_rows": -1}, "rows"),
+        ({"first_rows": 1_001}, "choose 0 to 1,000"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(changes, hint):

@@ -38,6 +38,12 @@ def test_beside_it_stands_what_hindered_the_run_and_what_repairs():
         ("repair", "shieldtx reconcile repair 20260115-120000-7f3a"),
     ]
     assert remarks(findings()) == []
+    assert remarks(findings(rows_without_room=4_711)) == [
+        (
+            "not shown",
+            "the page has no room for 4,711 more rows that it was asked to show: all are in rows/",
+        )
+    ]
 
 
 def test_columns_in_which_nothing_would_stand_are_left_out():

@@ -1,0 +1,37 @@
+"""Which rows a report has room for: a page that no browser opens shows nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from shieldtx.reconcile import findings
+from shieldtx.reconcile.findings import FoundRow, Pair
+from shieldtx.reconcile.report import html
+from shieldtx.reconcile.verdicts import Verdict
+
+ROWS_BYTES: Final = 4_000_000
+"""Of rows on the page, and of rows in `summary.json`. All else on a page is far below a megabyte
+for a dozen pairs of services."""
+
+
+def shown_rows(rows: Sequence[FoundRow], *, room: int = ROWS_BYTES) -> tuple[FoundRow, ...]:
+    """Return as many of the rows as there is room for, in their order.
+
+    Each mismatch of each pair has its first row shown before any has its second.
+    """
+    seen: Counter[tuple[Pair, Verdict]] = Counter()
+    turns: list[tuple[int, int]] = []
+    for number, row in enumerate(rows):
+        turns.append((seen[row.pair, row.verdict], number))
+        seen[row.pair, row.verdict] += 1
+    shown: list[int] = []
+    of_page = of_findings = 0
+    for _, number in sorted(turns):
+        of_page += html.bytes_of(rows[number])
+        of_findings += findings.bytes_of(rows[number])
+        if max(of_page, of_findings) > room:
+            break
+        shown.append(number)
+    return tuple(rows[number] for number in sorted(shown))
