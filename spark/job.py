@@ -47,7 +47,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     if why:
         report_progress("looking at everything")
         request = replace(request, selection=EVERYTHING, full_because=(*request.full_because, *why))
-        databases = Databases(spark=spark, request=request)
+        databases = Databases(spark=spark, request=request, lately=lately)
         digests = digests_of(databases) if request.push_down else None
         plan = plan_of(databases, digests)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)

@@ -67,6 +67,11 @@ def mode(findings: Findings) -> Mode:
 
 def a_day_passes(home: Any, days: float = 1) -> None:
     """Set what was stored so far back: it took place that long ago, and its watermarks too."""
+    set_back(home, timedelta(days=days))
+
+
+def set_back(home: Any, by: timedelta, *, with_rows: bool = False) -> None:
+    """Set stored runs back; with `with_rows`, also the times of rows that they have noted."""
     run = tables(home.schema).reconcile_run
     engine = create_engine(home.url)
     with engine.begin() as connection:
@@ -75,8 +80,9 @@ def a_day_passes(home: Any, days: float = 1) -> None:
                 update(run)
                 .where(run.c.run_id == row.run_id)
                 .values(
-                    started_at=row.started_at - timedelta(days=days),
-                    watermarks=_set_back(row.watermarks, timedelta(days=days)),
+                    started_at=row.started_at - by,
+                    watermarks=_set_back(row.watermarks, by),
+                    basis=_rows_set_back(row.basis, by) if with_rows else row.basis,
                 )
             )
     engine.dispose()
@@ -84,6 +90,16 @@ def a_day_passes(home: Any, days: float = 1) -> None:
 
 def _set_back(watermarks: str, by: timedelta) -> str:
     moments = json.loads(watermarks)
-    return json.dumps(
-        {name: (datetime.fromisoformat(when) - by).isoformat() for name, when in moments.items()}
-    )
+    return json.dumps({name: _earlier(when, by) for name, when in moments.items()})
+
+
+def _rows_set_back(basis: str, by: timedelta) -> str:
+    judged = json.loads(basis)
+    for service in judged["services"].values():
+        for settled in filter(None, service["history"]["latest_settled"]):
+            settled["settled_at"] = _earlier(settled["settled_at"], by)
+    return json.dumps(judged)
+
+
+def _earlier(when: str, by: timedelta) -> str:
+    return (datetime.fromisoformat(when) - by).isoformat()

@@ -104,12 +104,14 @@ class History:
         there = (life for life in self.lives if life.group is None)
         return [life for life in there if life.at(night.at) is not None]
 
-    def rows(self, night: Judged, service: str) -> list[Life]:
-        """Return the rows of a service that are there, in the order in which they were written."""
-        there = [
-            life for life in self.lives if life.service == service and life.at(night.at) is not None
-        ]
-        return sorted(there, key=lambda life: life.born_at)
+    def rows(self, night: Judged, service: str) -> list[tuple[int, Life]]:
+        """Return the rows of a service that are there, in the order in which they were written.
+
+        Each comes with its number, which it has in every night.
+        """
+        of_service = [life for life in self.lives if life.service == service]
+        in_order = enumerate(sorted(of_service, key=lambda life: life.born_at), start=1)
+        return [(seq, life) for seq, life in in_order if life.at(night.at) is not None]
 
     # --- what stories are made of ----------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.reconcile import basis
@@ -15,7 +14,9 @@ from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
+from tests.verification.oracle.proof import Proof, is_there, proof_of
 from tests.verification.oracle.reading import Reading, rows_of
 from tests.verification.oracle.setting import Judged
 
@@ -81,21 +82,21 @@ class PythonNights:
     def _run(self, night: Judged) -> Said:
         request = request_of(self.history, night, {})
         judged = basis.basis_of(request, {})
-        start = self._start(judged, night)
+        rows = rows_of(self.history, night)
+        start = self._start(judged, rows)
         services = self.history.setting.services
         moved_since = {} if start is None else dict.fromkeys(services, start)
         reading = Reading(
             setting=self.history.setting,
             night=night,
-            rows=rows_of(self.history, night),
+            rows=rows,
             moved_since=moved_since,
         )
         found = reading.verdicts()
         tells = bool(reading.obstacles()) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
-            newest = newest_of(self.history, night)
-            self._good = _Good(basis=judged, watermark=night.watermark, newest=newest)
+            self._good = _Good(basis=judged, watermark=night.watermark, proof=proof_of(rows))
         return Said(
             night=night,
             found=found,
@@ -105,17 +106,12 @@ class PythonNights:
             must_tell=self.history.must_tell(night),
         )
 
-    def _start(self, judged: Basis, night: Judged) -> float | None:
+    def _start(self, judged: Basis, rows: Rows) -> float | None:
         """Return from when on a run reads what has moved; None: it looks at everything."""
         good = self._good
-        if good is None or basis.changes(good.basis, judged):
+        if good is None or basis.changes(good.basis, judged) or not is_there(good.proof, rows):
             return None
-        there = {
-            (life.service, life.group is None, life.event_id)
-            for life in self.history.lives
-            if life.at(night.at) is not None
-        }
-        return good.watermark if good.newest <= there else None
+        return good.watermark
 
     def _is_any_unlisted(self, night: Judged, found: Verdicts) -> bool:
         """Whether a row waits for a person without an error, so that a further run misses it."""
@@ -129,27 +125,13 @@ class PythonNights:
         return any(row["status"] in waiting and row["last_error"] is None for row in rows)
 
 
-Newest = frozenset[tuple[str, bool, UUID]]
-"""The newest events of the tables: of each service, whether it is of its outbox, and its id."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Good:
     """On what a further run may rest."""
 
     basis: Basis
     watermark: float
-    newest: Newest
-
-
-def newest_of(history: History, night: Judged) -> Newest:
-    """Return the newest events of all tables, by their ids."""
-    found: dict[tuple[str, bool], UUID] = {}
-    for life in history.lives:
-        if life.at(night.at) is not None:
-            table = life.service, life.group is None
-            found[table] = max(life.event_id, found.get(table, life.event_id))
-    return frozenset((*table, event_id) for table, event_id in found.items())
+    proof: Proof
 
 
 def request_of(

@@ -109,7 +109,7 @@ def rows_of(history: History, night: Judged) -> Rows:
     outbox: list[Row] = []
     inbox: list[Row] = []
     for service in history.setting.services:
-        for seq, life in enumerate(history.rows(night, service)):
+        for seq, life in history.rows(night, service):
             table = outbox if life.group is None else inbox
             table.append(_row(life, night, seq))
     return Rows(outbox=outbox, inbox=inbox)

@@ -95,9 +95,9 @@ class RepairedNight:
 
     def run(self) -> Repaired:
         """Repair, go on, and say what is not as it should be."""
-        fill(self.history, self.night, self.services)
         first = self.history.setting.services[0]
         began = self.services[first].now() - timedelta(minutes=self.night.at)
+        fill(self.history, self.night, self.services, began=began)
         rows_before, whole_before = self._read(began)
         found = self._judge(rows_before, self.night)
         listed = list(self._listed(rows_before, found, began))

@@ -18,12 +18,12 @@ from sqlalchemy import text
 from shieldtx.reconcile.findings import Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.verdicts import Verdict
-from tests.spark.nights import Nights, a_day_passes, mode
+from tests.spark.nights import Nights, mode, set_back
 from tests.spark.planting import Service
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.nights import Said, request_of
 from tests.verification.oracle.setting import Judged
-from tests.verification.oracle.timeline import DAY, Life
+from tests.verification.oracle.timeline import Life
 
 _UNKNOWN_DEFAULTS = {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
 
@@ -52,14 +52,16 @@ class SparkNights:
     def run(self) -> list[Night]:
         """Run all nights, and return what each has said."""
         found: list[Night] = []
-        earlier: Judged | None = None
+        began: datetime | None = None
         for night in self.history.setting.nights:
-            if earlier is not None:
-                first = self.services[self.history.setting.services[0]]
-                a_day_passes(first, (night.at - earlier.at) / DAY)
-            fill(self.history, night, self.services)
+            first = self.services[self.history.setting.services[0]]
+            begins = first.now() - timedelta(minutes=night.at)
+            if began is not None:
+                # All that lies in the past lies that much further back.
+                set_back(first, began - begins, with_rows=True)
+            fill(self.history, night, self.services, began=begins)
             found.append(self._run(night, len(found)))
-            earlier = night
+            began = begins
         return found
 
     def _run(self, night: Judged, number: int) -> Night:
@@ -82,19 +84,21 @@ class SparkNights:
         return Night(said=said, counts=_counts(findings), findings=findings)
 
 
-def fill(history: History, night: Judged, services: Mapping[str, Service]) -> None:
-    """Make the tables of all services what this night finds."""
+def fill(
+    history: History, night: Judged, services: Mapping[str, Service], *, began: datetime
+) -> None:
+    """Make the tables of all services what this night finds; times count from when it `began`."""
     for name in history.setting.services:
         service = services[name]
         prefix = "" if service.schema is None else f"{service.schema}."
         with service.engine.begin() as connection:
             connection.execute(text(f"TRUNCATE {prefix}shield_outbox, {prefix}shield_inbox"))
-        began = service.now() - timedelta(minutes=night.at)
-        lives = history.rows(night, name)
-        service.insert(
-            outbox=[_row(life, night, began) for life in lives if life.group is None],
-            inbox=[_row(life, night, began) for life in lives if life.group is not None],
-        )
+        outbox: list[dict[str, Any]] = []
+        inbox: list[dict[str, Any]] = []
+        for seq, life in history.rows(night, name):
+            row = {"seq": seq} | _row(life, night, began)
+            (outbox if life.group is None else inbox).append(row)
+        service.insert(outbox=outbox, inbox=inbox)
 
 
 def _row(life: Life, night: Judged, began: datetime) -> dict[str, Any]:
