@@ -95,6 +95,10 @@ class Repaired:
 class RepairStore(Protocol):
     """The database of one service."""
 
+    def purged_until(self) -> datetime | None:
+        """Return up to which time its purge has removed settled rows; None: no purge noted any."""
+        ...
+
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Return which events, by id and source, it has written or received a rollback of.
 

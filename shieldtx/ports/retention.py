@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
+
+NOTED_AHEAD: Final = timedelta(minutes=1)
+"""By how much the note of a purge may be later than what was purged: not every batch writes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +23,8 @@ class Purged:
 class RetentionStore(Protocol):
     """Walks over a table batch by batch, each in a short transaction of its own.
 
-    It remembers how far it is, and starts again after the end.
+    It remembers how far it is, and starts again after the end. A batch that removes rows of outbox
+    or inbox notes up to which time it did, in the same transaction.
     """
 
     def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:

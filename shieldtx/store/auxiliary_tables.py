@@ -1,4 +1,4 @@
-"""The other tables: leases, parked records, audit, runs, barriers, trace."""
+"""The other tables: leases, parked records, audit, runs, barriers, trace, purges."""
 
 from __future__ import annotations
 
@@ -155,3 +155,16 @@ def trace(metadata: MetaData, schema: str | None) -> Table:
     )
     Index(conv("shield_trace_event_idx"), table.c.event_id)
     return table
+
+
+def purged(metadata: MetaData, schema: str | None) -> Table:
+    """Up to which time the purge has removed rows: one row of the outbox, one of the inbox."""
+    return Table(
+        "shield_purged",
+        metadata,
+        # `outbox` or `inbox`.
+        Column("purged_table", String(16), primary_key=True),
+        # Rows that settled before may be gone; it never moves back.
+        Column("purged_until", Timestamp, nullable=False),
+        schema=schema,
+    )

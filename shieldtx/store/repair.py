@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, R
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.hand_over import EventHandOver
 from shieldtx.store.repair_batch import Batch, RowNow, counted, key_of, sort
-from shieldtx.store.statements import audit
+from shieldtx.store.statements import audit, retention
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import repair as sql
@@ -52,6 +53,12 @@ class SqlRepairStore:
             RepairAction.REPLAY_EVENT: self._replay_events,
             RepairAction.REPLAY_COMPENSATION: self._replay_compensations,
         }
+
+    def purged_until(self) -> datetime | None:
+        """Return up to which time its purge has removed settled rows; None: no purge noted any."""
+        with self._engine.connect() as connection:
+            until: datetime | None = connection.scalar(retention.purged_until(self._tables))
+        return until
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         """Return which of these the inbox holds."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Delete, Engine, Table
+from sqlalchemy import ColumnElement, Delete, Engine, Insert, Table
 
 from shieldtx.domain.events import first_id_of
 from shieldtx.domain.states import INBOX, OUTBOX
@@ -108,10 +108,19 @@ class SqlRetentionStore:
                 needed=needed,
             )
             removed = connection.execute(statement).rowcount
+            if removed:
+                connection.execute(self._note(table, older_than))
         after_the_span = FIRST_ID if upto == LAST_ID else _id_made(-CLOCK_SKEW)
         reached = after_the_span if end is None else end
         self._reached[table.name] = reached
         return Purged(removed=removed, more=reached != FIRST_ID)
+
+    def _note(self, table: Table, older_than: timedelta) -> Insert:
+        """Note the purge: at the end, so that the lock of the note is released at once."""
+        name = table.name.removeprefix("shield_")
+        return sql.note_purged(
+            self._tables, self._dialect, purged_table=name, older_than=older_than
+        )
 
 
 def _id_made(ago: timedelta) -> UUID:

@@ -55,6 +55,7 @@ class Tables:
     reconcile_run: Table
     barrier: Table
     trace: Table
+    purged: Table
 
 
 def tables(schema: str | None = None, metadata: MetaData | None = None) -> Tables:
@@ -82,6 +83,7 @@ def _described(metadata: MetaData, schema: str | None) -> Tables:
         reconcile_run=auxiliary_tables.reconcile_run(metadata, schema),
         barrier=auxiliary_tables.barrier(metadata, schema),
         trace=auxiliary_tables.trace(metadata, schema),
+        purged=auxiliary_tables.purged(metadata, schema),
     )
 
 

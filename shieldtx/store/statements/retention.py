@@ -10,11 +10,14 @@ from uuid import UUID
 from sqlalchemy import (
     ColumnElement,
     Delete,
+    Insert,
     Select,
+    String,
     Table,
     and_,
     delete,
     exists,
+    func,
     literal,
     literal_column,
     not_,
@@ -24,6 +27,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.states import InboxStatus, TxKind
+from shieldtx.ports.retention import NOTED_AHEAD
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
@@ -68,6 +72,32 @@ def purge(
         .with_for_update(skip_locked=True)
     )
     return delete(table).where(tuple_(*key).in_(old))
+
+
+def note_purged(t: Tables, d: Dialect, *, purged_table: str, older_than: timedelta) -> Insert:
+    """Note that rows which settled before `older_than` are gone, unless that is known.
+
+    The note is ahead by `NOTED_AHEAD`, so that most batches find it and lock nothing: a purge that
+    writes keeps others that have to write waiting until its commit.
+    """
+    p, purged_until = t.purged, d.later(-older_than)
+    is_known = exists().where(p.c.purged_table == purged_table, p.c.purged_until >= purged_until)
+    found = select(
+        literal(purged_table, String()).label("purged_table"),
+        d.later(NOTED_AHEAD - older_than).label("purged_until"),
+    ).where(not_(is_known))
+    statement = d.upsert(p).from_select(["purged_table", "purged_until"], found)
+    excluded = statement.excluded.purged_until
+    return statement.on_conflict_do_update(
+        index_elements=[p.c.purged_table],
+        set_={"purged_until": excluded},
+        where=p.c.purged_until < excluded,
+    )
+
+
+def purged_until(t: Tables) -> Select[Any]:
+    """Select the later of the times up to which outbox and inbox were purged; NULL: neither was."""
+    return select(func.max(t.purged.c.purged_until, type_=t.purged.c.purged_until.type))
 
 
 # In the words of partial indexes: the planner has to see the values in every plan.

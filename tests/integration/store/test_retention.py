@@ -10,13 +10,15 @@ from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import insert, select, text
+from sqlalchemy.exc import ProgrammingError
 
 from shieldtx import InboxStatus, OutboxStatus, new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX
-from shieldtx.ports.retention import Purged
+from shieldtx.ports.retention import NOTED_AHEAD, Purged
 from shieldtx.ports.tracing import TraceEntry
 from shieldtx.retention import REST, Retention, RetentionService
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.statements import retention as sql
 from shieldtx.store.trace import SqlTraceStore
@@ -371,3 +373,75 @@ def test_the_purge_walks_along_the_primary_key(postgres_shop: Shop, table: str):
             assert f"using {described.name}_pkey" in plan
             assert f"Seq Scan on {described.name}" not in plan
         connection.rollback()
+
+
+def notes(shop: Shop) -> dict[str, datetime]:
+    """Up to which time the purge says that it has removed rows, by table."""
+    every = select(shop.tables.purged)
+    with shop.engine.connect() as connection:
+        return {note.purged_table: note.purged_until for note in connection.execute(every)}
+
+
+def test_a_purge_notes_up_to_which_time_it_has_removed_rows(shop: Shop):
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    began = datetime.now(UTC)
+    retention_of(shop).run_once()
+    noted = notes(shop)
+    assert noted.keys() == {"outbox"}, "nothing was removed from the inbox"
+    # It may be ahead by a minute.
+    assert began - DAY <= noted["outbox"] <= datetime.now(UTC) - DAY + NOTED_AHEAD
+    repairs = SqlRepairStore(shop.engine, shop.tables, source="shop")
+    assert repairs.purged_until() == noted["outbox"]
+
+
+def test_a_purge_that_removes_nothing_from_outbox_and_inbox_notes_nothing(shop: Shop):
+    fill_outbox(
+        shop, row(id_made(LONG_AGO), "FAILED", OLD), row(new_event_id(), "PROCESSED", YOUNG)
+    )
+    with shop.engine.begin() as connection:
+        old = {"at": datetime.now(UTC) - OLD, "who": "x", "action": "x"}
+        connection.execute(insert(shop.tables.audit).values(**old, subject="x", detail="x"))
+    assert retention_of(shop, audit=DAY).run_once().removed == 1
+    assert notes(shop) == {}
+    assert SqlRepairStore(shop.engine, shop.tables, source="shop").purged_until() is None
+
+
+def test_a_purge_that_keeps_rows_for_longer_leaves_the_note_as_it_is(shop: Shop):
+    def purged(older_than: timedelta, age: timedelta) -> datetime:
+        fill_inbox(shop, row(id_made(2 * LONG_AGO), "PROCESSED", age))
+        store = SqlRetentionStore(shop.engine, shop.tables)
+        assert store.purge_inbox(older_than=older_than, limit=10).removed == 1
+        return notes(shop)["inbox"]
+
+    before = purged(DAY, LONG_AGO)
+    assert purged(2 * DAY, LONG_AGO) == before
+    assert purged(DAY / 2, OLD) >= before + DAY / 2 - NOTED_AHEAD
+
+
+def test_batches_of_the_same_minute_write_the_note_once_and_wait_for_nobody(postgres_shop: Shop):
+    shop = postgres_shop
+    fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(20)))
+    store = SqlRetentionStore(shop.engine, shop.tables)
+    store.purge_outbox(older_than=DAY, limit=5)
+    with shop.engine.begin() as other:
+        noted = other.execute(select(shop.tables.purged).with_for_update()).all()
+        assert store.purge_outbox(older_than=DAY, limit=5).removed == 5
+        assert store.purge_outbox(older_than=DAY, limit=5).removed == 5
+        assert other.execute(select(shop.tables.purged)).all() == noted
+
+
+def test_rows_stay_where_their_purge_cannot_be_noted(postgres_shop: Shop):
+    shop = postgres_shop
+    kept = fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    rename = "ALTER TABLE {} RENAME TO {}"
+    with shop.engine.begin() as connection:
+        connection.execute(text(rename.format("shield_purged", "elsewhere")))
+    try:
+        with pytest.raises(ProgrammingError, match="shield_purged"):
+            retention_of(shop).run_once()
+        assert left(shop, "outbox") == set(kept)
+    finally:
+        with shop.engine.begin() as connection:
+            connection.execute(text(rename.format("elsewhere", "shield_purged")))
+    assert retention_of(shop).run_once().removed == 1
+    assert notes(shop).keys() == {"outbox"}

@@ -20,3 +20,18 @@ WHERE (shield_outbox.event_id) IN (SELECT shield_outbox.event_id
   ORDER BY shield_outbox.event_id
   LIMIT 100
   FOR UPDATE SKIP LOCKED);
+
+-- note_purged
+INSERT INTO shield_purged (purged_table, purged_until) SELECT 'sample' AS purged_table, statement_timestamp()
+    + :param_2 AS purged_until
+WHERE NOT (EXISTS (SELECT *
+    FROM shield_purged
+    WHERE shield_purged.purged_table = 'sample' AND shield_purged.purged_until >= statement_timestamp() +
+        :param_3))
+ON CONFLICT (purged_table) DO UPDATE
+SET purged_until = excluded.purged_until
+WHERE shield_purged.purged_until < excluded.purged_until;
+
+-- purged_until
+SELECT timezone('UTC', max(shield_purged.purged_until)) AS max_1
+FROM shield_purged;
