@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ from .compare import topic_plan, transforms
 from .compare.digests import digests_of
 from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
 from .prefetch import Prefetch
-from .results.collect import clean_of, counts_of, first_rows_of, tallies_of, unlisted_in
+from .results.collect import Tally, clean_of, counts_of, first_rows_of, tallies_of, unlisted_in
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
@@ -51,25 +51,22 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         digests = digests_of(databases) if request.push_down else None
         plan = plan_of(databases, digests)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
-    if request.broker is not None:
-        report_progress("reading topics")
-    beside = _beside_topics(databases, plan, clocks)
     others = other_sources(databases, digests.sources if digests else None)
     with ThreadPoolExecutor(1) as aside:
         # The databases count while Spark judges: neither waits for the other.
         traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
-        report_progress("reading rows")
-        reads = planned_reads(databases, plan)
-        windows = _windows(reads.expectation, clocks, request)
-        rows = union_of([_judged(databases, reads, windows), *beside.rows]).persist()
-        report_progress("judging, and writing the rows that are not in order")
-        judged = tallies_of(rows)
-        days = days_of(traffic.result(), judged)
+        found = _found(databases, plan, clocks)
+        at_end = databases.clocks_at_end(clocks)
+        if at_end != clocks:
+            # Of rows that were purged before they were read, the other side looks alone.
+            found.rows.unpersist()
+            found = _found(databases, plan, at_end)
+        days = days_of(traffic.result(), found.tallies)
     folder = OutputFolder(path=request.folder)
-    counts = counts_of([*judged, *clean_of(plan.compared or ())])
+    counts = counts_of([*found.tallies, *clean_of(plan.compared or ())])
     write_counts(counts, folder.summary)
-    transforms.listed(rows).coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
-    first = first_rows_of(rows, request.first_rows)
+    transforms.listed(found.rows).coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
+    first = first_rows_of(found.rows, request.first_rows)
     shown = shown_rows(first)
     if request.show_payloads:
         shown = shown_rows(with_payloads(databases, shown))
@@ -79,17 +76,22 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         full_because=request.full_because,
         started_at=prefetch.started_at,
         margin=request.margin,
-        bounds=tuple(_bounds(stream, window) for stream, window in windows.items()),
+        bounds=tuple(_bounds(stream, window) for stream, window in found.windows.items()),
         counts=counts,
         first_rows=shown,
         rows_without_room=len(first) - len(shown),
         days=days,
-        left_out=(*reads.expectation.left_out, *others.left_out, *beside.left_out),
+        left_out=(
+            *found.expectation.left_out,
+            *others.left_out,
+            *found.beside.left_out,
+        ),
+        remarks=tuple(clock.remark for clock in at_end.values() if clock.remark),
         obstacles=(
-            *(problem for _, problem in reads.expectation.obstacles),
+            *(problem for _, problem in found.expectation.obstacles),
             *others.obstacles,
-            *unlisted_in(judged),
-            *beside.obstacles,
+            *unlisted_in(found.tallies),
+            *found.beside.obstacles,
         ),
         observed=_observed(request, plan, earlier_topics, beside.observed),
         seconds=round(time.monotonic() - began, 3),
@@ -133,6 +135,37 @@ class _BesideTopics:
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics = field(default_factory=ObservedTopics)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """What came of reading and judging."""
+
+    expectation: Expectation
+    windows: Mapping[Stream, Window]
+    rows: DataFrame
+    """Judged; kept by Spark."""
+    tallies: Sequence[Tally]
+    beside: _BesideTopics
+
+
+def _found(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> _Found:
+    """Read what is planned, and judge it by these clocks."""
+    if databases.request.broker is not None:
+        report_progress("reading topics")
+    beside = _beside_topics(databases, plan, clocks)
+    report_progress("reading rows")
+    reads = planned_reads(databases, plan)
+    windows = _windows(reads.expectation, clocks, databases.request)
+    rows = union_of([_judged(databases, reads, windows), *beside.rows]).persist()
+    report_progress("judging, and writing the rows that are not in order")
+    return _Found(
+        expectation=reads.expectation,
+        windows=windows,
+        rows=rows,
+        tallies=tallies_of(rows),
+        beside=beside,
+    )
 
 
 def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> _BesideTopics:

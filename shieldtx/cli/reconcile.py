@@ -242,6 +242,7 @@ def _data(result: ReconcileResult) -> dict[str, Any]:
     return data | {
         "not_judged": list(findings.problems),
         "left_out": list(findings.left_out),
+        "remarks": list(findings.remarks),
         "full_because": list(findings.full_because),
         "totals": {verdict.value: number for verdict, number in findings.totals.items()},
         "pairs": [

@@ -137,6 +137,8 @@ class Findings:
     days: tuple[Day, ...] = ()
     left_out: tuple[str, ...] = ()
     """What was seen and not compared, and why, in sentences; it is nobody's fault."""
+    remarks: tuple[str, ...] = ()
+    """What of the configuration should be set otherwise, in sentences; all could be judged."""
     obstacles: tuple[str, ...] = ()
     """What should have been judged and could not be, and why, beyond the obstacles of `bounds`."""
     observed: Observed = field(default_factory=Observed)

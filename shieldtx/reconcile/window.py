@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from shieldtx.ports.retention import NOTED_AHEAD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +22,44 @@ class Clock:
     obstacle: str = ""
     """Why its running transactions cannot be seen; empty when they can."""
     retention: timedelta | None = None
-    """For how long the service keeps settled rows at least; None: for ever."""
+    """For how long the service keeps settled rows by its configuration; None: for ever."""
+    purged_until: datetime | None = None
+    """Rows that settled before have been purged, by what the purge noted; None: it noted nothing.
+    """
+
+    @property
+    def kept_since(self) -> datetime | None:
+        """From when settled rows are kept, by the configuration and by the purge; None: all are."""
+        configured = None if self.retention is None else self.now - self.retention
+        return max((t for t in (configured, self.purged_until) if t is not None), default=None)
+
+    @property
+    def remark(self) -> str:
+        """Say in a sentence that rows are purged earlier than configured; empty: they are not."""
+        if self.purged_until is None:
+            return ""
+        kept = self.now - self.purged_until
+        if self.retention is not None and kept + NOTED_AHEAD >= self.retention:
+            return ""
+        configured = "for ever" if self.retention is None else f"for {self.retention}"
+        return (
+            f"{self.service} is configured to keep its rows {configured}, and has purged those "
+            f"settled before {self.purged_until:%Y-%m-%d %H:%M:%S%z}, so that older ones count as "
+            f"TOO_OLD; set `retention` of {self.service} in reconcile.toml to the shorter of its "
+            "SHIELDTX_RETENTION_OUTBOX and SHIELDTX_RETENTION_INBOX, unless those were raised since"
+        )
+
+    def at_end(self, *, now: datetime, purged_until: datetime | None) -> Clock:
+        """Return the clock to judge by, given what the database says after rows were read.
+
+        It is this one, unless the purge went further meanwhile than time did.
+        """
+        if purged_until is None:
+            return self
+        kept_since = self.kept_since
+        if kept_since is not None and now - purged_until >= self.now - kept_since - NOTED_AHEAD:
+            return self
+        return replace(self, purged_until=purged_until)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,14 +108,14 @@ def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
     Clocks that are further apart than the margin (and than a minute) let nothing be judged.
 
     The horizon is the mirror image: the later of the times up to which either service may have
-    purged, plus the margin.
+    purged, by its configuration or by what its purge has noted, plus the margin.
     """
     problems = [clock.obstacle for clock in clocks if clock.obstacle]
     obstacle = "; ".join(problems) or _apart(clocks, tolerated=max(margin, _TOLERATED))
     if obstacle:
         return Window(obstacle=obstacle)
     watermark = earliest_watermark(clocks, margin=margin)
-    purged = [c.now - c.retention for c in clocks if c.retention is not None]
+    purged = [c.kept_since for c in clocks if c.kept_since is not None]
     horizon = max(purged) + margin if purged else None
     if horizon is not None and horizon >= watermark:
         return Window(

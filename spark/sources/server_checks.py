@@ -19,6 +19,8 @@ from sqlalchemy.pool import NullPool
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.window import Clock
 
+from .row_filters import inside_calendar
+
 # Compiling a statement takes longer than running these. The groups of a digest find room: 25 MB for
 # 100,000 of them. PostgreSQL expects as many groups as rows, and would sort gigabytes to be safe.
 _SESSION = "-c jit=off -c work_mem=128MB -c enable_sort=off"
@@ -57,9 +59,19 @@ _IDENTITY = """
            to_regclass('{inbox}')::oid::bigint AS inbox,
            has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask"""
 _SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
+_NOTES_PURGES = "SELECT to_regclass('{purged}') IS NOT NULL"
+# The later of both tables: a row may be missed in either.
+_PURGED = "SELECT clock_timestamp() AS now, {purged_until} AS purged_until FROM {purged}".replace(
+    "{purged_until}", inside_calendar("max(purged_until)")
+)
 _REPLAYED = """
     SELECT pg_is_in_recovery() AS is_replica,
            coalesce(pg_last_wal_replay_lsn() >= CAST(:written AS pg_lsn), false) AS has_it"""
+
+_EARLIER_RELEASE = (
+    "the tables of {} are of an earlier release, whose purge does not note what it has removed: "
+    "run `shieldtx db upgrade` there"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +91,21 @@ class Servers:
     def clocks(self) -> Mapping[str, Clock]:
         """Ask all databases for their time and their oldest transaction, before any row is read."""
         return {service.name: self._clock(service) for service in self.services}
+
+    def clocks_at_end(self, clocks: Mapping[str, Clock]) -> Mapping[str, Clock]:
+        """Ask all databases, after rows were read, whether their purges went further meanwhile.
+
+        Returns the clocks to judge by: what was purged before it was read is no mismatch.
+        """
+        found = dict(clocks)
+        for service in self.services:
+            clock = clocks[service.name]
+            if clock.obstacle:
+                continue
+            with self._connected(service, service.url) as connection:
+                row = connection.exec_driver_sql(_PURGED.format(**tables_of(service))).one()
+            found[service.name] = clock.at_end(now=row.now, purged_until=row.purged_until)
+        return found
 
     def location(self, service: ServiceDatabase) -> str:
         """Return by what services are known that share their tables."""
@@ -161,13 +188,21 @@ class Servers:
             asked = datetime.now(UTC)
             row = connection.execute(text(_CLOCK)).one()
             answered = datetime.now(UTC)
+            tables = tables_of(service)
+            notes_purges = connection.exec_driver_sql(_NOTES_PURGES.format(**tables)).scalar_one()
+            purged = (
+                connection.exec_driver_sql(_PURGED.format(**tables)).one() if notes_purges else None
+            )
         return Clock(
             service=service.name,
             now=row.now,
             ahead=row.now - (asked + (answered - asked) / 2),
             oldest_transaction=row.oldest_transaction,
-            obstacle=_obstacle(service, row) or self._replica_obstacle(service, row.written),
+            obstacle=_obstacle(service, row)
+            or ("" if notes_purges else _EARLIER_RELEASE.format(service.name))
+            or self._replica_obstacle(service, row.written),
             retention=service.retention,
+            purged_until=None if purged is None else purged.purged_until,
         )
 
     def _replica_obstacle(self, service: ServiceDatabase, written: str) -> str:
@@ -224,9 +259,9 @@ def told_of(service: ServiceDatabase) -> Iterator[None]:
 
 
 def tables_of(service: ServiceDatabase) -> dict[str, str]:
-    """Return what `{outbox}` and `{inbox}` stand for."""
+    """Return what `{outbox}`, `{inbox}` and `{purged}` stand for."""
     prefix = "" if service.schema is None else f'"{service.schema}".'
-    return {name: f'{prefix}"shield_{name}"' for name in ("outbox", "inbox")}
+    return {name: f'{prefix}"shield_{name}"' for name in ("outbox", "inbox", "purged")}
 
 
 def _obstacle(service: ServiceDatabase, row: Row[*tuple[Any, ...]]) -> str:

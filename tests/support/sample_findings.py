@@ -181,6 +181,7 @@ def hostile(text: str = HOSTILE) -> Findings:
         first_rows=(row,),
         days=days(pair, 3),
         left_out=(text,),
+        remarks=(text,),
         obstacles=(text,),
     )
 

@@ -54,6 +54,7 @@ def remarks(findings: Findings) -> list[tuple[str, str]]:
         *(("not judged", problem) for problem in findings.problems),
         *(("left out", sentence) for sentence in findings.left_out),
         *([("not shown", labels.without_room(findings))] if findings.rows_without_room else []),
+        *(("configuration", sentence) for sentence in findings.remarks),
         *([("repair", command)] if command else []),
     ]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from shieldtx.ports.retention import NOTED_AHEAD
 from shieldtx.reconcile.window import Clock, Window, window_of
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -60,3 +64,56 @@ def test_an_obstacle_closes_a_window_and_the_first_one_stays():
     assert window.unless("") is window
     assert window.unless("nobody listens") == Window(obstacle="nobody listens")
     assert Window(obstacle="blind").unless("nobody listens").obstacle == "blind"
+
+
+def test_a_purge_that_went_further_than_the_retention_says_decides():
+    short = clock(retention=hours(72), purged_until=NOON - hours(24))
+    assert window_of([clock(), short], margin=MARGIN).horizon == NOON - hours(24) + MARGIN
+    long = clock(retention=hours(24), purged_until=NOON - hours(72))
+    assert window_of([long, clock()], margin=MARGIN).horizon == NOON - hours(24) + MARGIN
+    unbounded = clock(purged_until=NOON - hours(24))
+    assert window_of([unbounded], margin=MARGIN).horizon == NOON - hours(24) + MARGIN
+
+
+@pytest.mark.parametrize(
+    ("retention", "purged", "said"),
+    [
+        (hours(24), None, ""),
+        (hours(24), hours(30), ""),
+        (hours(24), hours(24) - NOTED_AHEAD, ""),
+        (hours(24), hours(23), "keep its rows for 1 day, 0:00:00, and has purged"),
+        (None, hours(300), "keep its rows for ever, and has purged"),
+        (None, None, ""),
+    ],
+)
+def test_a_remark_says_that_rows_are_purged_earlier_than_configured(retention, purged, said):
+    until = None if purged is None else NOON - purged
+    remark = clock(retention=retention, purged_until=until).remark
+    assert said in remark
+    assert bool(remark) is bool(said)
+    if said:
+        assert "set `retention` of orders in reconcile.toml" in remark
+
+
+@pytest.mark.parametrize(
+    ("later", "purged", "counts"),
+    [
+        # As time went on, or less; or within what a note is ahead.
+        (hours(1), None, False),
+        (hours(1), hours(24), False),
+        (hours(1), hours(23) - NOTED_AHEAD, False),
+        (hours(1), hours(22), True),
+        (NOTED_AHEAD, hours(20), True),
+    ],
+)
+def test_a_purge_that_went_further_than_time_while_rows_were_read_counts(later, purged, counts):
+    before = clock(retention=hours(72), purged_until=NOON - hours(24))
+    until = None if purged is None else NOON - purged
+    after = before.at_end(now=NOON + later, purged_until=until)
+    assert after == (replace(before, purged_until=until) if counts else before)
+
+
+def test_the_first_purge_of_all_counts_though_it_took_place_while_rows_were_read():
+    before = clock()
+    after = before.at_end(now=NOON, purged_until=NOON - hours(24))
+    assert after.kept_since == NOON - hours(24)

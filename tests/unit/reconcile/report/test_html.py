@@ -110,6 +110,11 @@ def test_what_could_not_be_judged_comes_before_the_verdicts():
     assert text.index("orders.cancelled") < text.index("Verdicts")
 
 
+def test_a_remark_on_the_configuration_is_shown_where_all_was_judged():
+    text = read(findings(remarks=("retention is wrong",))).text
+    assert "Configuration: retention is wrong." in text
+
+
 def test_a_run_that_judged_all_says_so():
     assert "Nothing: all that was there was judged." in read(findings()).text
 

@@ -46,6 +46,12 @@ def test_beside_it_stands_what_hindered_the_run_and_what_repairs():
     ]
 
 
+def test_a_remark_on_the_configuration_stands_beside_it():
+    assert remarks(findings(remarks=("retention is wrong",))) == [
+        ("configuration", "retention is wrong")
+    ]
+
+
 def test_columns_in_which_nothing_would_stand_are_left_out():
     text = shown(findings((PAIR, Verdict.MATCHED, 1)))
     assert "mismatches" in text
