@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from uuid import UUID
 
 from shieldtx.reconcile.digest_buckets import Buckets
@@ -85,13 +86,13 @@ def by_buckets(
         for (topic, event_type), some in ranges.items()
         for part in _range_parts(some)
     ]
-    more = by_ids(
-        one for one, words in and_ids if not _is_in(UUID(one), ranges.get(words, ()))
-    ).parts
-    if not parts and not more:
+    parts += _id_parts(
+        (one, words) for one, words in and_ids if not _is_in(UUID(one), ranges.get(words, ()))
+    )
+    if not parts:
         return NOTHING
     every = {number for some in numbers.values() for number in some}
-    return Read(parts=[*parts, *(more or ())], bucket=buckets.sql_of(every))
+    return Read(parts=parts, bucket=buckets.sql_of(every))
 
 
 def range_of(buckets: Buckets, numbers: Collection[int]) -> str:
@@ -107,6 +108,25 @@ def _is_in(event_id: UUID, ranges: Sequence[Range]) -> bool:
         return False
     _, high = ranges[place - 1]
     return high is None or event_id < high
+
+
+def _id_parts(events: Iterable[tuple[str, Words]]) -> list[str]:
+    """Say in SQL that an event has one of some ids and its type, a part for so many of them.
+
+    By the id alone, a row of another type that has the same id would be read once more.
+    """
+    by_words = sorted(set(events), key=lambda event: event[1])
+    parts = []
+    for start in range(0, len(by_words), _IDS):
+        conditions = [
+            f"topic = {quoted(topic)} AND event_type = {quoted(event_type)} AND {ids}"
+            for (topic, event_type), of_type in groupby(
+                by_words[start : start + _IDS], key=lambda event: event[1]
+            )
+            for ids in by_ids(one for one, _ in of_type).parts or ()
+        ]
+        parts.append(f"({' OR '.join(f'({one})' for one in conditions)})")
+    return parts
 
 
 def _range_parts(ranges: Sequence[Range]) -> list[str]:

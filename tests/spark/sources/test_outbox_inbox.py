@@ -345,6 +345,18 @@ def test_a_row_of_another_type_than_its_bucket_is_read_for_is_read_by_its_id(spa
     assert UUID(row.event_id) == written
 
 
+def test_a_row_whose_id_another_event_has_too_is_read_once(spark, orders, stock):
+    event_id = UUID(int=2 << 120)
+    stock.receive(event_id, group="reserve", source="orders")
+    stock.receive(event_id, group="reserve", source="mail", event_type="mail.sent")
+    buckets = Buckets(bounds=tuple(n << 52 for n in range(1, 10)), steps=1)
+    ids = [(str(event_id), (TOPIC, "mail.sent"))]
+    chosen = row_filters.by_buckets(buckets, {WORDS: [2]}, and_ids=ids)
+    services = (stock.database(), orders.database(), orders.database(name="mail"))
+    read = inbox(spark, *services, read=chosen).collect()
+    assert sorted(row.upstream for row in read) == ["mail", "orders"]
+
+
 @pytest.mark.parametrize("numbers", [{}, {WORDS: []}])
 def test_where_nothing_differs_and_nothing_is_odd_no_row_is_read(numbers):
     assert row_filters.by_buckets(Buckets(bounds=(0, 1), steps=1), numbers) is row_filters.NOTHING
