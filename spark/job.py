@@ -20,9 +20,9 @@ from shieldtx.reconcile.window import Clock, Window, earliest_watermark, window_
 
 from .compare import topic_plan, transforms
 from .compare.digests import digests_of
-from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads
+from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads, without_purged_events
 from .prefetch import Prefetch
-from .results.collect import Tally, clean_of, counts_of, first_rows_of, tallies_of, unlisted_in
+from .results.collect import Tally, counts_of, first_rows_of, tallies_of, unlisted_in, unread_of
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
@@ -50,6 +50,9 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         databases = Databases(spark=spark, request=request, lately=lately)
         digests = digests_of(databases) if request.push_down else None
         plan = plan_of(databases, digests)
+    if digests is not None and plan.expectation is not None:
+        windows = _windows(plan.expectation, clocks, request)
+        plan = without_purged_events(databases, plan, digests, windows)
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
     others = other_sources(databases, digests.sources if digests else None)
     with ThreadPoolExecutor(1) as aside:
@@ -63,7 +66,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             found = _found(databases, plan, at_end)
         days = days_of(traffic.result(), found.tallies)
     folder = OutputFolder(path=request.folder)
-    counts = counts_of([*found.tallies, *clean_of(plan.compared or ())])
+    counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
     write_counts(counts, folder.summary)
     transforms.listed(found.rows).coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
     first = first_rows_of(found.rows, request.first_rows)
@@ -93,7 +96,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *unlisted_in(found.tallies),
             *found.beside.obstacles,
         ),
-        observed=_observed(request, plan, earlier_topics, beside.observed),
+        observed=_observed(request, plan, earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )
     writer.write(findings, folder)

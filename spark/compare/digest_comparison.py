@@ -34,6 +34,8 @@ class Compared:
     """Events in the buckets whose digests are the same."""
     differing: Sequence[int]
     """The other buckets."""
+    too_old: int = 0
+    """Events in these of which the group alone has a row, and which are not read."""
 
 
 def compared(digests: Digests, routes: Iterable[Route]) -> list[Compared]:

@@ -30,6 +30,7 @@ from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
 
 from ..sources.outbox_inbox import IS_ODD_DOWNSTREAM, IS_ODD_UPSTREAM
+from ..sources.purged_upstream import OldestEvents, oldest_events
 from ..sources.row_digests import event_digest
 from ..sources.row_filters import Words, listed, quoted, range_of
 from ..sources.server_checks import Servers
@@ -137,6 +138,8 @@ class Digests:
     """Their ids, topics and event types, by side and service."""
     sources: Mapping[str, frozenset[str]]
     """By service, others whose events its outbox holds."""
+    oldest: Mapping[str, OldestEvents]
+    """By service, of its outbox, from before it was digested."""
 
 
 def digests_of(servers: Servers) -> Digests:
@@ -145,6 +148,7 @@ def digests_of(servers: Servers) -> Digests:
     rows = [servers.rows(service, _SIZE)[0].rows for service in services]
     samples = [row.event_id for s in services for row in servers.rows(s, _SAMPLES)]
     buckets = buckets_for(max(rows), samples)
+    oldest = {service.name: oldest_events(servers, service) for service in services}
     asked = [(side, service) for side in (SENT, RECEIVED) for service in services]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         scans = list(pool.map(lambda one: _scan(servers, buckets, *one), asked))
@@ -157,6 +161,7 @@ def digests_of(servers: Servers) -> Digests:
             for s in scans
         },
         sources={s.service: s.sources for s in scans if s.side == SENT},
+        oldest=oldest,
     )
 
 

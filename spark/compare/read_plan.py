@@ -9,14 +9,23 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from shieldtx.reconcile.expectations import Expectation, Received, Sent, expectation_of
+from shieldtx.reconcile.expectations import (
+    Expectation,
+    Received,
+    Route,
+    Sent,
+    Stream,
+    expectation_of,
+)
 from shieldtx.reconcile.mistyped_names import mistyped_names
 from shieldtx.reconcile.observed import undeclared_kinds
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.window import Window
 
 from ..sources import incremental, outbox_inbox
 from ..sources.driver_frames import routes_frame, union_of
 from ..sources.jdbc import Databases
+from ..sources.purged_upstream import Arrival, counted, left_in_inbox
 from ..sources.row_filters import EVERYTHING, MOST_LOOKUPS, NOTHING, Read, by_ids
 from ..sources.taken_back import taken_back
 from . import digest_comparison
@@ -92,6 +101,30 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
     return replace(plan, past=past)
 
 
+def without_purged_events(
+    databases: Databases, plan: Plan, digests: Digests, windows: Mapping[Stream, Window]
+) -> Plan:
+    """Count what inboxes have left of events that their outboxes have purged, and do not read it.
+
+    `windows` may be earlier than those in which the events are judged, and not later.
+    """
+    found: dict[tuple[str, Arrival], int] = {}
+    inboxes = dict(plan.inboxes)
+    for service in databases.services:
+        read = inboxes.get(service.name, NOTHING)
+        condition = left_in_inbox(service.name, digests.oldest, windows)
+        if read is NOTHING or condition is None:
+            continue
+        counts = counted(databases, service, condition)
+        if counts:
+            found |= {(service.name, arrival): events for arrival, events in counts.items()}
+            inboxes[service.name] = replace(read, condition=f"NOT {condition}")
+    compared = [
+        replace(each, too_old=found.get(_arrival(each.route), 0)) for each in plan.compared or ()
+    ]
+    return replace(plan, inboxes=inboxes, compared=compared)
+
+
 def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
     """Read what is planned, and what belongs to it."""
     sent = _read(databases, outbox_inbox.outbox, plan.outboxes)
@@ -146,6 +179,12 @@ def _expectation(
 
 def _names(databases: Databases) -> list[str]:
     return [service.name for service in databases.services]
+
+
+def _arrival(route: Route) -> tuple[str, Arrival]:
+    """Return the service of a route's group, and of which of its inbox rows the route is."""
+    stream = route.stream
+    return stream.downstream, (stream.upstream, route.group, route.topic, route.event_type)
 
 
 def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) -> DataFrame:

@@ -196,8 +196,15 @@ def within(pairs: DataFrame, selection: Selection) -> DataFrame:
 
 
 def listed(rows: DataFrame) -> DataFrame:
-    """Keep what is worth a look: whatever is not clean."""
-    return rows.where(F.col("verdict").isin([v.value for v in Verdict if v.is_listed]))
+    """Keep what is worth a look: whatever is not clean.
+
+    Of an event that one side has purged as it should, nothing is. There can be as many of these as
+    of all others.
+    """
+    is_alone = F.col("upstream_status").isNull() | F.col("downstream_status").isNull()
+    is_purged = (F.col("verdict") == Verdict.TOO_OLD.value) & is_alone
+    is_listed = F.col("verdict").isin([v.value for v in Verdict if v.is_listed])
+    return rows.where(is_listed & ~is_purged)
 
 
 def counted(rows: DataFrame) -> DataFrame:

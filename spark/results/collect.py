@@ -63,12 +63,13 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
             )
 
 
-def clean_of(compared: Iterable[Compared]) -> list[Tally]:
-    """Count what is in order by its digests."""
+def unread_of(compared: Iterable[Compared]) -> list[Tally]:
+    """Count what was not read: in order by its digests, or left of a purged event."""
     return [
-        Tally(pair=pair_of(each.route), verdict=Verdict.MATCHED, rows=each.clean)
+        Tally(pair=pair_of(each.route), verdict=verdict, rows=rows)
         for each in compared
-        if each.clean
+        for verdict, rows in ((Verdict.MATCHED, each.clean), (Verdict.TOO_OLD, each.too_old))
+        if rows
     ]
 
 

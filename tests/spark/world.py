@@ -127,6 +127,8 @@ class World:
         self.random = random.Random(0)
         self._outbox: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._inbox: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._sent: set[tuple[str, str]] = set()
+        self._received: set[tuple[str, str, str]] = set()
         self._keys = 0
 
     @contextmanager
@@ -156,12 +158,24 @@ class World:
     @property
     def listed(self) -> dict[Key, Verdict]:
         """The truth without what is only counted."""
-        return {key: verdict for key, verdict in self.truth.items() if verdict.is_listed}
+        return {
+            key: verdict
+            for key, verdict in self.truth.items()
+            if verdict.is_listed and (verdict is not V.TOO_OLD or self._is_whole(key))
+        }
 
     @property
     def counts(self) -> Counter[tuple[str, ...]]:
         """The number of events by pair and verdict."""
         return Counter((*key[:4], verdict.value) for key, verdict in self.truth.items())
+
+    def _is_whole(self, key: Key) -> bool:
+        """Whether both sides were given a row."""
+        return (key.upstream, key.event_id) in self._sent and (
+            key.downstream,
+            key.group,
+            key.event_id,
+        ) in self._received
 
     def flush(self) -> None:
         """Write into the tables what was planted."""
@@ -249,6 +263,7 @@ class World:
             "lease_token": self.new_id(age) if status is I.PROCESSING else None,
         }
         self._inbox[group.service].append(row | columns)
+        self._received.add((group.service, group.name, str(event.id)))
 
     def returned(
         self,
@@ -326,6 +341,7 @@ class World:
             "lease_token": self.new_id(0) if status is O.PROCESSING else None,
         }
         self._outbox[event.upstream].append(row | columns)
+        self._sent.add((event.upstream, str(event.id)))
 
     def _envelope(self, event: Planted) -> dict[str, Any]:
         cause, source = event.cause or (None, None)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
@@ -510,15 +511,15 @@ def judged(spark, *verdicts):
     rows = [
         (
             *("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None),
-            *(verdict is Verdict.STUCK, verdict.value),
+            *("PROCESSED", "PROCESSED", verdict is Verdict.STUCK, verdict.value),
         )
         for n, verdict in enumerate(verdicts)
     ]
     return spark.createDataFrame(
         rows,
         "kind string, upstream string, downstream string, consumer_group string, "
-        "event_id string, created_at timestamp, received_at timestamp, unlisted boolean, "
-        "verdict string",
+        "event_id string, created_at timestamp, received_at timestamp, upstream_status string, "
+        "downstream_status string, unlisted boolean, verdict string",
     )
 
 
@@ -534,6 +535,14 @@ def test_rows_are_counted_by_pair_and_verdict(spark):
 def test_clean_rows_are_not_listed(spark):
     listed = transforms.listed(judged(spark, *Verdict)).collect()
     assert {row.verdict for row in listed} == {v.value for v in Verdict if v.is_listed}
+
+
+@pytest.mark.parametrize("side", ["upstream_status", "downstream_status"])
+def test_what_one_side_has_purged_is_not_listed(spark, side):
+    rows = judged(spark, Verdict.TOO_OLD, Verdict.IN_FLIGHT, Verdict.MISSING_DOWNSTREAM)
+    alone = rows.withColumn(side, F.lit(None).cast("string"))
+    listed = {row.verdict for row in transforms.listed(alone).collect()}
+    assert listed == {"IN_FLIGHT", "MISSING_DOWNSTREAM"}
 
 
 def test_the_earliest_rows_of_each_mismatch_are_shown(spark):

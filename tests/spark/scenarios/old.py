@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.spark.scenarios.one_sided import ghost_of
-from tests.spark.scenarios.vocabulary import HOUR, TYPES, I, Scenario, V, some
-from tests.spark.world import DAY, MARGIN, RETENTION, World
+from tests.spark.scenarios.one_sided import ghost_of, ghost_of_some
+from tests.spark.scenarios.vocabulary import HOUR, TYPES, I, O, Scenario, V, some
+from tests.spark.world import DAY, MARGIN, RETENTION, Planted, World
 
 
 def perhaps_purged(w: World) -> None:
@@ -48,8 +48,57 @@ def old_and_sent_late(w: World) -> None:
             w.say(event, other, V.MATCHED)
 
 
+def second_week(w: World) -> None:
+    """Outboxes keep their rows for less long than inboxes do."""
+    for status in (I.PROCESSED, I.PROCESSED, I.FENCED, I.MAX_RECONSUMED):
+        ghost_of_some(w, V.TOO_OLD, status, age=w.random.uniform(31, 60) * DAY)
+
+
+def second_week_and_still_open(w: World) -> None:
+    """Whatever the age of the event, its row is not at rest, or moved just now."""
+    ghost_of_some(w, V.TOO_OLD, I.INIT, age=40 * DAY)
+    type_, group = some(w)
+    ghost = Planted(
+        id=w.new_id(40 * DAY),
+        upstream=type_.partition(".")[0],
+        type=type_,
+        key=w.new_key(),
+        payload="{}",
+        written_age=40 * DAY,
+    )
+    w.got(ghost, group, age=40 * DAY, settled_age=0)
+    w.say(ghost, group, V.IN_FLIGHT)
+
+
+def old_and_changed(w: World) -> None:
+    """What the outbox still has is compared, however old it is."""
+    type_, group = some(w)
+    for verdict, change in (
+        (V.PAYLOAD_DIFFERS, {"payload": "{}"}),
+        (V.ENVELOPE_DIFFERS, {"key": "another"}),
+    ):
+        event = w.event(type_, age=40 * DAY)
+        w.got(event, group, **change)
+        w.say(event, group, verdict)
+        w.rest(event, group)
+
+
+def old_and_parked(w: World) -> None:
+    """What waits for a person is never purged, and its group may have an older row."""
+    type_, group = some(w)
+    w.rest(w.event(type_, O.FAILED, age=50 * DAY), verdict=V.PARKED)
+    arrived = w.event(type_, O.FAILED, age=50 * DAY)
+    w.got(arrived, group)
+    w.say(arrived, group, V.STATUS_DISAGREES)
+    w.rest(arrived, group, verdict=V.PARKED)
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     perhaps_purged,
+    second_week,
+    second_week_and_still_open,
+    old_and_changed,
+    old_and_parked,
     old_and_whole,
     old_and_sent_late,
 )

@@ -1,0 +1,98 @@
+"""Inbox rows that are left of events whose outbox rows were purged: counted by their database.
+
+Inboxes keep their rows for longer than outboxes do, so that in a sound service half of its inbox
+can be such rows. They are older than the horizon and on one side alone, so that each is TOO_OLD. To
+read them would take longer than to read all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import Stream
+from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.window import Window
+
+from .outbox_inbox import IS_ODD_DOWNSTREAM
+from .row_filters import quoted
+from .server_checks import Servers
+
+MOST: Final = 1_000
+"""Of the oldest events of an outbox, by their ids: they become part of a statement."""
+
+_OLDEST = "SELECT event_id FROM {outbox} ORDER BY event_id LIMIT {most}"
+# The id first, which has an index, and what is looked up in other rows last. The times of an event
+# that has no outbox row are those by which it is judged, see `compare.transforms`.
+_LEFT = """(i.source = {source}{low} AND least(i.event_time, i.received_at) < {horizon}
+    AND greatest(i.received_at, i.settled_at) < {watermark}
+    AND NOT (i.event_id = ANY (ARRAY[{ids}]::uuid[])) AND NOT {odd})"""
+_COUNTED = """
+    SELECT i.source, i.consumer_group, i.topic, i.event_type, count(*) AS events
+    FROM {inbox} i WHERE {condition} GROUP BY 1, 2, 3, 4"""
+
+Arrival = tuple[str, str, str, str]
+"""The source of an event, the group that received it, its topic and its type."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OldestEvents:
+    """The lowest ids of an outbox; no other id of it is below `before` (None: it has no other)."""
+
+    ids: tuple[UUID, ...]
+    before: UUID | None = None
+
+
+def oldest_events(servers: Servers, service: ServiceDatabase) -> OldestEvents:
+    """Ask an outbox for its lowest ids: those of events that are old and not purged."""
+    rows = servers.rows(service, _OLDEST, most=str(MOST + 1))
+    ids = [row.event_id for row in rows]
+    return OldestEvents(ids=tuple(ids[:MOST]), before=ids[MOST] if len(ids) > MOST else None)
+
+
+def left_in_inbox(
+    service: str, oldest: Mapping[str, OldestEvents], windows: Mapping[Stream, Window]
+) -> str | None:
+    """Say in SQL which rows of a service's inbox are left of purged events; None: no row can be.
+
+    `oldest`, by upstream, is from before the digests were made. So a row that this is true of is in
+    no digest that equals one of its outbox: its event was no longer there by then.
+    """
+    upstreams = [
+        _left_of(stream.upstream, oldest[stream.upstream], window.horizon, window.watermark)
+        for stream, window in windows.items()
+        if stream.kind is TxKind.COMMIT and stream.downstream == service
+        if window.horizon is not None and window.watermark is not None
+    ]
+    return f"({' OR '.join(upstreams)})" if upstreams else None
+
+
+def counted(servers: Servers, service: ServiceDatabase, condition: str) -> Mapping[Arrival, int]:
+    """Count the rows of an inbox of which the condition is true."""
+    rows = servers.rows(service, _COUNTED.replace("{condition}", condition))
+    return {(r.source, r.consumer_group, r.topic, r.event_type): r.events for r in rows}
+
+
+def _left_of(upstream: str, oldest: OldestEvents, horizon: datetime, watermark: datetime) -> str:
+    # What is filled in later leaves braces in a name as they are.
+    source = quoted(upstream).replace("{", "{{").replace("}", "}}")
+    return _LEFT.format(
+        source=source,
+        low="" if oldest.before is None else f" AND i.event_id < '{oldest.before}'",
+        horizon=_literal(horizon),
+        watermark=_literal(watermark),
+        ids=_listed(oldest.ids),
+        odd=IS_ODD_DOWNSTREAM,
+    )
+
+
+def _literal(when: datetime) -> str:
+    return f"'{when.isoformat()}'::timestamptz"
+
+
+def _listed(ids: Iterable[UUID]) -> str:
+    return ", ".join(f"'{one}'" for one in ids)
