@@ -23,6 +23,7 @@ from shieldtx.reconcile.request import ReconcileRequest, from_json
 from . import job
 from .packaging import ship
 from .prefetch import prefetching
+from .progress import report_progress
 
 UNTIL_STDIN_CLOSES = "--until-stdin-closes"
 """End when the process that holds the other end of standard input is gone."""
@@ -89,7 +90,7 @@ def driver_jar(request: ReconcileRequest) -> Path:
 
     Raises DownloadFailed.
     """
-    return request.jdbc_jar or fetch_jdbc_driver(progress=job.report_progress)
+    return request.jdbc_jar or fetch_jdbc_driver(progress=report_progress)
 
 
 def root_cause(error: Exception) -> str:

@@ -3,67 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from shieldtx.reconcile.expectations import Expectation, Stream
+from shieldtx.reconcile.expectations import Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.observed import Observed, ObservedTopics, decisive, received_first
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
-from shieldtx.reconcile.spark_launcher import PROGRESS
-from shieldtx.reconcile.window import Clock, Window, earliest_watermark, window_of
+from shieldtx.reconcile.window import Clock, Window, earliest_watermark
 
-from .compare import topic_plan, transforms
+from .compare import transforms
 from .compare.digests import digests_of
-from .compare.read_plan import Plan, PlannedReads, plan_of, planned_reads, without_purged_events
+from .compare.read_plan import Plan, plan_of, without_purged_events
+from .judging import Judged, judged, windows_of
 from .prefetch import Prefetch
-from .results.collect import Tally, counts_of, first_rows_of, tallies_of, unlisted_in, unread_of
+from .progress import report_progress
+from .results.collect import counts_of, first_rows_of, unlisted_in, unread_of
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
-from .sources import outbox_inbox, topics
-from .sources.driver_frames import union_of, windows_frame
+from .sources import topics
 from .sources.jdbc import Databases
-from .sources.other_sources import other_sources
+from .sources.other_sources import OtherSources, other_sources
 
 
 def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     """Compare the services each with each and leave the findings in the request's folder."""
-    began, request = time.monotonic(), prefetch.request
+    began = time.monotonic()
     report_progress("asking the databases for their clocks")
     clocks = prefetch.clocks.result()
-    lately = earliest_watermark(clocks.values(), margin=request.margin)
-    databases = Databases(spark=spark, request=request, lately=lately)
-    report_progress("comparing digests" if prefetch.digests else "looking for types of events")
-    _expect(spark, many_rows=False)
-    digests = prefetch.digests.result() if prefetch.digests else None
-    plan = plan_of(databases, digests)
-    earlier_topics, why = _differs(databases, plan)
-    if why:
-        report_progress("looking at everything")
-        request = replace(request, selection=EVERYTHING, full_because=(*request.full_because, *why))
-        databases = Databases(spark=spark, request=request, lately=lately)
-        digests = digests_of(databases) if request.push_down else None
-        plan = plan_of(databases, digests)
-    if digests is not None and plan.expectation is not None:
-        windows = _windows(plan.expectation, clocks, request)
-        plan = without_purged_events(databases, plan, digests, windows)
+    planned = _planned(spark, prefetch, clocks)
+    databases, plan = planned.databases, planned.plan
+    request = databases.request
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
-    others = other_sources(databases, digests.sources if digests else None)
     with ThreadPoolExecutor(1) as aside:
         # The databases count while Spark judges: neither waits for the other.
         traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
-        found = _found(databases, plan, clocks)
+        found = judged(databases, plan, clocks)
         at_end = databases.clocks_at_end(clocks)
         if at_end != clocks:
             # Of rows that were purged before they were read, the other side looks alone.
             found.rows.unpersist()
-            found = _found(databases, plan, at_end)
+            found = judged(databases, plan, at_end)
         days = days_of(traffic.result(), found.tallies)
     folder = OutputFolder(path=request.folder)
     counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
@@ -86,21 +72,59 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         days=days,
         left_out=(
             *found.expectation.left_out,
-            *others.left_out,
+            *planned.others.left_out,
             *found.beside.left_out,
         ),
         remarks=tuple(clock.remark for clock in at_end.values() if clock.remark),
-        obstacles=(
-            *(problem for _, problem in found.expectation.obstacles),
-            *others.obstacles,
-            *unlisted_in(found.tallies),
-            *found.beside.obstacles,
-        ),
-        observed=_observed(request, plan, earlier_topics, found.beside.observed),
+        obstacles=_obstacles(found, planned.others),
+        observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )
     writer.write(findings, folder)
     return findings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Planned:
+    """What is to be read, and what was seen on the way there."""
+
+    databases: Databases
+    """With the request as it is now: it may have to look at everything."""
+    plan: Plan
+    earlier_topics: ObservedTopics
+    others: OtherSources
+
+
+def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock]) -> _Planned:
+    """Decide what to read: all of it, where the last run's watermarks turn out to be of no use."""
+    request = prefetch.request
+    lately = earliest_watermark(clocks.values(), margin=request.margin)
+    databases = Databases(spark=spark, request=request, lately=lately)
+    report_progress("comparing digests" if prefetch.digests else "looking for types of events")
+    _expect(spark, many_rows=False)
+    digests = prefetch.digests.result() if prefetch.digests else None
+    plan = plan_of(databases, digests)
+    earlier_topics, why = _differs(databases, plan)
+    if why:
+        report_progress("looking at everything")
+        request = replace(request, selection=EVERYTHING, full_because=(*request.full_because, *why))
+        databases = Databases(spark=spark, request=request, lately=lately)
+        digests = digests_of(databases) if request.push_down else None
+        plan = plan_of(databases, digests)
+    if digests is not None and plan.expectation is not None:
+        windows = windows_of(plan.expectation, clocks, request)
+        plan = without_purged_events(databases, plan, digests, windows)
+    others = other_sources(databases, digests.sources if digests else None)
+    return _Planned(databases=databases, plan=plan, earlier_topics=earlier_topics, others=others)
+
+
+def _obstacles(found: Judged, others: OtherSources) -> tuple[str, ...]:
+    return (
+        *(problem for _, problem in found.expectation.obstacles),
+        *others.obstacles,
+        *unlisted_in(found.tallies),
+        *found.beside.obstacles,
+    )
 
 
 def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:
@@ -130,95 +154,6 @@ def _observed(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _BesideTopics:
-    """What came of comparing outboxes with topics."""
-
-    rows: tuple[DataFrame, ...] = ()
-    left_out: tuple[str, ...] = ()
-    obstacles: tuple[str, ...] = ()
-    observed: ObservedTopics = field(default_factory=ObservedTopics)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """What came of reading and judging."""
-
-    expectation: Expectation
-    windows: Mapping[Stream, Window]
-    rows: DataFrame
-    """Judged; kept by Spark."""
-    tallies: Sequence[Tally]
-    beside: _BesideTopics
-
-
-def _found(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> _Found:
-    """Read what is planned, and judge it by these clocks."""
-    if databases.request.broker is not None:
-        report_progress("reading topics")
-    beside = _beside_topics(databases, plan, clocks)
-    report_progress("reading rows")
-    reads = planned_reads(databases, plan)
-    windows = _windows(reads.expectation, clocks, databases.request)
-    rows = union_of([_judged(databases, reads, windows), *beside.rows]).persist()
-    report_progress("judging, and writing the rows that are not in order")
-    return _Found(
-        expectation=reads.expectation,
-        windows=windows,
-        rows=rows,
-        tallies=tallies_of(rows),
-        beside=beside,
-    )
-
-
-def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> _BesideTopics:
-    """Compare outboxes with topics; nothing where no broker is named."""
-    request = databases.request
-    if request.broker is None:
-        return _BesideTopics()
-    types = plan.sent
-    if types is None:
-        types = frozenset(
-            t for s in databases.services for t in outbox_inbox.types_sent(databases, s)
-        )
-    sent = {(each.topic, each.kind) for each in types}
-    reading = topics.read(databases.spark, request, sent)
-    if reading.records is None:
-        return _BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)
-    rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
-    return _BesideTopics(
-        rows=(rows,),
-        left_out=reading.left_out,
-        obstacles=reading.obstacles,
-        observed=reading.observed,
-    )
-
-
-def _judged(
-    databases: Databases, reads: PlannedReads, windows: Mapping[Stream, Window]
-) -> DataFrame:
-    pairs = transforms.with_answers(
-        transforms.within(reads.pairs, databases.request.selection),
-        union_of(outbox_inbox.rollbacks(databases, service) for service in databases.services),
-        union_of(outbox_inbox.compensations(databases, service) for service in databases.services),
-    )
-    return transforms.judged(pairs, windows_frame(databases.spark, windows))
-
-
-def _windows(
-    expectation: Expectation, clocks: Mapping[str, Clock], request: ReconcileRequest
-) -> Mapping[Stream, Window]:
-    """Return the window of each stream in which something is expected or has arrived."""
-    streams = dict.fromkeys(route.stream for route in expectation.routes)
-    return {
-        stream: window_of(
-            [clocks[name] for name in dict.fromkeys((stream.upstream, stream.downstream))],
-            margin=request.margin,
-        )
-        for stream in streams
-    }
-
-
 def _bounds(stream: Stream, window: Window) -> Bounds:
     return Bounds(
         kind=stream.kind, upstream=stream.upstream, downstream=stream.downstream, window=window
@@ -233,8 +168,3 @@ def _expect(spark: SparkSession, *, many_rows: bool) -> None:
     """
     for setting in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
         spark.conf.set(setting, many_rows)
-
-
-def report_progress(what: str) -> None:
-    """Write a line of progress into the log, which the process that waits for the job reads."""
-    print(f"{PROGRESS}{what}", flush=True)

@@ -1,0 +1,110 @@
+"""Reads what is planned, and judges it: pairs of rows, and rows beside their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from shieldtx.reconcile.expectations import Expectation, Stream
+from shieldtx.reconcile.observed import ObservedTopics
+from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.window import Clock, Window, window_of
+
+from .compare import topic_plan, transforms
+from .compare.read_plan import Plan, PlannedReads, planned_reads
+from .progress import report_progress
+from .results.collect import Tally, tallies_of
+from .sources import outbox_inbox, topics
+from .sources.driver_frames import union_of, windows_frame
+from .sources.jdbc import Databases
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BesideTopics:
+    """What came of comparing outboxes with topics."""
+
+    rows: tuple[DataFrame, ...] = ()
+    left_out: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    observed: ObservedTopics = field(default_factory=ObservedTopics)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What came of reading and judging."""
+
+    expectation: Expectation
+    windows: Mapping[Stream, Window]
+    rows: DataFrame
+    """Judged; kept by Spark."""
+    tallies: Sequence[Tally]
+    beside: BesideTopics
+
+
+def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Judged:
+    """Read what is planned, and judge it by these clocks."""
+    if databases.request.broker is not None:
+        report_progress("reading topics")
+    beside = _beside_topics(databases, plan, clocks)
+    report_progress("reading rows")
+    reads = planned_reads(databases, plan)
+    windows = windows_of(reads.expectation, clocks, databases.request)
+    rows = union_of([_judged_pairs(databases, reads, windows), *beside.rows]).persist()
+    report_progress("judging, and writing the rows that are not in order")
+    return Judged(
+        expectation=reads.expectation,
+        windows=windows,
+        rows=rows,
+        tallies=tallies_of(rows),
+        beside=beside,
+    )
+
+
+def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> BesideTopics:
+    """Compare outboxes with topics; nothing where no broker is named."""
+    request = databases.request
+    if request.broker is None:
+        return BesideTopics()
+    types = plan.sent
+    if types is None:
+        types = frozenset(
+            t for s in databases.services for t in outbox_inbox.types_sent(databases, s)
+        )
+    sent = {(each.topic, each.kind) for each in types}
+    reading = topics.read(databases.spark, request, sent)
+    if reading.records is None:
+        return BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)
+    rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
+    return BesideTopics(
+        rows=(rows,),
+        left_out=reading.left_out,
+        obstacles=reading.obstacles,
+        observed=reading.observed,
+    )
+
+
+def _judged_pairs(
+    databases: Databases, reads: PlannedReads, windows: Mapping[Stream, Window]
+) -> DataFrame:
+    pairs = transforms.with_answers(
+        transforms.within(reads.pairs, databases.request.selection),
+        union_of(outbox_inbox.rollbacks(databases, service) for service in databases.services),
+        union_of(outbox_inbox.compensations(databases, service) for service in databases.services),
+    )
+    return transforms.judged(pairs, windows_frame(databases.spark, windows))
+
+
+def windows_of(
+    expectation: Expectation, clocks: Mapping[str, Clock], request: ReconcileRequest
+) -> Mapping[Stream, Window]:
+    """Return the window of each stream in which something is expected or has arrived."""
+    streams = dict.fromkeys(route.stream for route in expectation.routes)
+    return {
+        stream: window_of(
+            [clocks[name] for name in dict.fromkeys((stream.upstream, stream.downstream))],
+            margin=request.margin,
+        )
+        for stream in streams
+    }
