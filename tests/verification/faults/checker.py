@@ -47,6 +47,8 @@ class Evidence:
     balances: tuple[int, int]
     """Sums upstream and downstream."""
     accounts: int
+    handed_over: frozenset[UUID] = frozenset()
+    """Events that a repair has stored in an inbox, by its audit: they need no record."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +136,7 @@ def gather(
             int(rows(downstream, _BALANCE)[0][0]),
         ),
         accounts=rows(upstream, "SELECT count(*) FROM account")[0][0],
+        handed_over=frozenset(UUID(r.id) for r in rows(downstream, _HANDED_OVER)),
     )
 
 
@@ -141,6 +144,11 @@ _BALANCE = "SELECT coalesce(sum(balance), 0) FROM account"
 _OUTBOX = "SELECT event_id, status, last_error FROM shield_outbox WHERE tx_kind = 'COMMIT'"
 _ROLLBACKS = "SELECT event_id, status FROM shield_outbox WHERE tx_kind = 'ROLLBACK'"
 _DEAD = "SELECT causation_id FROM shield_inbox WHERE status = 'DEAD' AND causation_id IS NOT NULL"
+_HANDED_OVER = (
+    "SELECT jsonb_array_elements_text(events) AS id FROM shield_audit, "
+    "jsonb_path_query(detail::jsonb, '$.events.*') AS events "
+    "WHERE action = 'repair' AND detail::jsonb ->> 'action' = 'hand over'"
+)
 _UNDECODABLE = (
     "SELECT convert_from(decode(header ->> 1, 'base64'), 'UTF8') AS id FROM shield_parked, "
     "json_array_elements(record_headers::json) AS header WHERE header ->> 0 = 'ce_id' "
@@ -154,17 +162,17 @@ def count(evidence: Evidence) -> Counts:
     committed = set(e.transfers)
     commits = [r for r in e.records if r.kind == TxKind.COMMIT]
     rollbacks = [r for r in e.records if r.kind == TxKind.ROLLBACK]
-    on_topic = {r.id for r in commits}
+    delivered = {r.id for r in commits} | e.handed_over
     effects = Counter(transfer for transfer, *_ in e.credits)
     returns = Counter([*e.refunds, *e.withdrawals])
     answers = e.operations.counts()
     violations: dict[str, list[Any]] = {
         "lost": [
-            *(committed - on_topic - _failed(e)),
+            *(committed - delivered - _failed(e)),
             *(
                 i
                 for i, (status, _) in e.outbox.items()
-                if status == "PROCESSED" and i not in on_topic
+                if status == "PROCESSED" and i not in delivered
             ),
             *(e.operations.of("ok") - committed),
         ],

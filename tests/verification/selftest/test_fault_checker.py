@@ -73,6 +73,12 @@ def test_a_record_twice_is_a_duplicate_and_no_violation(sound):
     assert counts.duplicate_records == 1
 
 
+def test_what_a_repair_has_handed_over_needs_no_record(sound):
+    records = [record for record in sound.records if record.id != B]
+    assert only(count(replace(sound, records=records))) == {"lost"}
+    assert count(replace(sound, records=records, handed_over=frozenset({B}))).clean
+
+
 @pytest.mark.parametrize(
     ("planted", "broken"),
     [
