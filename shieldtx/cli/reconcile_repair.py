@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,18 +122,23 @@ class _Job:
     @property
     def policy(self) -> Policy:
         """What may be done, by the retention of these services."""
-        services = self.databases.services
+        services, at = self.databases.services, self.run.at
         return Policy(
             services=frozenset(service.name for service in services),
             named=frozenset(self.named),
             out_of_order=self.out_of_order,
             for_others={service.name: frozenset(service.others) for service in services},
-            young_since={
-                service.name: self.run.at - service.retention * PART_OF_RETENTION
-                for service in services
-                if service.retention is not None
-            },
+            young_since={name: at - kept * PART_OF_RETENTION for name, kept in self._kept(at)},
         )
+
+    def _kept(self, at: datetime) -> Iterator[tuple[str, timedelta]]:
+        """Yield how long services keep settled rows: by the file, or by what they have purged."""
+        for service in self.databases.services:
+            purged_until = self.databases.stores[service.name].purged_until()
+            purged = None if purged_until is None else at - purged_until
+            kept = [each for each in (service.retention, purged) if each is not None]
+            if kept:
+                yield service.name, min(kept)
 
     def read(self) -> Iterator[ListedRow]:
         """Yield the rows that it is about; another run may have taken the folder by now."""

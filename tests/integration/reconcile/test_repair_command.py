@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from shieldtx.cli.program import program
@@ -237,6 +238,22 @@ def test_rows_that_the_receiving_service_may_have_purged_need_an_operator(
     (tried,) = operator.answers("repair", "last", "--dry-run")["repaired"]
     # In the outbox they have another time.
     assert (tried["done"], tried["changed_since"]) == (0, 3)
+
+
+def test_what_a_service_has_purged_counts_whatever_the_file_says(
+    operator: Operator, missing: list[ListedRow]
+):
+    long_ago = [replace(row, published_at=datetime.now(UTC) - 50 * HOUR) for row in missing]
+    operator.ran("r1", long_ago)
+    stock = operator.pair.stock
+    note = {"purged_table": "inbox", "purged_until": datetime.now(UTC) - 24 * HOUR}
+    with stock.engine.begin() as connection:
+        connection.execute(insert(stock.app.tables.purged), note)
+
+    (left,) = operator.answers("repair", "last", "--yes")["not_repairable"]
+
+    assert left["rows"] == 3
+    assert "purged" in left["reason"]
 
 
 def test_rows_that_any_service_may_have_purged_are_not_published_again(
