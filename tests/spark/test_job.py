@@ -542,8 +542,8 @@ def test_of_a_large_payload_the_beginning_is_read(
     planted.received(planted.event(V.MATCHED))
     asked = request(orders, stock, tmp_path, jdbc_jar, show_payloads=True)
     rows = reconciled(spark, asked).first_rows
-    assert {(len(row.payload), row.payload_letters) for row in rows} == {(PAYLOAD_LETTERS, 100_009)}
-    assert "and 98,009 more characters" in OutputFolder(path=tmp_path).page.read_text()
+    assert {(len(row.payload), row.payload_letters) for row in rows} == {(PAYLOAD_LETTERS, 100_010)}
+    assert "and 98,010 more characters" in OutputFolder(path=tmp_path).page.read_text()
 
 
 def test_services_whose_clocks_are_an_hour_apart_are_not_judged(
