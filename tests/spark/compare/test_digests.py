@@ -86,7 +86,8 @@ def test_odd_rows_are_told_by_their_ids_and_are_in_no_digest(in_order, compared,
     plan = compared()
     (found,) = plan.compared
     assert (found.clean, found.differing) == (len(EVENTS), [])
-    assert plan.outboxes["orders"].parts == [f"event_id IN ('{parked}')"]
+    (read,) = plan.outboxes["orders"].parts
+    assert f"AND event_id IN ('{parked}')" in read
     (read,) = plan.inboxes["stock"].parts
     assert all(f"'{one}'" in read for one in dead)
 
