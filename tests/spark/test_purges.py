@@ -18,6 +18,7 @@ from spark import job
 from spark.prefetch import prefetching
 from tests.spark.nights import MARGIN, a_day_passes, mode
 from tests.spark.planting import TOPIC, Service
+from tests.spark.running import reconciled
 
 DAY = 24 * 60
 A_DAY = timedelta(days=1)
@@ -116,12 +117,14 @@ def test_rows_that_are_purged_while_the_run_reads_are_not_missed(
     assert len(found.remarks) == 1
 
 
-def test_tables_of_an_earlier_release_are_not_judged(nights, orders, stock):
+def test_tables_of_an_earlier_release_are_not_judged(orders, stock, spark, tmp_path):
+    """A stored run is refused before it begins; a job that was started by itself looks, too."""
     delivered(orders, stock, 60)
     with stock.engine.begin() as connection:
         connection.execute(text("DROP TABLE shield.shield_purged"))
+    services = of_a_week(orders, stock)
 
-    found = nights.run(*of_a_week(orders, stock))
+    found = reconciled(spark, ReconcileRequest(services=services, folder=tmp_path, margin=MARGIN))
 
     assert found.outcome is RunOutcome.NOT_JUDGED
     (problem,) = found.problems

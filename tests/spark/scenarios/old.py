@@ -56,7 +56,7 @@ def second_week(w: World) -> None:
 
 def second_week_and_still_open(w: World) -> None:
     """Whatever the age of the event, its row is not at rest, or moved just now."""
-    ghost_of_some(w, V.TOO_OLD, I.INIT, age=40 * DAY)
+    ghost_of_some(w, V.STUCK, I.INIT, age=40 * DAY)
     type_, group = some(w)
     ghost = Planted(
         id=w.new_id(40 * DAY),
