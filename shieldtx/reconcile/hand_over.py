@@ -125,12 +125,7 @@ class HandOver:
     def _look_up(self, rows: Sequence[RowSeen], tally: Tally) -> _Found:
         """Leave out what has arrived, what was taken back, and what would come too late."""
         verdict = self._missing.verdict
-        identities = [(row.event_id, row.source) for row in rows]
-        taken_back = {
-            event_id
-            for store in self._stores.values()
-            for event_id, _ in store.taken_back(identities)
-        }
+        taken_back = self._taken_back(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
         overtaken = self._overtaken(lines)
         # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
@@ -150,6 +145,14 @@ class HandOver:
                 found.rows.append(row)
         found.overtaken = overtaken
         return found
+
+    def _taken_back(self, rows: Sequence[RowSeen]) -> set[UUID]:
+        identities = [(row.event_id, row.source) for row in rows]
+        return {
+            event_id
+            for store in self._stores.values()
+            for event_id, _ in store.taken_back(identities)
+        }
 
     def _may_be_forgotten(self, line: Line | None) -> bool:
         """Whether the group may have handled an earlier copy of the event, and purged its row."""
@@ -172,6 +175,10 @@ class HandOver:
 
     def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
         counts: list[Repaired] = []
+        # Batches before this one may have taken minutes.
+        taken_back = self._taken_back(rows)
+        rows = [row for row in rows if row.event_id not in taken_back]
+        tally.refuse(self._missing.verdict, TAKEN_BACK, len(taken_back))
         parts = self._parts(rows, found.sizes, counts)
         handed = self._downstream.hand_over(
             self._missing.group, parts, note=self._note, dry_run=self._dry_run

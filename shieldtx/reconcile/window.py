@@ -27,11 +27,15 @@ class Clock:
     """Rows that settled before have been purged, by what the purge noted; None: it noted nothing.
     """
 
+    purged_meanwhile: timedelta = timedelta(0)
+    """By how much more a purge may come to have removed by the time that rows are read."""
+
     @property
     def kept_since(self) -> datetime | None:
         """From when settled rows are kept, by the configuration and by the purge; None: all are."""
         configured = None if self.retention is None else self.now - self.retention
-        return max((t for t in (configured, self.purged_until) if t is not None), default=None)
+        found = max((t for t in (configured, self.purged_until) if t is not None), default=None)
+        return None if found is None else found + self.purged_meanwhile
 
     @property
     def remark(self) -> str:
@@ -49,17 +53,18 @@ class Clock:
             "SHIELDTX_RETENTION_OUTBOX and SHIELDTX_RETENTION_INBOX, unless those were raised since"
         )
 
-    def at_end(self, *, now: datetime, purged_until: datetime | None) -> Clock:
+    def at_end(self, *, now: datetime, purged_until: datetime | None, margin: timedelta) -> Clock:
         """Return the clock to judge by, given what the database says after rows were read.
 
-        It is this one, unless the purge went further meanwhile than time did.
+        It is this one, unless the purge may have gone further meanwhile than the `margin` allows
+        for. Then rows are read once more, which takes as long again and lets the purge go on.
         """
-        if purged_until is None:
+        took, before = now - self.now, self.kept_since
+        configured = None if self.retention is None else now - self.retention
+        after = max((t for t in (configured, purged_until) if t is not None), default=None)
+        if after is None or (before is not None and after - before <= margin):
             return self
-        kept_since = self.kept_since
-        if kept_since is not None and now - purged_until >= self.now - kept_since - NOTED_AHEAD:
-            return self
-        return replace(self, purged_until=purged_until)
+        return replace(self, purged_until=purged_until, purged_meanwhile=2 * took)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,8 +35,9 @@ IS_ODD_DOWNSTREAM = """(
 
 # An open row lives for as long as the row that holds it back: the first one of its key. That
 # lookup is for open rows only, and is one probe of a partial index on open rows. A row that waits
-# may have been held back until a moment ago: then a row of its key has settled lately. Which keys
-# have is looked up once a read, and only where a row waits.
+# may have been held back until a moment ago: then an earlier row of its key has settled lately. The
+# first such row of each key is looked up once a read, in a value of its own (an InitPlan), and only
+# where a row waits.
 # Unlisted: what waits for a person and has no error, which is not in the index of those.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
@@ -53,9 +54,12 @@ _OUTBOX = """
                     WHERE h.settled_at IS NULL AND h.holds_key
                       AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
                     ORDER BY h.seq LIMIT 1),
-                    CASE WHEN o.status = 'INIT' AND NOT o.waiting AND (o.shard, o.key) IN (
-                        SELECT f.shard, f.key FROM {outbox} f
-                        WHERE f.settled_at >= {lately} AND f.key IS NOT NULL)
+                    CASE WHEN o.status = 'INIT' AND NOT o.waiting AND o.seq > ((
+                        SELECT jsonb_object_agg(jsonb_build_array(f.shard, f.key)::text, f.seq)
+                        FROM (SELECT l.shard, l.key, min(l.seq) AS seq FROM {outbox} l
+                              WHERE l.settled_at >= {lately} AND l.key IS NOT NULL
+                              GROUP BY 1, 2) f
+                        ) ->> jsonb_build_array(o.shard, o.key)::text)::bigint
                     THEN now() END)
                 ELSE greatest(o.created_at, o.settled_at)
            END) AS upstream_moved_at
@@ -82,9 +86,14 @@ _INBOX = """
                     WHERE h.settled_at IS NULL AND h.consumer_group = i.consumer_group
                       AND h.topic = i.topic AND h.key = i.key AND h.seq < i.seq
                     ORDER BY h.seq LIMIT 1),
-                    CASE WHEN i.status = 'INIT' AND (i.consumer_group, i.topic, i.key) IN (
-                        SELECT f.consumer_group, f.topic, f.key FROM {inbox} f
-                        WHERE f.settled_at >= {lately} AND f.key IS NOT NULL)
+                    CASE WHEN i.status = 'INIT' AND i.seq > ((
+                        SELECT jsonb_object_agg(
+                            jsonb_build_array(f.consumer_group, f.topic, f.key)::text, f.seq)
+                        FROM (SELECT l.consumer_group, l.topic, l.key, min(l.seq) AS seq
+                              FROM {inbox} l
+                              WHERE l.settled_at >= {lately} AND l.key IS NOT NULL
+                              GROUP BY 1, 2, 3) f
+                        ) ->> jsonb_build_array(i.consumer_group, i.topic, i.key)::text)::bigint
                     THEN now() END)
                 ELSE greatest(i.received_at, i.settled_at)
            END) AS downstream_moved_at

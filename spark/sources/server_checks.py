@@ -104,7 +104,9 @@ class Servers:
                 continue
             with self._connected(service, service.url) as connection:
                 row = connection.exec_driver_sql(_PURGED.format(**tables_of(service))).one()
-            found[service.name] = clock.at_end(now=row.now, purged_until=row.purged_until)
+            found[service.name] = clock.at_end(
+                now=row.now, purged_until=row.purged_until, margin=self.request.margin
+            )
         return found
 
     def location(self, service: ServiceDatabase) -> str:

@@ -37,7 +37,8 @@ def verdicts(
         ),
         selection=selection or Selection(),
     )
-    databases = Databases(spark=spark, request=request)
+    lately = services[0].now() - request.margin
+    databases = Databases(spark=spark, request=request, lately=lately)
     clocks = databases.clocks()
     reading = topics.read(spark, request, [(TOPIC, TxKind.COMMIT)])
     assert (reading.obstacles, reading.left_out) == ((), ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -24,9 +24,9 @@ MINUTE = timedelta(minutes=1)
 
 
 def asking(spark, *services, **changes):
-    return Databases(
-        spark=spark, request=ReconcileRequest(services=services, folder=Path("unused"), **changes)
-    )
+    request = ReconcileRequest(services=services, folder=Path("unused"), **changes)
+    lately = datetime.now(UTC) - request.margin
+    return Databases(spark=spark, request=request, lately=lately)
 
 
 def outbox(spark, *services, of=0, **given):

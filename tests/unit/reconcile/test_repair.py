@@ -397,6 +397,24 @@ def test_what_was_taken_back_or_overtaken_is_counted_and_not_handed_over(dry_run
     assert [rows for _, rows, _ in databases.batches] == [2, 2]
 
 
+def test_a_rollback_that_comes_between_two_batches_is_heeded():
+    missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
+    ids = sorted(each.event_id for each in missing)
+
+    class Compensating(Databases):
+        """The last event is taken back while the first ones are stored."""
+
+        def hand_over(self, *given, **named):
+            self.gone = {ids[-1]}
+            return super().hand_over(*given, **named)
+
+    databases = Compensating()
+    report = repair(databases, batch=2, looked_up=6).run(missing)
+
+    assert report.refused == {(V.MISSING_DOWNSTREAM, TAKEN_BACK): 1}
+    assert ids[-1] not in databases.handed
+
+
 def test_a_person_may_say_that_a_group_can_take_events_out_of_order():
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(3)]
     gone, behind = (each.event_id for each in missing[:2])

@@ -98,22 +98,38 @@ def test_a_remark_says_that_rows_are_purged_earlier_than_configured(retention, p
 @pytest.mark.parametrize(
     ("later", "purged", "counts"),
     [
-        # As time went on, or less; or within what a note is ahead.
+        # The margin allows for it, or the purge did not go on.
         (hours(1), None, False),
         (hours(1), hours(24), False),
-        (hours(1), hours(23) - NOTED_AHEAD, False),
-        (hours(1), hours(22), True),
+        (hours(1), hours(23), False),
+        # The run took longer than the margin, and the purge kept up with the time.
+        (hours(2), hours(22), True),
+        # It went further than the time.
         (NOTED_AHEAD, hours(20), True),
     ],
 )
-def test_a_purge_that_went_further_than_time_while_rows_were_read_counts(later, purged, counts):
+def test_a_purge_that_went_further_than_the_margin_while_rows_were_read_counts(
+    later, purged, counts
+):
     before = clock(retention=hours(72), purged_until=NOON - hours(24))
     until = None if purged is None else NOON - purged
-    after = before.at_end(now=NOON + later, purged_until=until)
-    assert after == (replace(before, purged_until=until) if counts else before)
+    after = before.at_end(now=NOON + later, purged_until=until, margin=hours(1))
+    assert (after != before) is counts
+    if counts:
+        # By the time that all is read once more, the purge may be there.
+        assert after.kept_since == until + 2 * later
+        assert after.now == NOON
+
+
+def test_a_run_that_takes_longer_than_the_margin_sees_rows_go_by_the_configured_retention():
+    before = clock(retention=hours(24))
+    after = before.at_end(now=NOON + hours(2), purged_until=None, margin=hours(1))
+    assert after.kept_since == NOON - hours(24) + 2 * hours(2)
+    assert after.remark == ""
+    assert before.at_end(now=NOON + hours(1), purged_until=None, margin=hours(1)) == before
 
 
 def test_the_first_purge_of_all_counts_though_it_took_place_while_rows_were_read():
     before = clock()
-    after = before.at_end(now=NOON, purged_until=NOON - hours(24))
+    after = before.at_end(now=NOON, purged_until=NOON - hours(24), margin=hours(1))
     assert after.kept_since == NOON - hours(24)

@@ -73,6 +73,25 @@ def nobody_sends(h: History) -> None:
     h.waits(event, groups)
 
 
+def is_passed_over(h: History) -> None:
+    """An event is replayed and never sent, while later ones of its key go on until each night."""
+    event_type, groups = some_type(h)
+    at, key = some_time(h), h.new_key()
+    event = h.written(event_type, at, key=key)
+    event.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
+    event.becomes(O.FAILED, at + 1, last_error="MessageSizeTooLarge: refused")
+    event.becomes(O.INIT, at + 2, attempts=0, due_at=at + 2, last_error=None)
+    for group in groups:
+        h.say(V.PARKED, event, group, since=at + 1, until=at + 2)
+    h.waits(event, groups)
+    for night in h.setting.nights:
+        later = int(night.at) - 2
+        if later > at + 2:
+            other = h.written(event_type, later, key=key)
+            h.sent(other, later)
+            applied_at_once(h, other, groups, later)
+
+
 def nobody_notes_that_it_was_sent(h: History) -> None:
     """A relay ended between the acknowledgement and its note of it: the event has arrived."""
     event_type, groups = some_type(h)
@@ -189,6 +208,7 @@ BROKEN = (
     record_is_lost_and_taken_back,
     record_is_lost_before_another_of_its_key,
     nobody_sends,
+    is_passed_over,
     nobody_notes_that_it_was_sent,
     nobody_handles,
     broker_refuses,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +36,8 @@ class Facts:
     received_rollbacks: frozenset[tuple[str, str, Any]]
     holders: Mapping[tuple[str, int, Any], float]
     """By service and row: until when an open row of its key holds it back."""
-    settled: Mapping[tuple[Any, ...], float]
-    """By service and line: when one of its rows was settled last."""
+    settled: Mapping[tuple[Any, ...], Sequence[tuple[int, float]]]
+    """By service and line: which rows are settled, by their numbers, and since when."""
 
     @classmethod
     def of(cls, rows: Rows) -> Facts:
@@ -121,8 +122,8 @@ class Facts:
         holder = self.holders.get((row["service"], row["seq"], row["group"]), 0)
         # Until a moment ago, what was settled lately may have held back what waits.
         is_next = row["status"] in _WAITING and not row["waiting"]
-        freed_at = self.settled.get(_line(row), 0) if is_next else 0
-        if freed_at >= night.watermark:
+        settled = self.settled.get(_line(row), ()) if is_next else ()
+        if any(seq < row["seq"] and at >= night.watermark for seq, at in settled):
             return night.at
         return float(max(born, row["due_at"], row["lease_until"] or 0, holder))
 
@@ -150,11 +151,11 @@ def _line(row: Row) -> tuple[Any, ...]:
     return row["service"], row["group"], topic, row["key"], alone
 
 
-def _settled(rows: Rows) -> dict[tuple[Any, ...], float]:
-    found: dict[tuple[Any, ...], float] = {}
+def _settled(rows: Rows) -> dict[tuple[Any, ...], list[tuple[int, float]]]:
+    found: dict[tuple[Any, ...], list[tuple[int, float]]] = defaultdict(list)
     for row in (*rows.outbox, *rows.inbox):
         if row["settled_at"] is not None:
-            found[_line(row)] = max(row["settled_at"], found.get(_line(row), 0))
+            found[_line(row)].append((row["seq"], row["settled_at"]))
     return found
 
 
