@@ -224,7 +224,10 @@ class RepairedNight:
                 yield f"{effect} was applied though it had been taken back"
 
     def _overtaken(self, rows: Rows) -> set[Effect]:
-        """Return what a group lacks that has applied later events of the same key."""
+        """Return what a group lacks that has applied later events of the same key.
+
+        Not what is in line, as a replayed event is: its relay sends it, with or without a repair.
+        """
         received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
         sent = {row["event_id"]: row for row in rows.outbox if row["key"] is not None}
         return {
@@ -234,6 +237,7 @@ class RepairedNight:
             for earlier in sent.values()
             if earlier["service"] == row["source"]
             and earlier["key"] == row["key"]
+            and earlier["status"] is OutboxStatus.PROCESSED
             and earlier["seq"] < sent[row["event_id"]]["seq"]
             and (effect := (row["service"], row["group"], earlier["event_id"])) not in received
         }
