@@ -18,6 +18,7 @@ from shieldtx.ports.database_history import DatabaseHistory, LostRow
 from shieldtx.store.database_history import SqlDatabaseHistory
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
+from tests.conftest import wait
 from tests.spark.planting import inbox_row, outbox_row
 from tests.support.migrated_databases import MigratedDatabases
 
@@ -243,6 +244,8 @@ def test_a_recovery_to_a_point_in_time_begins_another_timeline() -> None:
         signal.touch()
         shutil.chown(signal, data.stat().st_uid, data.stat().st_gid)
         server.start()
+        # It takes connections before it has come to the end of what it replays.
+        wait(lambda: history.now().timeline != "", "the recovery ends")
         after = history.now()
         engine.dispose()
 
