@@ -52,6 +52,8 @@ class Nights:
 
     def _job(self, request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
         findings = reconciled(self._spark, request)
+        # A run is a process of its own, and leaves nothing in memory. Here are many in one.
+        self._spark.catalog.clearCache()
         return ReconcileResult(
             outcome=findings.outcome,
             findings=findings,
