@@ -19,7 +19,7 @@ from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.window import Window
 
 from .outbox_inbox import IS_ODD_DOWNSTREAM
-from .row_filters import quoted
+from .row_filters import literal_time, quoted
 from .server_checks import Servers
 
 MOST: Final = 1_000
@@ -83,15 +83,11 @@ def _left_of(upstream: str, oldest: OldestEvents, horizon: datetime, watermark: 
     return _LEFT.format(
         source=source,
         low="" if oldest.before is None else f" AND i.event_id < '{oldest.before}'",
-        horizon=_literal(horizon),
-        watermark=_literal(watermark),
+        horizon=literal_time(horizon),
+        watermark=literal_time(watermark),
         ids=_listed(oldest.ids),
         odd=IS_ODD_DOWNSTREAM,
     )
-
-
-def _literal(when: datetime) -> str:
-    return f"'{when.isoformat()}'::timestamptz"
 
 
 def _listed(ids: Iterable[UUID]) -> str:

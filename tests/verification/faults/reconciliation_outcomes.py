@@ -20,14 +20,30 @@ class Mismatch(NamedTuple):
 
 
 @dataclass(kw_only=True, slots=True)
-class Reconciled:
-    """The sums over all runs and repairs of a scenario."""
+class Accuracy:
+    """What was reported, held against what was planted."""
 
-    runs: int = 0
     planted: int = 0
     reported: int = 0
     right: int = 0
     """Planted, and reported with the right verdict."""
+
+    @property
+    def precision(self) -> float:
+        """The part of what was reported that was planted."""
+        return self.right / self.reported if self.reported else 1.0
+
+    @property
+    def recall(self) -> float:
+        """The part of what was planted that was reported."""
+        return self.right / self.planted if self.planted else 1.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Reconciled(Accuracy):
+    """The sums over all runs and repairs of a scenario."""
+
+    runs: int = 0
     repaired: int = 0
     repaired_again: int = 0
     """Rows that were changed by a repair of what had been repaired: 0."""
@@ -41,16 +57,6 @@ class Reconciled:
     def missed(self) -> int:
         """How much was planted and not reported as it should be."""
         return self.planted - self.right
-
-    @property
-    def precision(self) -> float:
-        """The part of what was reported that was planted."""
-        return self.right / self.reported if self.reported else 1.0
-
-    @property
-    def recall(self) -> float:
-        """The part of what was planted that was reported."""
-        return self.right / self.planted if self.planted else 1.0
 
     def note(self, planted: AbstractSet[Mismatch], reported: AbstractSet[Mismatch]) -> None:
         """Count one more run."""

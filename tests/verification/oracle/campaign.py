@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.verification.faults.reconciliation_outcomes import Accuracy
 from tests.verification.oracle.generate import Story, a_history
 from tests.verification.oracle.history import History
 from tests.verification.oracle.nights import PythonNights, Said, mismatches
@@ -20,17 +21,13 @@ Judge = Callable[[History], Sequence[Said]]
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class Tally(Accuracy):
     """What the nights of histories have said, in numbers."""
 
     histories: int = 0
     nights: int = 0
     further: int = 0
     """Nights of which the run read what had moved, alone."""
-    planted: int = 0
-    reported: int = 0
-    right: int = 0
-    """Planted, and reported with the right verdict."""
     wrong: dict[int, list[str]] = field(default_factory=dict)
     """By seed: what was missed, falsely reported, or wrong besides."""
 
@@ -51,16 +48,6 @@ class Tally:
     def is_right(self) -> bool:
         """Whether every night has said what it had to, and nothing else."""
         return not self.wrong
-
-    @property
-    def precision(self) -> float:
-        """The part of what was reported that was planted."""
-        return self.right / self.reported if self.reported else 1.0
-
-    @property
-    def recall(self) -> float:
-        """The part of what was planted that was reported."""
-        return self.right / self.planted if self.planted else 1.0
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts for a report."""

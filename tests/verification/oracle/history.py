@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -77,7 +77,6 @@ class History:
     lives: list[Life] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     _ids: int = 0
-    _at_the_end: list[Callable[[], None]] = field(default_factory=list)
 
     # --- what runs have to say -------------------------------------------------------------------
 
@@ -268,10 +267,6 @@ class History:
         known = {"since": since, "until": until, "moved": max(moved, event.settled_at)}
         self.say(V.STUCK, event, group, arrival=arrival, **known)
 
-    def when_purged(self, tell: Callable[[], None]) -> None:
-        """Have something told once it is known when which rows are purged."""
-        self._at_the_end.append(tell)
-
     def purge(self) -> None:
         """Let each service purge what it has kept for long enough, sooner or later."""
         for life in self.lives:
@@ -279,8 +274,6 @@ class History:
             if kept is not None and life.status in life.lifecycle.purgeable:
                 at = life.settled_at + kept + self.random.choice((1, 300, 1000))
                 life.gone_at = min(life.gone_at, at)
-        for tell in self._at_the_end:
-            tell()
 
     def new_key(self) -> str:
         """Make a key that no other event has."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from random import Random
 from typing import Final
 
@@ -184,8 +183,3 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
             night = replace(night, unknown=frozenset())
         nights.append(night)
     return tuple(nights)
-
-
-def minutes(number: float) -> timedelta:
-    """Return that many minutes as a duration."""
-    return timedelta(minutes=number)
