@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -45,8 +45,6 @@ class Plan:
     inboxes: Mapping[str, Read]
     expectation: Expectation | None = None
     """None: it depends on the rows that are read."""
-    taken_back: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """In that case, the events of rollbacks that are read, by the service that wrote them."""
     past: Sequence[Received] = ()
     """What has been received, at least where that says what should be."""
     sent: frozenset[Sent] | None = None
@@ -97,8 +95,21 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
         )
     ]
     if selection.moved_since:
-        plan = replace(plan, taken_back=taken_back(databases, plan.outboxes, plan.inboxes))
+        plan = _with_taken_back(databases, plan)
     return replace(plan, past=past)
+
+
+def _with_taken_back(databases: Databases, plan: Plan) -> Plan:
+    """Read the rows of events whose rollbacks are read, too: of all groups that have them."""
+    events = taken_back(databases, plan.outboxes, plan.inboxes)
+    every_id = {event_id for ids in events.values() for event_id in ids}
+    return replace(
+        plan,
+        outboxes={
+            name: read.or_ids("o", events.get(name, ())) for name, read in plan.outboxes.items()
+        },
+        inboxes={name: read.or_ids("i", every_id) for name, read in plan.inboxes.items()},
+    )
 
 
 def without_purged_events(
@@ -135,7 +146,7 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
         expectation = plan.expectation
         routes = routes_frame(databases.spark, expectation.routes)
     else:
-        sent, received = _with_taken_back(databases, plan, sent.persist(), received.persist())
+        sent, received = sent.persist(), received.persist()
         types_sent, types_received = outbox_inbox.types_in(sent, received)
         expectation = _expectation(
             databases, types_sent, [*plan.past, *types_received], sent_is_all=False
@@ -190,24 +201,6 @@ def _arrival(route: Route) -> tuple[str, Arrival]:
 def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) -> DataFrame:
     pairs = paired(sent, received, routes)
     return pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared)
-
-
-def _with_taken_back(
-    databases: Databases, plan: Plan, sent: DataFrame, received: DataFrame
-) -> tuple[DataFrame, DataFrame]:
-    """Add the rows of events whose rollbacks are read, of all groups that have them."""
-    every_id = {event_id for ids in plan.taken_back.values() for event_id in ids}
-    if not every_id:
-        return sent, received
-    is_few = len(every_id) <= MOST_LOOKUPS
-    everywhere = dict.fromkeys(_names(databases), every_id)
-    events = _looked_up(databases, outbox_inbox.outbox, plan.taken_back if is_few else None)
-    arrivals = _looked_up(databases, outbox_inbox.inbox, everywhere if is_few else None)
-    # Looked at several times from here on.
-    return (
-        _with_more(sent, events.persist(), by=_EVENT),
-        _with_more(received, arrivals.persist(), by=_ARRIVAL),
-    )
 
 
 def _with_partners(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from uuid import UUID
@@ -42,6 +42,20 @@ class Read:
     def is_everything(self) -> bool:
         """Whether all rows are read."""
         return self.condition == "true" and self.parts is EVERYTHING.parts
+
+    def or_ids(self, row: str, ids: Collection[str]) -> Read:
+        """Read the rows of some events as well, in the same read, so that no row is read twice.
+
+        `row` is the name of the row, as in `condition`.
+        """
+        if not ids:
+            return self
+        if len(ids) > MOST_LOOKUPS:
+            return EVERYTHING
+        # PostgreSQL looks up ids in an array by the index as soon as it knows what they are.
+        texts = ", ".join(f"'{UUID(one)}'" for one in sorted(ids))
+        either = f"({self.condition} OR {row}.event_id = ANY (ARRAY[{texts}]::uuid[]))"
+        return replace(self, condition=either)
 
 
 # Cut by `seq`, which never changes: each row is in exactly one part, whatever happens meanwhile.

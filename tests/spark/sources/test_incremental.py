@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
@@ -12,14 +13,16 @@ from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.request import Selection
 from spark.sources.incremental import read_of_inbox, read_of_outbox
+from spark.sources.row_filters import EVERYTHING, MOST_LOOKUPS
 
 WITH_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
 
 
-def read_of(service, table):
+def read_of(service, table, *, or_ids=()):
     moved = Selection(moved_since={service.name: service.now() - timedelta(hours=1)})
     read, row = (read_of_outbox, "o") if table == "outbox" else (read_of_inbox, "i")
-    return f"FROM shield_{table} {row} WHERE {read(moved, service.name).condition}"
+    condition = read(moved, service.name).or_ids(row, or_ids).condition
+    return f"FROM shield_{table} {row} WHERE {condition}"
 
 
 def ids_in(service, table):
@@ -34,17 +37,18 @@ def scans(plan):
         yield from scans(part)
 
 
+@pytest.mark.parametrize("ids", [0, 3_000])
 @pytest.mark.parametrize("table", ["outbox", "inbox"])
-def test_what_has_moved_is_found_by_indexes(orders, table):
+def test_what_has_moved_is_found_by_indexes(orders, table, ids):
+    read = read_of(orders, table, or_ids={str(new_event_id()) for _ in range(ids)})
     with orders.engine.connect() as connection:
         # A few rows are read fastest one after the other: only where there is no other way, here.
         connection.execute(text("SET enable_seqscan = off"))
-        (found,) = connection.scalars(
-            text(f"EXPLAIN (FORMAT json) SELECT * {read_of(orders, table)}")
-        )
+        (found,) = connection.scalars(text(f"EXPLAIN (FORMAT json) SELECT * {read}"))
     nodes, indexes = (set(each) for each in zip(*scans(found[0]["Plan"]), strict=True))
     assert "Seq Scan" not in nodes, json.dumps(found, indent=1)
     assert f"shield_{table}_settled_idx" in indexes
+    assert (f"shield_{table}_pkey" in indexes) is bool(ids)
     # A few rows are found by that of all rollbacks as well.
     assert indexes & {
         "shield_outbox_error_idx",
@@ -74,3 +78,23 @@ def test_of_an_inbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(or
     new = orders.receive(new_event_id(), status, age=300, settled_age=30, **there)
     is_left_out = status in INBOX.settled and status not in WITH_A_PERSON
     assert ids_in(orders, "inbox") == ({new} if is_left_out else {new, old})
+
+
+def test_events_named_by_their_ids_are_read_beside_what_has_moved_and_once(orders):
+    old, named = orders.write(age=300), orders.write(age=300)
+    new = orders.write(age=5)
+
+    with orders.engine.connect() as connection:
+        read = read_of(orders, "outbox", or_ids={str(named), str(new)})
+        found = list(connection.scalars(text(f"SELECT event_id {read}")))
+
+    assert sorted(found) == sorted([named, new])
+    assert old not in found
+
+
+def test_more_ids_than_a_statement_has_room_for_are_a_read_of_everything():
+    moved = read_of_outbox(Selection(moved_since={"orders": datetime.now(UTC)}), "orders")
+    ids = {str(UUID(int=number)) for number in range(MOST_LOOKUPS + 1)}
+
+    assert moved.or_ids("o", ids) is EVERYTHING
+    assert moved.or_ids("o", set()) is moved
