@@ -110,12 +110,36 @@ def _memory_mb(without: int | None) -> float:
     for child in psutil.Process().children():
         if child.pid != without:
             with suppress(psutil.NoSuchProcess):
-                family = [child, *child.children(recursive=True)]
-                total += sum(_rss(member) for member in family)
+                total += _memory_of_family(child)
     return total / 1e6
 
 
-def _rss(process: psutil.Process) -> int:
-    with suppress(psutil.NoSuchProcess):
-        return int(process.memory_info().rss)
-    return 0
+def _memory_of_family(head: psutil.Process) -> int:
+    """Return the bytes of a process and of all that it has started.
+
+    What starts another program shares its memory with it for that moment (vfork): Java, which does
+    so for each folder that Spark makes, would be counted twice.
+    """
+    family = {member.pid: _memory(member) for member in (head, *head.children(recursive=True))}
+    return sum(
+        member.resident
+        for member in family.values()
+        if (parent := family.get(member.parent)) is None or parent.size != member.size
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    parent: int
+    size: int = 0
+    """Bytes of its addresses: the same of two processes that share their memory."""
+    resident: int = 0
+
+
+def _memory(process: psutil.Process) -> _Memory:
+    try:
+        with process.oneshot():
+            memory = process.memory_info()
+            return _Memory(parent=process.ppid(), size=memory.vms, resident=memory.rss)
+    except psutil.NoSuchProcess:
+        return _Memory(parent=0)
