@@ -16,6 +16,7 @@ from shieldtx.ports.inbox import IncomingEvent, Parked, Receipt, ReceivedInPart
 log = logging.getLogger(__name__)
 
 Receive = Callable[[Sequence[IncomingEvent], Sequence[Parked]], Receipt]
+_Failure = DBAPIError | MemoryError | UnicodeEncodeError
 
 _REFUSED: Final = ("22", "23", "54")
 """Classes of SQLSTATE: data, integrity, limits of the server. A retry would meet them again."""
@@ -34,13 +35,13 @@ def receive_in_halves(
     """
     try:
         return receive(arrivals, parked)
-    except (DBAPIError, MemoryError) as error:
+    except (DBAPIError, MemoryError, UnicodeEncodeError) as error:
         if not _may_be_its_fault(error):
             raise
         reason = error
     if len(arrivals) + len(parked) > 1:
         log.warning(
-            "%d records are stored in halves: %s", len(arrivals) + len(parked), reason_of(reason)
+            "%d records are stored in halves: %s", len(arrivals) + len(parked), refusal_of(reason)
         )
         half, parked_half = (len(arrivals) + 1) // 2, (len(parked) + 1) // 2
         if arrivals and parked:
@@ -55,31 +56,44 @@ def receive_in_halves(
         return _both(first, second)
     if arrivals and is_refused(reason):
         record = arrivals[0].record
-        log.error("parked %s: %s", _place(record), reason_of(reason))
-        refused = Parked(record=record, reason=f"the inbox refuses it: {reason_of(reason)}")
+        log.error("parked %s: %s", _place(record), refusal_of(reason))
+        refused = Parked(record=record, reason=f"the inbox refuses it: {refusal_of(reason)}")
         return receive_in_halves(receive, [], [refused])
     record = (arrivals or parked)[0].record
     raise ShieldTxError(
-        f"the record {_place(record)} ({record.size} bytes) cannot be stored: {reason_of(reason)}; "
-        "its partition waits until the database takes it, or the group's offset is set behind it"
+        f"the record {_place(record)} ({record.size} bytes) cannot be stored: "
+        f"{refusal_of(reason)}; its partition waits until the database takes it, or the group's "
+        "offset is set behind it"
     ) from reason
 
 
-def _may_be_its_fault(error: DBAPIError | MemoryError) -> bool:
-    if isinstance(error, MemoryError):
+def _may_be_its_fault(error: _Failure) -> bool:
+    if isinstance(error, (MemoryError, UnicodeEncodeError)):
         return True
     return not error.connection_invalidated and (is_refused(error) or _state(error) in _TOO_MUCH)
 
 
-def is_refused(error: DBAPIError | MemoryError) -> bool:
-    """Whether the server refuses what the rows hold."""
+def is_refused(error: _Failure) -> bool:
+    """Whether the server refuses what the rows hold, or its driver does.
+
+    A driver raises UnicodeEncodeError for letters that the encoding of the database does not have.
+    """
+    if isinstance(error, UnicodeEncodeError):
+        return True
     state = _state(error)
     if state is None:  # of the driver itself, or SQLite
         return isinstance(error, (DataError, IntegrityError))
     return state.startswith(_REFUSED)
 
 
-def _state(error: DBAPIError | MemoryError) -> str | None:
+def refusal_of(error: _Failure) -> str:
+    """Say why a row is refused, without a letter of it."""
+    if isinstance(error, UnicodeEncodeError):
+        return f"the encoding of the database, {error.encoding}, does not have all letters"
+    return reason_of(error)
+
+
+def _state(error: _Failure) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 

@@ -12,12 +12,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx.domain.events import Envelope
-from shieldtx.domain.reasons import reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
 from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.store.dialects import Dialect
-from shieldtx.store.halving import is_refused
+from shieldtx.store.halving import is_refused, refusal_of
 from shieldtx.store.repair_batch import key_of, sort
 from shieldtx.store.statements import hand_over as sql
 from shieldtx.store.statements import receive as receive_sql
@@ -129,12 +128,10 @@ class EventHandOver:
         try:
             with connection.begin_nested():
                 return self._insert(connection, group, envelopes)
-        except UnicodeEncodeError as error:
-            reason = f"the encoding of the database, {error.encoding}, does not have all letters"
-        except DBAPIError as error:
+        except (DBAPIError, UnicodeEncodeError) as error:
             if not is_refused(error):
                 raise
-            reason = reason_of(error)
+            reason = refusal_of(error)
         if len(envelopes) == 1:
             log.warning("event %s is not handed over to %s: %s", envelopes[0].id, group, reason)
             return HandedOver(refused={envelopes[0].id})

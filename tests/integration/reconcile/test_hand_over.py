@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, event
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
@@ -21,6 +21,7 @@ from shieldtx.reconcile.repair_decisions import BUSINESS_KEY, NOT_STORED, TOO_OL
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
+from tests.support.encodings import of_another_encoding
 from tests.support.repair_scenarios import BOTH, Pair, audited, listed, lose, repair, rows
 from tests.support.service import QUICK, Service, drain, effect, make_topics
 
@@ -347,26 +348,6 @@ def test_letters_that_the_database_of_the_group_does_not_have_hold_up_no_other(p
         assert report.repaired == {HANDED_OVER: Repaired(done=2)}
         stored = stock.rows("SELECT key, payload FROM shield_inbox ORDER BY seq")
         assert stored == [(name, json.dumps(name, ensure_ascii=False)) for name in names[::2]]
-
-
-@contextmanager
-def of_another_encoding(service: Service) -> Iterator[Service]:
-    """Make an empty database for the service beside its own, in LATIN1."""
-    own = service.engine.url
-    name = f"{own.database}_latin"
-    server = create_engine(own, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.exec_driver_sql(
-            f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
-        )
-        url = own.set(database=name).render_as_string(hide_password=False)
-        latin = Service("stock", url, service.app.broker)
-        try:
-            yield latin
-        finally:
-            latin.close()
-            connection.exec_driver_sql(f"DROP DATABASE {name}")
-    server.dispose()
 
 
 # --- how old it may be, and who else has it ------------------------------------------------------
