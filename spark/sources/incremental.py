@@ -16,10 +16,11 @@ _OPEN_IN_OUTBOX = (
     "(o.settled_at IS NULL AND o.waiting)",
 )
 _OPEN_IN_INBOX = ("i.settled_at IS NULL",)
-_OF_OPERATORS_IN_OUTBOX = (
+OF_OPERATORS_IN_OUTBOX = (
     "(o.settled_at IS NOT NULL AND o.last_error IS NOT NULL"
     " AND o.status IN ('FAILED', 'UNRESOLVED'))"
 )
+"""What waits for a person, `o`; in the words of its index."""
 _OF_OPERATORS_IN_INBOX = (
     "(i.settled_at IS NOT NULL AND i.last_error IS NOT NULL"
     " AND i.tx_kind = 'ROLLBACK' AND i.status = 'DEAD')"
@@ -29,7 +30,7 @@ _MOVED = "{row}.settled_at >= {since}"
 
 def read_of_outbox(selection: Selection, service: str) -> Read:
     """Return the rows of a service's outbox that a selection covers."""
-    any_of = (*_OPEN_IN_OUTBOX, _OF_OPERATORS_IN_OUTBOX)
+    any_of = (*_OPEN_IN_OUTBOX, OF_OPERATORS_IN_OUTBOX)
     return _read(selection, service, row="o", written="created_at", any_of=any_of)
 
 

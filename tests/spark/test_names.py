@@ -72,6 +72,29 @@ def test_sources_that_take_no_part_are_left_out(nights, orders, stock):
     )
 
 
+@pytest.mark.parametrize("push_down", [True, False])
+def test_events_for_others_that_have_failed_are_told_of_in_every_night(
+    nights, orders, stock, push_down
+):
+    event_id = orders.write(age=3 * DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
+    audited = {"topic": "orders.audited", "event_type": "orders.audited"}
+    orders.write(age=3 * DAY, **audited)
+    services = (orders.database(others=("orders.audited",)), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services, push_down=push_down).outcome is CLEAN
+    orders.write(OutboxStatus.FAILED, age=2 * DAY, last_error="no such topic", **audited)
+    a_day_passes(orders)
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert night.outcome is NOT_JUDGED
+        (told,) = night.problems
+        assert told.startswith(
+            "1 events of orders on orders.audited, a topic for others, are FAILED"
+        )
+
+
 def test_services_that_share_their_tables_are_no_strangers_to_each_other(nights, orders, stock):
     """They are told apart by their sources, however their URLs are written."""
     event_id = orders.write(age=DAY)
