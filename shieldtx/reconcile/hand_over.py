@@ -14,7 +14,6 @@ from shieldtx.ports.repair import (
     Note,
     RepairAction,
     Repaired,
-    RepairedEvent,
     RepairStore,
     RowSeen,
 )
@@ -25,25 +24,15 @@ from shieldtx.reconcile.repair_decisions import (
     TAKEN_BACK,
     TOO_OLD,
 )
+from shieldtx.reconcile.repair_steps import Missing
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.rows_in_order import RowsInOrder
-from shieldtx.reconcile.verdicts import Verdict
 
 PART_BYTES: Final = 2 * 1024 * 1024
 """Of payloads that are read at once, or one larger payload: the drivers make up to eight copies."""
 
 _GONE: Final = -1
 """In place of a number, where the outbox does not have the event any more."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
-    """What the events have in common that are handed over together."""
-
-    verdict: Verdict
-    upstream: str
-    downstream: str
-    group: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +118,7 @@ class HandOver:
         lines = self._upstream.lines([row.event_id for row in rows])
         overtaken = self._overtaken(lines)
         # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
-        events = {row.event_id: self._event(row) for row in rows}
+        events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
         found = _Found(sizes={event_id: line.size for event_id, line in lines.items()})
         for row in rows:
@@ -200,9 +189,6 @@ class HandOver:
         sent = self._upstream.sent(rows, payloads=not self._dry_run)
         counts.append(Repaired(needless=sent.needless, changed=sent.changed))
         return sent.envelopes
-
-    def _event(self, row: RowSeen) -> RepairedEvent:
-        return RepairedEvent(event_id=row.event_id, source=row.source, group=self._missing.group)
 
     def _count(self, tally: Tally, repaired: Repaired) -> None:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RepairStore
-from shieldtx.reconcile.hand_over import HandOver, Limits, Missing
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
+from shieldtx.reconcile.hand_over import HandOver, Limits
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair_decisions import TAKEN_BACK, Policy, Refusal, Step, step_of
+from shieldtx.reconcile.repair_decisions import TAKEN_BACK, Policy, step_of
+from shieldtx.reconcile.repair_steps import (
+    AnyStep,
+    HandOverStep,
+    Missing,
+    Publication,
+    PublishStep,
+    Refusal,
+    Step,
+)
 from shieldtx.reconcile.repair_tally import RepairReport, Tally
 from shieldtx.reconcile.verdicts import Verdict
 
@@ -31,6 +41,17 @@ class _Kind:
     verdict: Verdict
     action: RepairAction
     service: str
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is still to be done, by what is done together."""
+
+    waiting: defaultdict[_Kind, list[RowSeen]] = field(default_factory=lambda: defaultdict(list))
+    publications: defaultdict[Publication, list[RowSeen]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    hand_overs: dict[Missing, HandOver] = field(default_factory=dict)
 
 
 class Repair:
@@ -61,32 +82,37 @@ class Repair:
 
     def run(self, rows: Iterable[ListedRow]) -> RepairReport:
         """Repair what can be; of the others, say why not."""
-        tally, waiting = Tally(), defaultdict[_Kind, list[Step]](list)
-        hand_overs: dict[Missing, HandOver] = {}
+        tally, work = Tally(), _Work()
         for row in rows:
             step = step_of(row, self._policy)
             if isinstance(step, Refusal):
                 tally.refuse(row.verdict, step.reason)
-            elif step.action is RepairAction.HAND_OVER:
-                missing = Missing(
-                    verdict=row.verdict,
-                    upstream=row.upstream,
-                    downstream=row.downstream,
-                    group=row.group,
-                )
-                if missing not in hand_overs:
-                    hand_overs[missing] = self._hand_over(missing)
-                hand_overs[missing].add(step.row)
             else:
-                kind = _Kind(row.verdict, step.action, step.service)
-                waiting[kind].append(step)
-                if len(waiting[kind]) >= self._limits.looked_up:
-                    self._carry_out(kind, waiting.pop(kind), tally)
-        for kind, steps in waiting.items():
-            self._carry_out(kind, steps, tally)
-        for hand_over in hand_overs.values():
+                self._add(row.verdict, step, work, tally)
+        for publication, seen in work.publications.items():
+            self._publish(publication, seen, tally)
+        for kind, seen in work.waiting.items():
+            self._carry_out(kind, seen, tally)
+        for hand_over in work.hand_overs.values():
             hand_over.carry_out(tally)
         return tally.report
+
+    def _add(self, verdict: Verdict, step: AnyStep, work: _Work, tally: Tally) -> None:
+        """Put a step to those that are carried out together; enough of them are carried out."""
+        match step:
+            case HandOverStep(missing=missing, row=seen):
+                if missing not in work.hand_overs:
+                    work.hand_overs[missing] = self._hand_over(missing)
+                work.hand_overs[missing].add(seen)
+            case PublishStep(publication=publication, row=seen):
+                work.publications[publication].append(seen)
+                if len(work.publications[publication]) >= self._limits.looked_up:
+                    self._publish(publication, work.publications.pop(publication), tally)
+            case Step(action=action, service=service, row=seen):
+                kind = _Kind(verdict, action, service)
+                work.waiting[kind].append(seen)
+                if len(work.waiting[kind]) >= self._limits.looked_up:
+                    self._carry_out(kind, work.waiting.pop(kind), tally)
 
     def _hand_over(self, missing: Missing) -> HandOver:
         return HandOver(
@@ -99,42 +125,38 @@ class Repair:
             limits=self._limits,
         )
 
-    def _carry_out(self, kind: _Kind, steps: Sequence[Step], tally: Tally) -> None:
-        arrived = self._arrived(steps)
-        awaited = [step for step in steps if step.unless is None or step.unless not in arrived]
-        needless = Repaired(needless=len(steps) - len(awaited))
-        tally.add(kind.verdict, kind.action, needless)
+    def _publish(self, publication: Publication, rows: Sequence[RowSeen], tally: Tally) -> None:
+        kind = _Kind(publication.verdict, RepairAction.PUBLISH_AGAIN, publication.upstream)
+        arrived = self._arrived(publication.unless_received, rows)
+        tally.add(kind.verdict, kind.action, Repaired(needless=len(arrived)))
+        self._carry_out(kind, [row for row in rows if row.event_id not in arrived], tally)
+
+    def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
         if kind.action in _SENDING:
-            awaited = self._not_taken_back(kind, awaited, tally)
+            rows = self._not_taken_back(kind, rows, tally)
         # Those of a key in the order in which they were written, as far as their ids tell.
-        rows = sorted((step.row for step in awaited), key=lambda row: row.event_id)
+        rows = sorted(rows, key=lambda row: row.event_id)
         store, note = self._stores[kind.service], self._note(kind.verdict)
         for start in range(0, len(rows), self._limits.batch):
             part = rows[start : start + self._limits.batch]
             repaired = store.repair(kind.action, part, note=note, dry_run=self._dry_run)
             tally.add(kind.verdict, kind.action, repaired)
 
-    def _not_taken_back(self, kind: _Kind, steps: Sequence[Step], tally: Tally) -> list[Step]:
-        events = [(step.row.event_id, step.row.source) for step in steps]
+    def _not_taken_back(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
+        events = [(row.event_id, row.source) for row in rows]
         taken_back = {
             event for store in self._stores.values() for event in store.taken_back(events)
         }
-        kept = [step for event, step in zip(events, steps, strict=True) if event not in taken_back]
-        tally.refuse(kind.verdict, TAKEN_BACK, len(steps) - len(kept))
+        kept = [row for row in rows if (row.event_id, row.source) not in taken_back]
+        tally.refuse(kind.verdict, TAKEN_BACK, len(rows) - len(kept))
         return kept
 
-    def _arrived(self, steps: Sequence[Step]) -> set[tuple[str, RepairedEvent]]:
-        """Return what has been received since the run, so that it is not missing any more."""
-        awaited: dict[str, list[RepairedEvent]] = defaultdict(list)
-        for step in steps:
-            if step.unless is not None:
-                service, event = step.unless
-                awaited[service].append(event)
-        return {
-            (service, event)
-            for service, events in awaited.items()
-            for event in self._stores[service].received(events)
-        }
+    def _arrived(self, missing: Missing | None, rows: Sequence[RowSeen]) -> set[UUID]:
+        """Return what a group has received since the run, so that it is not missing any more."""
+        if missing is None:
+            return set()
+        events = [missing.event(row.event_id) for row in rows]
+        return {event.event_id for event in self._stores[missing.downstream].received(events)}
 
     def _note(self, verdict: Verdict) -> Note:
         return Note(who=self._who, run_id=self._run_id, verdict=verdict)

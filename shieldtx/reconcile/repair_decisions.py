@@ -7,14 +7,23 @@ know, and whether it still is so, the databases say when they are asked to do it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.repair import RepairAction, RepairedEvent, RowSeen
+from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair_steps import (
+    AnyStep,
+    HandOverStep,
+    Missing,
+    Publication,
+    PublishStep,
+    Refusal,
+    Step,
+)
 from shieldtx.reconcile.verdicts import Verdict
 
 REPAIRED: Final = (
@@ -44,36 +53,27 @@ class Policy:
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """What is to be done to one row."""
-
-    action: RepairAction
-    service: str
-    """In whose database the row is."""
-    row: RowSeen
-    unless: tuple[str, RepairedEvent] | None = None
-    """Not if this service's group has received it in the meantime; what is handed over, it gets."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
-    """Why nothing is done to a row, and what to do instead."""
-
-    reason: str
-
-
-def step_of(row: ListedRow, policy: Policy) -> Step | Refusal:
+def step_of(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     """Decide on one row of a run."""
     if row.verdict in NAMED and row.verdict not in policy.named:
         return Refusal(reason=NAMED[row.verdict])
     decide = _DECISIONS.get(row.verdict)
     decision = Refusal(reason=row.verdict.advice) if decide is None else decide(row, policy)
-    if isinstance(decision, Step):
-        concerned = {decision.service, decision.unless[0] if decision.unless else decision.service}
-        for stranger in sorted(concerned - policy.services):
+    if not isinstance(decision, Refusal):
+        for stranger in sorted(_concerned(decision) - policy.services):
             return Refusal(reason=f"service {stranger!r} is not in this configuration")
     return decision
+
+
+def _concerned(step: AnyStep) -> set[str]:
+    """Return the services whose databases a step needs."""
+    match step:
+        case HandOverStep(missing=missing):
+            return {missing.upstream, missing.downstream}
+        case PublishStep(publication=Publication(unless_received=Missing() as missing)):
+            return {missing.upstream, missing.downstream}
+        case _:
+            return {step.service}
 
 
 TOO_OLD: Final = (
@@ -120,31 +120,36 @@ _NOT_LEFT: Final = (
 _HALF: Final = "a half message waits for the word of its application, or for its checks"
 
 
-def _missing(row: ListedRow, policy: Policy) -> Step | Refusal:
+def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     if row.group == NOBODY:
         return Refusal(reason=_NOBODY_THERE)
-    step = _publish_again(row, policy) if _is_rollback(row) else _hand_over(row, policy)
-    if isinstance(step, Refusal):
-        return step
-    awaited = RepairedEvent(event_id=row.event_id, source=row.upstream, group=row.group)
-    return replace(step, unless=(row.downstream, awaited))
-
-
-def _hand_over(row: ListedRow, policy: Policy) -> Step | Refusal:
+    missing = Missing(
+        verdict=row.verdict,
+        upstream=row.upstream,
+        downstream=row.downstream,
+        group=row.group,
+    )
+    if _is_rollback(row):
+        return _publish_again(row, policy, unless_received=missing)
     # No other group gets a copy, so that it is all the same what others know of the event.
     # Of one that was sent again after long, `hand_over` looks at the time of its writing as well.
     if _is_old(row.published_at, policy.young_since.get(row.downstream)):
         return Refusal(reason=TOO_OLD)
-    return _of_the_outbox(row, RepairAction.HAND_OVER)
+    return HandOverStep(missing=missing, row=_outbox_row(row))
 
 
-def _publish_again(row: ListedRow, policy: Policy) -> Step | Refusal:
+def _publish_again(
+    row: ListedRow, policy: Policy, *, unless_received: Missing | None = None
+) -> PublishStep | Refusal:
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
     if row.topic in policy.for_others.get(row.upstream, ()):
         return Refusal(reason=_FOR_OTHERS)
     if _is_old(row.published_at, _young_for_all(policy)):
         return Refusal(reason=TOO_OLD)
-    return _of_the_outbox(row, RepairAction.PUBLISH_AGAIN)
+    publication = Publication(
+        verdict=row.verdict, upstream=row.upstream, unless_received=unless_received
+    )
+    return PublishStep(publication=publication, row=_outbox_row(row))
 
 
 def _release(row: ListedRow, _: Policy) -> Step | Refusal:
@@ -172,7 +177,7 @@ def _replay(row: ListedRow, _: Policy) -> Step | Refusal:
     return Refusal(reason=_UNRESOLVED)
 
 
-_DECISIONS: Mapping[Verdict, Callable[[ListedRow, Policy], Step | Refusal]] = {
+_DECISIONS: Mapping[Verdict, Callable[[ListedRow, Policy], AnyStep | Refusal]] = {
     Verdict.MISSING_DOWNSTREAM: _missing,
     Verdict.ABSENT_FROM_TOPIC: _publish_again,
     Verdict.STUCK: _release,
@@ -183,14 +188,17 @@ _DECISIONS: Mapping[Verdict, Callable[[ListedRow, Policy], Step | Refusal]] = {
 
 
 def _of_the_outbox(row: ListedRow, action: RepairAction) -> Step:
-    seen = RowSeen(
+    return Step(action=action, service=row.upstream, row=_outbox_row(row))
+
+
+def _outbox_row(row: ListedRow) -> RowSeen:
+    return RowSeen(
         event_id=row.event_id,
         source=row.upstream,
         status=row.upstream_status or "",
         settled_at=row.published_at,
         attempts=row.upstream_attempts,
     )
-    return Step(action=action, service=row.upstream, row=seen)
 
 
 def _of_the_inbox(row: ListedRow, action: RepairAction) -> Step:

@@ -27,10 +27,9 @@ from shieldtx.reconcile.repair_decisions import (
     REPAIRED,
     TAKEN_BACK,
     Policy,
-    Refusal,
-    Step,
     step_of,
 )
+from shieldtx.reconcile.repair_steps import HandOverStep, PublishStep, Refusal
 from shieldtx.reconcile.rows_in_order import RowsInOrder
 from shieldtx.reconcile.verdicts import Verdict
 
@@ -87,7 +86,7 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
 def test_a_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, service: str):
     step = step_of(listed, POLICY)
 
-    assert isinstance(step, Step)
+    assert not isinstance(step, Refusal)
     assert (step.action, step.service) == (action, service)
     assert (step.row.event_id, step.row.source) == (listed.event_id, "orders")
 
@@ -98,7 +97,7 @@ def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it(kind: TxKind):
 
     step = step_of(listed, POLICY)
 
-    assert isinstance(step, Step)
+    assert isinstance(step, HandOverStep | PublishStep)
     assert step.row == RowSeen(
         event_id=listed.event_id,
         source="orders",
@@ -106,8 +105,11 @@ def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it(kind: TxKind):
         settled_at=NOW,
         attempts=1,
     )
+    missing = step.missing if isinstance(step, HandOverStep) else step.publication.unless_received
+    assert missing is not None
+    assert missing.downstream == "stock"
     awaited = RepairedEvent(event_id=listed.event_id, source="orders", group="stock")
-    assert step.unless == ("stock", awaited)
+    assert missing.event(listed.event_id) == awaited
 
 
 def test_a_row_of_an_inbox_is_expected_as_the_run_saw_it():
@@ -115,7 +117,7 @@ def test_a_row_of_an_inbox_is_expected_as_the_run_saw_it():
 
     step = step_of(listed, POLICY)
 
-    assert isinstance(step, Step)
+    assert not isinstance(step, Refusal)
     assert step.row == RowSeen(
         event_id=listed.event_id,
         source="orders",
@@ -183,7 +185,7 @@ def test_what_has_to_be_named_is_repaired_when_it_is(listed: ListedRow, action: 
 
     step = step_of(listed, named)
 
-    assert isinstance(step, Step)
+    assert not isinstance(step, Refusal)
     assert step.action is action
 
 
@@ -217,9 +219,10 @@ def test_what_a_receiver_may_have_purged_is_not_sent_once_more(listed: ListedRow
             assert isinstance(decision, Refusal)
             assert "purged" in decision.reason
         else:
-            assert isinstance(decision, Step)
-    assert isinstance(step_of(listed, replace(policy, young_since={"stock": NOW})), Step)
-    assert isinstance(step_of(listed, replace(policy, young_since={})), Step)
+            assert not isinstance(decision, Refusal)
+    for young_since in ({"stock": NOW}, {}):
+        decision = step_of(listed, replace(policy, young_since=young_since))
+        assert not isinstance(decision, Refusal)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +238,8 @@ def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(lis
 
     assert isinstance(decision, Refusal)
     assert "services that take no part in this" in decision.reason
-    assert isinstance(step_of(replace(listed, topic="orders.paid"), policy), Step)
-    assert isinstance(step_of(row(V.MISSING_DOWNSTREAM), policy), Step)
+    assert isinstance(step_of(replace(listed, topic="orders.paid"), policy), PublishStep)
+    assert isinstance(step_of(row(V.MISSING_DOWNSTREAM), policy), HandOverStep)
 
 
 class Databases:
