@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
+
+Key: TypeAlias = tuple[str, str]
+"""A topic and the key of an event: what keeps its order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +22,8 @@ class Line:
 
     seq: int
     """Its number: events of a key are sent in this order."""
+    kind: TxKind
+    type: str
     topic: str
     key: str | None
     written_at: datetime
@@ -25,16 +32,20 @@ class Line:
     size: int
     """Bytes of its payload and headers."""
 
+    @property
+    def ordered_by(self) -> Key | None:
+        """Return what keeps its order; None: it has no order, as without a key."""
+        is_ordered = self.key is not None and self.kind is TxKind.COMMIT
+        return (self.topic, self.key) if is_ordered and self.key is not None else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overtaken:
-    """Which events a group would get behind later ones of the same topic and key."""
+class Arrival:
+    """An event that a group has received."""
 
-    certainly: AbstractSet[UUID]
-    """It has received one that was written later."""
-    perhaps: Mapping[UUID, AbstractSet[UUID]]
-    """It has received these, written at the same time, as in one transaction: only the outbox that
-    they are from knows their order."""
+    event_id: UUID
+    ordered_by: Key
+    written_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent
 
 
 class RepairAction(StrEnum):
@@ -107,11 +107,38 @@ class RepairStore(Protocol):
         ...
 
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
-        """Return where these COMMIT events stand in its outbox."""
+        """Return where these events stand in its outbox."""
         ...
 
-    def overtaken(self, group: str, source: str, lines: Mapping[UUID, Line]) -> Overtaken:
-        """Return of which of a source's events a group has received later ones of their keys."""
+    def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
+        """Yield the numbers of events of these keys that were sent, and are above the one given.
+
+        Also of those that are being sent now.
+        """
+        ...
+
+    def now(self) -> datetime:
+        """Return the time of its clock."""
+        ...
+
+    def receivers(self, source: str) -> set[tuple[str, str]]:
+        """Return which groups have received events of a source, by group and event type."""
+        ...
+
+    def latest_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None = None
+    ) -> Mapping[Key, datetime]:
+        """Return when the latest event of these keys that a group has received was written.
+
+        With `since`, only of rows that are open or have settled since: they are found by indexes,
+        where all others take a scan of the inbox.
+        """
+        ...
+
+    def received_after(
+        self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
+    ) -> Sequence[Arrival]:
+        """Return what a group has received of these keys that was written then or later."""
         ...
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:

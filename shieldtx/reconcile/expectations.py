@@ -32,6 +32,20 @@ class ExpectedGroup:
     """Of the names above, those of which no event need have been sent: all others are taken for
     mistyped as long as none was."""
 
+    def takes(self, what: Sent, *, service: str) -> bool:
+        """Whether the group, which is of this service, should receive such events."""
+        own = what.kind is TxKind.COMMIT and what.upstream == service
+        return (
+            (what.topic in self.topics if self.topics or own else True)
+            and (not self.event_types or what.event_type in self.event_types)
+            # Of a rollback, that is whoever gave the event up: not whose event it is.
+            and (
+                what.kind is TxKind.ROLLBACK
+                or not self.upstreams
+                or what.upstream in self.upstreams
+            )
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stream:
@@ -144,17 +158,7 @@ def _wanted(
 
 def _declared(member: Member, group: ExpectedGroup, arriving: Iterable[Sent]) -> Iterable[Route]:
     for what in arriving:
-        own = what.kind is TxKind.COMMIT and what.upstream == member.name
-        if (
-            (what.topic in group.topics if group.topics or own else True)
-            and (not group.event_types or what.event_type in group.event_types)
-            # Of a rollback, that is whoever gave the event up: not whose event it is.
-            and (
-                what.kind is TxKind.ROLLBACK
-                or not group.upstreams
-                or what.upstream in group.upstreams
-            )
-        ):
+        if group.takes(what, service=member.name):
             yield Route(
                 stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),
                 group=group.name,

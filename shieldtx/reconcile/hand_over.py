@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +18,9 @@ from shieldtx.ports.repair import (
     RepairStore,
     RowSeen,
 )
+from shieldtx.reconcile.age import may_be_forgotten
+from shieldtx.reconcile.key_order import KeyOrder
+from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.repair_decisions import (
     BUSINESS_KEY,
     NOT_STORED,
@@ -26,24 +30,11 @@ from shieldtx.reconcile.repair_decisions import (
 )
 from shieldtx.reconcile.repair_steps import Missing
 from shieldtx.reconcile.repair_tally import Tally
-from shieldtx.reconcile.rows_in_order import RowsInOrder
+from shieldtx.reconcile.rows_in_order import NumberedRows
+from shieldtx.reconcile.slices import slices
 
-PART_BYTES: Final = 2 * 1024 * 1024
-"""Of payloads that are read at once, or one larger payload: the drivers make up to eight copies."""
-
-_GONE: Final = -1
-"""In place of a number, where the outbox does not have the event any more."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """How much is done at once."""
-
-    batch: int
-    """Rows of one transaction."""
-    looked_up: int
-    """Events that are looked up at once: for later ones of their keys, an inbox is scanned."""
-    part_bytes: int = PART_BYTES
+_SETTLING: Final = timedelta(minutes=10)
+"""Before a scan: rows that it did not see may have been settled then, and committed later."""
 
 
 @dataclass(slots=True)
@@ -51,17 +42,19 @@ class _Found:
     """How the events of a part of the rows stand."""
 
     sizes: Mapping[UUID, int]
+    overtaken: AbstractSet[UUID]
     rows: list[RowSeen] = field(default_factory=list)
     """What is to be handed over."""
-    overtaken: set[UUID] = field(default_factory=set)
 
 
 class HandOver:
     """Hands the events of one service over to one group of another, or of the same.
 
     The rows are numbered first and handed over in the order of these numbers, for an inbox handles
-    the events of a key in the order in which it was given them. Each part is looked up right before
-    it is stored. What has been stored before it is earlier, so it counts as no overtaking.
+    the events of a key in the order in which it was given them. One scan of the inbox finds the
+    later events of many keys. Each part is looked up right before it is stored, and with it what
+    the group has received since that scan. What has been stored before it is earlier, so it counts
+    as no overtaking.
     """
 
     def __init__(
@@ -87,52 +80,71 @@ class HandOver:
         self._young_since = young_since
         self._dry_run = dry_run
         self._limits = limits
-        self._new: list[RowSeen] = []
-        self._rows = RowsInOrder(missing.upstream)
+        self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
+        self._order = KeyOrder(
+            upstream=self._upstream,
+            downstream=self._downstream,
+            source=missing.upstream,
+            group=missing.group,
+        )
 
     def add(self, row: RowSeen) -> None:
         """Add a PROCESSED row of the outbox whose event the group lacks."""
-        self._new.append(row)
-        if len(self._new) >= self._limits.looked_up:
-            self._number()
+        self._rows.add(row)
 
     def carry_out(self, tally: Tally) -> None:
         """Hand over what was added, and count it."""
-        self._number()
-        for rows in self._rows.parts(self._limits.looked_up):
-            found = self._look_up(rows, tally)
-            for start in range(0, len(found.rows), self._limits.batch):
-                self._hand_over(found, found.rows[start : start + self._limits.batch], tally)
+        for chunk in self._rows.in_order().parts(self._limits.compared):
+            scanned = self._downstream.now() - _SETTLING
+            overtaken = self._overtaken(chunk)
+            for number, rows in enumerate(slices(chunk, self._limits.looked_up)):
+                # The scan is as good as new for the first of them.
+                found = self._look_up(rows, overtaken, scanned if number else None, tally)
+                for batch in slices(found.rows, self._limits.batch):
+                    self._hand_over(found, batch, tally)
 
-    def _number(self) -> None:
-        lines = self._upstream.lines([row.event_id for row in self._new])
-        for row in self._new:
-            line = lines.get(row.event_id)
-            self._rows.add(_GONE if line is None else line.seq, row)
-        self._new.clear()
+    def _overtaken(self, chunk: Sequence[RowSeen]) -> set[UUID]:
+        """Return which events the group would get behind later ones of their keys."""
+        keyed: dict[UUID, Line] = {}
+        for rows in slices(chunk, self._limits.looked_up):
+            lines = self._upstream.lines([row.event_id for row in rows])
+            keyed |= {i: line for i, line in lines.items() if line.ordered_by}
+        return self._order.overtaken(keyed)
 
-    def _look_up(self, rows: Sequence[RowSeen], tally: Tally) -> _Found:
-        """Leave out what has arrived, what was taken back, and what would come too late."""
+    def _look_up(
+        self,
+        rows: Sequence[RowSeen],
+        overtaken: AbstractSet[UUID],
+        since: datetime | None,
+        tally: Tally,
+    ) -> _Found:
+        """Leave out what has arrived, what was taken back, and what would come too late.
+
+        `overtaken` are those that were so at `since`; None: just now.
+        """
         verdict = self._missing.verdict
         taken_back = self._taken_back(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
-        overtaken = self._overtaken(lines)
+        if since is not None:
+            overtaken = overtaken | self._order.overtaken(lines, since=since)
         # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
         events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
-        found = _Found(sizes={event_id: line.size for event_id, line in lines.items()})
+        found = _Found(
+            sizes={event_id: line.size for event_id, line in lines.items()}, overtaken=overtaken
+        )
         for row in rows:
+            line = lines.get(row.event_id)
             if events[row.event_id] in arrived:
                 self._count(tally, Repaired(needless=1))
             elif row.event_id in taken_back:
                 tally.refuse(verdict, TAKEN_BACK)
-            elif self._may_be_forgotten(lines.get(row.event_id)):
+            elif may_be_forgotten(row.settled_at, line, since=self._young_since):
                 tally.refuse(verdict, TOO_OLD)
             elif row.event_id in overtaken and not self._out_of_order:
                 tally.refuse(verdict, OVERTAKEN)
             else:
                 found.rows.append(row)
-        found.overtaken = overtaken
         return found
 
     def _taken_back(self, rows: Sequence[RowSeen]) -> set[UUID]:
@@ -141,25 +153,6 @@ class HandOver:
             event_id
             for store in self._stores.values()
             for event_id, _ in store.taken_back(identities)
-        }
-
-    def _may_be_forgotten(self, line: Line | None) -> bool:
-        """Whether the group may have handled an earlier copy of the event, and purged its row."""
-        since = self._young_since
-        return bool(line and since and line.unconfirmed and line.written_at < since)
-
-    def _overtaken(self, lines: Mapping[UUID, Line]) -> set[UUID]:
-        """Return which events the group would get behind later ones of their keys."""
-        missing = self._missing
-        keyed = {event_id: line for event_id, line in lines.items() if line.key is not None}
-        found = self._downstream.overtaken(missing.group, missing.upstream, keyed)
-        others = {other for them in found.perhaps.values() for other in them}
-        seqs = {other: line.seq for other, line in self._upstream.lines(sorted(others)).items()}
-        # What the outbox has forgotten may have been any.
-        return set(found.certainly) | {
-            event_id
-            for event_id, them in found.perhaps.items()
-            if any(seqs.get(other, lines[event_id].seq) >= lines[event_id].seq for other in them)
         }
 
     def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
@@ -194,7 +187,7 @@ class HandOver:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)
 
 
-def _counted(handed: HandedOver, overtaken: set[UUID]) -> Repaired:
+def _counted(handed: HandedOver, overtaken: AbstractSet[UUID]) -> Repaired:
     return Repaired(
         done=len(handed.done),
         needless=len(handed.needless),

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
-from shieldtx.reconcile.hand_over import HandOver, Limits
+from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
+from shieldtx.reconcile.hand_over import HandOver
+from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.publish_again import PublishAgain
 from shieldtx.reconcile.repair_decisions import TAKEN_BACK, Policy, step_of
 from shieldtx.reconcile.repair_steps import (
     AnyStep,
@@ -30,8 +31,8 @@ BATCH: Final = 500
 LOOKED_UP: Final = 5_000
 """Events that are looked up at once."""
 
-_SENDING: Final = frozenset({RepairAction.PUBLISH_AGAIN, RepairAction.REPLAY_EVENT})
-"""What sends an event that may have been taken back."""
+COMPARED: Final = 50_000
+"""Events whose keys are compared with an inbox at once, which takes a scan of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ class _Work:
     """What is still to be done, by what is done together."""
 
     waiting: defaultdict[_Kind, list[RowSeen]] = field(default_factory=lambda: defaultdict(list))
-    publications: defaultdict[Publication, list[RowSeen]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    publications: dict[Publication, PublishAgain] = field(default_factory=dict)
     hand_overs: dict[Missing, HandOver] = field(default_factory=dict)
 
 
@@ -71,6 +70,7 @@ class Repair:
         dry_run: bool = False,
         batch: int = BATCH,
         looked_up: int = LOOKED_UP,
+        compared: int = COMPARED,
     ) -> None:
         """Work on the databases of `stores`, by the names of their services."""
         self._stores = stores
@@ -78,7 +78,8 @@ class Repair:
         self._run_id = run_id
         self._who = who
         self._dry_run = dry_run
-        self._limits = Limits(batch=batch, looked_up=max(looked_up, batch))
+        looked_up = max(looked_up, batch)
+        self._limits = Limits(batch=batch, looked_up=looked_up, compared=max(compared, looked_up))
 
     def run(self, rows: Iterable[ListedRow]) -> RepairReport:
         """Repair what can be; of the others, say why not."""
@@ -89,12 +90,14 @@ class Repair:
                 tally.refuse(row.verdict, step.reason)
             else:
                 self._add(row.verdict, step, work, tally)
-        for publication, seen in work.publications.items():
-            self._publish(publication, seen, tally)
         for kind, seen in work.waiting.items():
             self._carry_out(kind, seen, tally)
+        # What is published again comes last: to a group that lacks it, it could come before earlier
+        # events that are handed over.
         for hand_over in work.hand_overs.values():
             hand_over.carry_out(tally)
+        for publication in work.publications.values():
+            publication.carry_out(tally)
         return tally.report
 
     def _add(self, verdict: Verdict, step: AnyStep, work: _Work, tally: Tally) -> None:
@@ -105,9 +108,9 @@ class Repair:
                     work.hand_overs[missing] = self._hand_over(missing)
                 work.hand_overs[missing].add(seen)
             case PublishStep(publication=publication, row=seen):
-                work.publications[publication].append(seen)
-                if len(work.publications[publication]) >= self._limits.looked_up:
-                    self._publish(publication, work.publications.pop(publication), tally)
+                if publication not in work.publications:
+                    work.publications[publication] = self._publish_again(publication)
+                work.publications[publication].add(seen)
             case Step(action=action, service=service, row=seen):
                 kind = _Kind(verdict, action, service)
                 work.waiting[kind].append(seen)
@@ -125,14 +128,18 @@ class Repair:
             limits=self._limits,
         )
 
-    def _publish(self, publication: Publication, rows: Sequence[RowSeen], tally: Tally) -> None:
-        kind = _Kind(publication.verdict, RepairAction.PUBLISH_AGAIN, publication.upstream)
-        arrived = self._arrived(publication.unless_received, rows)
-        tally.add(kind.verdict, kind.action, Repaired(needless=len(arrived)))
-        self._carry_out(kind, [row for row in rows if row.event_id not in arrived], tally)
+    def _publish_again(self, publication: Publication) -> PublishAgain:
+        return PublishAgain(
+            publication,
+            stores=self._stores,
+            note=self._note(publication.verdict),
+            policy=self._policy,
+            dry_run=self._dry_run,
+            limits=self._limits,
+        )
 
     def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
-        if kind.action in _SENDING:
+        if kind.action is RepairAction.REPLAY_EVENT:
             rows = self._not_taken_back(kind, rows, tally)
         # Those of a key in the order in which they were written, as far as their ids tell.
         rows = sorted(rows, key=lambda row: row.event_id)
@@ -150,13 +157,6 @@ class Repair:
         kept = [row for row in rows if (row.event_id, row.source) not in taken_back]
         tally.refuse(kind.verdict, TAKEN_BACK, len(rows) - len(kept))
         return kept
-
-    def _arrived(self, missing: Missing | None, rows: Sequence[RowSeen]) -> set[UUID]:
-        """Return what a group has received since the run, so that it is not missing any more."""
-        if missing is None:
-            return set()
-        events = [missing.event(row.event_id) for row in rows]
-        return {event.event_id for event in self._stores[missing.downstream].received(events)}
 
     def _note(self, verdict: Verdict) -> Note:
         return Note(who=self._who, run_id=self._run_id, verdict=verdict)

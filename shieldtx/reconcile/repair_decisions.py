@@ -6,14 +6,15 @@ know, and whether it still is so, the databases say when they are asked to do it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import RepairAction, RowSeen
-from shieldtx.reconcile.expectations import NOBODY
+from shieldtx.reconcile.age import may_be_forgotten
+from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair_steps import (
     AnyStep,
@@ -51,6 +52,13 @@ class Policy:
     """Logical topics of a service that others receive, of which nothing is known."""
     young_since: Mapping[str, datetime] = field(default_factory=dict)
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
+    groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
+    """By service: the groups that the configuration names."""
+
+    @property
+    def young_for_all(self) -> datetime | None:
+        """Return since when no service can have purged what it knows; None: none purges any."""
+        return max(self.young_since.values(), default=None)
 
 
 def step_of(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
@@ -132,8 +140,7 @@ def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     if _is_rollback(row):
         return _publish_again(row, policy, unless_received=missing)
     # No other group gets a copy, so that it is all the same what others know of the event.
-    # Of one that was sent again after long, `hand_over` looks at the time of its writing as well.
-    if _is_old(row.published_at, policy.young_since.get(row.downstream)):
+    if may_be_forgotten(row.published_at, since=policy.young_since.get(row.downstream)):
         return Refusal(reason=TOO_OLD)
     return HandOverStep(missing=missing, row=_outbox_row(row))
 
@@ -144,7 +151,7 @@ def _publish_again(
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
     if row.topic in policy.for_others.get(row.upstream, ()):
         return Refusal(reason=_FOR_OTHERS)
-    if _is_old(row.published_at, _young_for_all(policy)):
+    if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
     publication = Publication(
         verdict=row.verdict, upstream=row.upstream, unless_received=unless_received
@@ -164,7 +171,7 @@ def _release(row: ListedRow, _: Policy) -> Step | Refusal:
 
 
 def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
-    if _is_old(row.settled_at, _young_for_all(policy)):
+    if may_be_forgotten(row.settled_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
     return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
 
@@ -216,14 +223,3 @@ def _of_the_inbox(row: ListedRow, action: RepairAction) -> Step:
 def _is_rollback(row: ListedRow) -> bool:
     """Whether it takes an event back: its record is signed, and its group compensates with it."""
     return row.kind is TxKind.ROLLBACK
-
-
-def _is_old(settled_at: datetime | None, young_since: datetime | None) -> bool:
-    if young_since is None or settled_at is None:
-        return False
-    return settled_at < young_since
-
-
-def _young_for_all(policy: Policy) -> datetime | None:
-    """Return since when no service can have purged what it knows."""
-    return max(policy.young_since.values(), default=None)

@@ -9,12 +9,14 @@ from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.repair import RowSeen
+from shieldtx.ports.repair import RepairStore, RowSeen
 
 _ID: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NONE: Final = -(2**63)
+_GONE: Final = -1
+"""In place of a number, where the outbox does not have the event any more."""
 
 
 class RowsInOrder:
@@ -33,6 +35,11 @@ class RowsInOrder:
         self._attempts.append(_NONE if row.attempts is None else row.attempts)
         self._ids += row.event_id.bytes
 
+    @property
+    def seqs(self) -> array[int]:
+        """Return the numbers, the lowest first."""
+        return array("q", sorted(self._seqs))
+
     def parts(self, size: int) -> Iterator[list[RowSeen]]:
         """Yield the rows, the lowest number first, `size` at a time."""
         order = array("q", sorted(range(len(self._seqs)), key=self._seqs.__getitem__))
@@ -48,3 +55,31 @@ class RowsInOrder:
             settled_at=None if settled == _NONE else _EPOCH + timedelta(microseconds=settled),
             attempts=None if attempts == _NONE else attempts,
         )
+
+
+class NumberedRows:
+    """The same, of rows whose numbers are looked up in the outbox when enough of them are there."""
+
+    def __init__(self, source: str, outbox: RepairStore, *, looked_up: int) -> None:
+        self._outbox = outbox
+        self._looked_up = looked_up
+        self._new: list[RowSeen] = []
+        self._rows = RowsInOrder(source)
+
+    def add(self, row: RowSeen) -> None:
+        """Add a PROCESSED row of the outbox."""
+        self._new.append(row)
+        if len(self._new) >= self._looked_up:
+            self._number()
+
+    def in_order(self) -> RowsInOrder:
+        """Return all that were added; those that the outbox does not have any more come first."""
+        self._number()
+        return self._rows
+
+    def _number(self) -> None:
+        lines = self._outbox.lines([row.event_id for row in self._new])
+        for row in self._new:
+            line = lines.get(row.event_id)
+            self._rows.add(_GONE if line is None else line.seq, row)
+        self._new.clear()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -13,10 +12,11 @@ from sqlalchemy.exc import DBAPIError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+from shieldtx.ports.hand_over import HandedOver, Sent
 from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.halving import is_refused, refusal_of
+from shieldtx.store.key_order import is_in
 from shieldtx.store.repair_batch import key_of, sort
 from shieldtx.store.statements import hand_over as sql
 from shieldtx.store.statements import receive as receive_sql
@@ -35,23 +35,6 @@ class EventHandOver:
         self._dialect = dialect
         self._receive = receive_sql.receive(tables, dialect)
 
-    # --- the outbox of the service that wrote the events -----------------------------------------
-
-    def lines(self, connection: Connection, ids: Collection[UUID]) -> Mapping[UUID, Line]:
-        """Return where these COMMIT events stand in the outbox."""
-        statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
-        return {
-            row.event_id: Line(
-                seq=row.seq,
-                topic=row.topic,
-                key=row.key,
-                written_at=row.created_at,
-                unconfirmed=row.unconfirmed,
-                size=row.size,
-            )
-            for row in connection.execute(statement)
-        }
-
     def sent(self, connection: Connection, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         """Read the events of those rows of the outbox that still are as they were seen."""
         ids = sorted({row.event_id for row in rows})
@@ -64,62 +47,6 @@ class EventHandOver:
             needless=batch.needless,
             changed=batch.changed,
         )
-
-    # --- the inbox of the group ------------------------------------------------------------------
-
-    def overtaken(
-        self, connection: Connection, group: str, source: str, lines: Mapping[UUID, Line]
-    ) -> Overtaken:
-        """Return of which events a group has received later ones of the same topic and key."""
-        keys = sorted({line.key for line in lines.values() if line.key is not None})
-        if not keys:
-            return Overtaken(certainly=set(), perhaps={})
-        try:
-            latest = self._latest(connection, group, source, keys)
-        except UnicodeEncodeError as error:
-            # Of a key that the encoding of the database does not have, the inbox has no event.
-            possible = [key for key in keys if _is_in(error.encoding, key)]
-            latest = self._latest(connection, group, source, possible)
-        certainly, together = set[UUID](), dict[UUID, Line]()
-        for event_id, line in lines.items():
-            when = latest.get((line.topic, line.key))
-            if when is not None and when > line.written_at:
-                certainly.add(event_id)
-            elif when == line.written_at:
-                together[event_id] = line
-        perhaps = self._received_with(connection, group, source, together)
-        return Overtaken(certainly=certainly, perhaps=perhaps)
-
-    def _latest(
-        self, connection: Connection, group: str, source: str, keys: Sequence[str]
-    ) -> dict[tuple[str, str | None], datetime]:
-        """Return by topic and key when the latest event that a group has received was written."""
-        statement = sql.latest_received(
-            self._tables, self._dialect, group=group, source=source, keys=keys
-        )
-        return {(row.topic, row.key): row.written_at for row in connection.execute(statement)}
-
-    def _received_with(
-        self, connection: Connection, group: str, source: str, lines: Mapping[UUID, Line]
-    ) -> dict[UUID, set[UUID]]:
-        """Return which events of the same key and time a group has received, by event."""
-        if not lines:
-            return {}
-        statement = sql.received_of(
-            self._tables,
-            self._dialect,
-            group=group,
-            source=source,
-            keys=sorted({line.key for line in lines.values() if line.key is not None}),
-            times=sorted({line.written_at for line in lines.values()}),
-        )
-        found: dict[tuple[str, str | None, datetime], set[UUID]] = defaultdict(set)
-        for row in connection.execute(statement):
-            found[row.topic, row.key, row.event_time].add(row.event_id)
-        return {
-            event_id: found[line.topic, line.key, line.written_at]
-            for event_id, line in lines.items()
-        }
 
     def store(
         self, connection: Connection, group: str, envelopes: Sequence[Envelope]
@@ -175,7 +102,7 @@ class EventHandOver:
             try:
                 taken = self._taken(connection, group, source, named)
             except UnicodeEncodeError as error:
-                possible = [e for e in named if _is_in(error.encoding, f"{e.type}{e.biz_key}")]
+                possible = [e for e in named if is_in(error.encoding, f"{e.type}{e.biz_key}")]
                 taken = self._taken(connection, group, source, possible)
             conflicting |= {e.id for e in named if (e.type, e.biz_key) in taken}
         done = {envelope.id for envelope in envelopes} - known - conflicting
@@ -202,11 +129,3 @@ class EventHandOver:
 
 def _happens_once(envelope: Envelope) -> bool:
     return envelope.biz_key is not None and envelope.kind is TxKind.COMMIT
-
-
-def _is_in(encoding: str, text: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

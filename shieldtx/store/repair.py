@@ -9,21 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, select
 
 from shieldtx.domain.events import Envelope, rollback_of
-from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.hand_over import EventHandOver
+from shieldtx.store.key_order import KeyOrders
 from shieldtx.store.repair_batch import Batch, RowNow, counted, key_of, sort
 from shieldtx.store.statements import audit, retention
+from shieldtx.store.statements import hand_over as hand_over_sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import repair as sql
@@ -45,6 +47,7 @@ class SqlRepairStore:
         self._dialect = dialect_of(engine.dialect)
         self._source = source
         self._hand_over = EventHandOver(tables, self._dialect)
+        self._orders = KeyOrders(tables, self._dialect)
         self._writers: Mapping[RepairAction, Callable[[Connection, Batch], None]] = {
             RepairAction.PUBLISH_AGAIN: self._publish_again,
             RepairAction.RELEASE_EVENT: self._release_events,
@@ -84,17 +87,49 @@ class SqlRepairStore:
         # One without a source may be of any event under its id.
         return {event for event in events if event in known or (event[0], None) in known}
 
+    def now(self) -> datetime:
+        """Return the time of the database's clock."""
+        with self._engine.connect() as connection:
+            now: datetime = connection.execute(select(self._dialect.now())).scalar_one()
+        return now
+
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
-        """Return where these COMMIT events stand in the outbox."""
+        """Return where these events stand in the outbox."""
         if not ids:
             return {}
         with self._engine.connect() as connection:
-            return self._hand_over.lines(connection, ids)
+            return self._orders.lines(connection, ids)
 
-    def overtaken(self, group: str, source: str, lines: Mapping[UUID, Line]) -> Overtaken:
-        """Return of which of a source's events a group has received later ones of their keys."""
+    def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
+        """Yield the numbers of events of these keys that were sent, and are above the one given."""
+        if not after:
+            return
         with self._engine.connect() as connection:
-            return self._hand_over.overtaken(connection, group, source, lines)
+            yield from self._orders.sent_after(connection, after)
+
+    def receivers(self, source: str) -> set[tuple[str, str]]:
+        """Return which groups have received events of a source, by group and event type."""
+        with self._engine.connect() as connection:
+            found = connection.execute(hand_over_sql.receivers(self._tables, source=source))
+            return {(group, event_type) for group, event_type in found}
+
+    def latest_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None = None
+    ) -> Mapping[Key, datetime]:
+        """Return when the latest event of these keys that a group has received was written."""
+        if not keys:
+            return {}
+        with self._engine.connect() as connection:
+            return self._orders.latest_received(connection, group, source, keys, since)
+
+    def received_after(
+        self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
+    ) -> Sequence[Arrival]:
+        """Return what a group has received of these keys that was written then or later."""
+        if not after:
+            return []
+        with self._engine.connect() as connection:
+            return self._orders.received_after(connection, group, source, after, since)
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         """Read the events of those rows of the outbox that still are as they were seen."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from shieldtx import Event, Refused
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
@@ -205,3 +206,17 @@ def write_parquet(folder: Path, listed_: Sequence[ListedRow]) -> None:
     ]
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(found, schema=schema), folder / "part-0.parquet")
+
+
+@contextmanager
+def before_statements(act: Callable[[str], None]) -> Iterator[None]:
+    """Have a function look at each statement before any connection runs it."""
+
+    def look(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        act(statement)
+
+    event.listen(Engine, "before_cursor_execute", look)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", look)

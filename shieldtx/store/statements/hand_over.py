@@ -7,66 +7,117 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, func, literal, or_, select, tuple_
 
-from shieldtx.domain.states import TxKind
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
 
 
 def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select where COMMIT events of the outbox stand, and how large they are."""
+    """Select where events of the outbox stand, and how large they are."""
     o = t.outbox
     size = d.bytes_of(o.c.payload) + func.coalesce(d.bytes_of(o.c.headers), 0)
     return select(
         o.c.event_id,
         o.c.seq,
+        o.c.tx_kind,
+        o.c.event_type,
         o.c.topic,
         o.c.key,
         o.c.created_at,
         o.c.unconfirmed,
         size.label("size"),
-    ).where(d.is_in(o.c.event_id, ids, o.c.event_id.type), o.c.tx_kind == TxKind.COMMIT.value)
+    ).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
 
 
-def latest_received(
-    t: Tables, d: Dialect, *, group: str, source: str, keys: Sequence[str]
+def sent_after(
+    t: Tables, d: Dialect, *, topics: Sequence[str], keys: Sequence[str], above: int
 ) -> Select[Any]:
-    """Select by topic and key when the latest event that a group has of them was written.
+    """Select the events of these keys that are or may be in their topics, above a number.
 
-    There is no index of settled rows by key: this is one scan of the inbox, for all of `keys`.
+    There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
     """
-    i = t.inbox
-    return (
-        select(i.c.topic, i.c.key, func.max(i.c.event_time).label("written_at"))
-        .where(
-            i.c.consumer_group == group,
-            i.c.source == source,
-            i.c.tx_kind == TxKind.COMMIT.value,
-            d.is_in(i.c.key, keys, i.c.key.type),
-        )
-        .group_by(i.c.topic, i.c.key)
+    o = t.outbox
+    return select(o.c.topic, o.c.key, o.c.seq).where(
+        o.c.seq > above,
+        o.c.tx_kind == TxKind.COMMIT.value,
+        o.c.status.in_([OutboxStatus.PROCESSING.value, OutboxStatus.PROCESSED.value]),
+        d.is_in(o.c.topic, topics, o.c.topic.type),
+        d.is_in(o.c.key, keys, o.c.key.type),
     )
 
 
-def received_of(
+def receivers(t: Tables, *, source: str) -> Select[Any]:
+    """Select which groups have received events of a source, by their types; one scan."""
+    i = t.inbox
+    return (
+        select(i.c.consumer_group, i.c.event_type)
+        .where(i.c.source == source, i.c.tx_kind == TxKind.COMMIT.value)
+        .distinct()
+    )
+
+
+def latest_received(
     t: Tables,
     d: Dialect,
     *,
     group: str,
     source: str,
+    topics: Sequence[str],
     keys: Sequence[str],
-    times: Sequence[datetime],
+    since: datetime | None,
 ) -> Select[Any]:
-    """Select the events with these keys and times that a group has received; likewise one scan."""
+    """Select by topic and key when the latest event that a group has of them was written.
+
+    There is no index of settled rows by key: this is one scan of the inbox, for all of `keys`.
+    With `since`, only of rows that are open or have settled since: these are found by indexes.
+    """
+    i = t.inbox
+    return (
+        select(i.c.topic, i.c.key, func.max(i.c.event_time).label("written_at"))
+        .where(*_received_of(t, d, (group, source), (topics, keys), since))
+        .group_by(i.c.topic, i.c.key)
+    )
+
+
+def received_after(
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str,
+    source: str,
+    topics: Sequence[str],
+    keys: Sequence[str],
+    after: datetime,
+    since: datetime | None,
+) -> Select[Any]:
+    """Select what a group has received of these keys that was written then or later; likewise."""
     i = t.inbox
     return select(i.c.event_id, i.c.topic, i.c.key, i.c.event_time).where(
+        *_received_of(t, d, (group, source), (topics, keys), since), i.c.event_time >= after
+    )
+
+
+def _received_of(
+    t: Tables,
+    d: Dialect,
+    by_from: tuple[str, str],
+    of: tuple[Sequence[str], Sequence[str]],
+    since: datetime | None,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions on rows of a group and a source, of topics and keys."""
+    i, (group, source), (topics, keys) = t.inbox, by_from, of
+    conditions = [
         i.c.consumer_group == group,
         i.c.source == source,
         i.c.tx_kind == TxKind.COMMIT.value,
+        d.is_in(i.c.topic, topics, i.c.topic.type),
         d.is_in(i.c.key, keys, i.c.key.type),
-        d.is_in(i.c.event_time, times, i.c.event_time.type),
-    )
+    ]
+    if since is not None:
+        conditions.append(or_(i.c.settled_at.is_(None), i.c.settled_at >= since))
+    return conditions
 
 
 def business_keys(

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.repair_decisions import OVERTAKEN, TAKEN_BACK, Policy
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair_decisions import OVERTAKEN, TAKEN_BACK, TOO_OLD, Policy
 from shieldtx.reconcile.verdicts import Verdict
-from tests.support.repair_scenarios import BOTH, Pair, listed, lose, rows
+from tests.support.repair_scenarios import (
+    BOTH,
+    Pair,
+    audited,
+    before_statements,
+    listed,
+    lose,
+    rows,
+)
 from tests.support.service import Service
 
 MISSING = Verdict.MISSING_DOWNSTREAM
@@ -263,3 +276,217 @@ def test_a_rollback_is_published_again_whatever_the_group_has_received(pair: Pai
     )
 
     assert report.repaired == {(MISSING, RepairAction.PUBLISH_AGAIN): Repaired(done=1)}
+
+
+# --- within a step of the clock ------------------------------------------------------------------
+
+
+def write_with_clocks(pair: Pair, *seconds: float) -> None:
+    """Write events of one key, by writers whose clocks differ from the first one's by seconds."""
+    for _ in seconds:
+        with pair.orders.transaction() as session:
+            pair.orders.app.outbox.add(session, Event(type="orders.placed", key="k"))
+    for row, ahead in zip(pair.sent(), seconds, strict=True):
+        pair.orders.execute(
+            "UPDATE shield_outbox SET created_at = now() + make_interval(secs => :ahead) "
+            "WHERE event_id = :event",
+            ahead=ahead,
+            event=row["event_id"],
+        )
+    pair.work()
+
+
+@pytest.mark.parametrize("ahead", [-4, 0, 4, 60])
+def test_a_later_event_whose_writers_clock_is_behind_overtakes_all_the_same(
+    pair: Pair, ahead: float
+):
+    write_with_clocks(pair, 0, ahead)
+    lose_first(pair, 1, "stock")
+
+    report = pair.repair(pair.missing("stock")[:1], policy=CAREFUL)
+
+    assert report.refused == {(MISSING, OVERTAKEN): 1}
+
+
+@pytest.mark.parametrize("ahead", [-60, -4, 0, 4])
+def test_an_earlier_event_whose_writers_clock_is_ahead_overtakes_nothing(pair: Pair, ahead: float):
+    write_with_clocks(pair, ahead, 0)
+    lose(pair, "stock", pair.sent()[1]["event_id"])
+
+    report = pair.repair(pair.missing("stock")[1:], policy=CAREFUL)
+
+    assert report.repaired == {HANDED_OVER: Repaired(done=1)}
+    assert in_order(pair)
+
+
+# --- absent from the topic -----------------------------------------------------------------------
+
+ABSENT = Verdict.ABSENT_FROM_TOPIC
+PUBLISHED = (ABSENT, RepairAction.PUBLISH_AGAIN)
+EVERYTHING = Policy(services=BOTH, named=frozenset({MISSING, ABSENT}))
+
+
+def absent(pair: Pair, *numbers: int) -> list[ListedRow]:
+    found = pair.absent()
+    return [found[number] for number in numbers]
+
+
+def test_what_is_absent_too_is_handed_over_before_it_is_published_again(pair: Pair):
+    """A relay and consumers are at work while the repair is."""
+    write_one_by_one(pair, 6)
+    pair.work()
+    pair.lose_inbox_rows("stock", "mail")
+    listed_ = [*absent(pair, 3, 4, 5), *pair.missing("stock", "mail")]
+
+    with before_statements(working_before("INSERT INTO shield_inbox", pair)):
+        report = pair.repair(listed_, policy=EVERYTHING, batch=2, looked_up=2)
+    pair.work()
+
+    assert report.refused == {}
+    assert report.repaired == {HANDED_OVER: Repaired(done=12), PUBLISHED: Repaired(done=3)}
+    assert in_order(pair)
+    assert in_order(pair, "mail")
+    assert Counter(pair.stock.effects()) == Counter({"k0": 4, "k1": 4, "k2": 4})
+
+
+def working_before(statement: str, pair: Pair) -> Callable[[str], None]:
+    """Let all workers work once before a statement, as those would that are quicker."""
+    worked: list[str] = []
+
+    def look(text: str) -> None:
+        if text.startswith(statement) and not worked:
+            worked.append(text)
+            pair.work()
+
+    return look
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_is_not_published_behind_later_ones_of_its_key_unless_allowed(
+    pair: Pair, dry_run: bool
+):
+    write_one_by_one(pair, 5)
+    pair.work()
+    lose_first(pair, 3, "mail")
+
+    report = pair.repair(absent(pair, 0, 1, 2), policy=EVERYTHING, dry_run=dry_run)
+    assert report.refused == {(ABSENT, OVERTAKEN): 2}
+    assert report.repaired == {PUBLISHED: Repaired(done=1)}
+
+    anyhow = replace(EVERYTHING, out_of_order=True)
+    report = pair.repair(absent(pair, 0, 1, 2), policy=anyhow, dry_run=dry_run)
+    assert report.refused == {}
+    needless = 0 if dry_run else 1
+    assert report.repaired == {
+        PUBLISHED: Repaired(done=3 - needless, needless=needless, out_of_order=2)
+    }
+
+
+def test_an_event_that_all_groups_have_is_published_behind_later_ones(pair: Pair):
+    write_one_by_one(pair, 6)
+    pair.work()
+
+    report = pair.repair(absent(pair, 0, 1), policy=EVERYTHING)
+    pair.work()
+
+    assert report.repaired == {PUBLISHED: Repaired(done=2)}
+    assert len(pair.stock.effects()) == 12
+
+
+def test_a_later_event_in_the_topic_that_a_group_has_yet_to_read_overtakes_too(pair: Pair):
+    write_one_by_one(pair, 4)
+    pair.work()
+    written = [row["event_id"] for row in pair.sent()]
+    lose(pair, "stock", written[0], written[3])
+
+    report = pair.repair(absent(pair, 0, 1), policy=EVERYTHING)
+    assert report.refused == {(ABSENT, OVERTAKEN): 1}
+    assert report.repaired == {PUBLISHED: Repaired(done=1)}
+    pair.orders.execute("UPDATE shield_outbox SET status = 'PROCESSED', settled_at = now()")
+
+    report = pair.repair(absent(pair, 0, 3), policy=EVERYTHING)
+
+    assert report.repaired == {PUBLISHED: Repaired(done=2)}, "the later one is published again too"
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_refused"),
+    [
+        ({}, False),
+        ({"stock": [ExpectedGroup(name="mail", topics=("orders.placed",))]}, True),
+        ({"stock": [ExpectedGroup(name="mail", event_types=("orders.paid",))]}, False),
+    ],
+)
+def test_a_group_that_does_not_receive_an_event_is_in_nobodys_way(
+    pair: Pair, groups: dict[str, Sequence[ExpectedGroup]], is_refused: bool
+):
+    write_one_by_one(pair, 4)
+    pair.work()
+    lose_first(pair, 1, "mail")
+    pair.stock.execute(
+        "UPDATE shield_inbox SET event_type = 'orders.paid' WHERE consumer_group = 'mail'"
+    )
+
+    report = pair.repair(absent(pair, 0), policy=replace(EVERYTHING, groups=groups))
+
+    assert report.refused == ({(ABSENT, OVERTAKEN): 1} if is_refused else {})
+
+
+def test_events_are_published_in_the_order_of_the_outbox_over_all_parts(pair: Pair):
+    write_one_by_one(pair, 9)
+    pair.work()
+
+    pair.repair(pair.absent()[::-1], policy=EVERYTHING, batch=2, looked_up=3)
+
+    assert audited(pair.orders) == [str(row["event_id"]) for row in pair.sent()]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_that_was_sent_again_is_as_old_as_its_first_copy(pair: Pair, dry_run: bool):
+    write_one_by_one(pair, 3)
+    pair.work()
+    pair.orders.execute("UPDATE shield_outbox SET created_at = now() - interval '9 days'")
+    pair.orders.execute("UPDATE shield_outbox SET unconfirmed = key = 'k0'")
+    week = datetime.now(UTC) - timedelta(days=7)
+    policy = replace(EVERYTHING, young_since={"stock": week})
+
+    report = pair.repair(pair.absent(), policy=policy, dry_run=dry_run)
+
+    assert report.refused == {(ABSENT, TOO_OLD): 1}
+    assert report.repaired == {PUBLISHED: Repaired(done=2)}
+
+
+def test_a_rollback_that_was_sent_again_is_as_old_as_its_first_copy(pair: Pair):
+    pair.refuse_all(2)
+    pair.orders.execute("DELETE FROM shield_inbox")
+    pair.stock.execute("UPDATE shield_outbox SET created_at = now() - interval '9 days'")
+    rollbacks = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq")
+    again = rollbacks[0]["event_id"]
+    pair.stock.execute(
+        "UPDATE shield_outbox SET unconfirmed = true WHERE event_id = :event", event=again
+    )
+    week = datetime.now(UTC) - timedelta(days=7)
+    missing = [listed(MISSING, sent=rollback, group="orders") for rollback in rollbacks]
+
+    report = pair.repair(missing, policy=replace(CAREFUL, young_since={"orders": week}))
+
+    assert report.refused == {(MISSING, TOO_OLD): 1}
+
+
+# --- while the repair is at work -----------------------------------------------------------------
+
+
+def test_a_later_event_that_comes_while_others_are_handed_over_is_seen(pair: Pair):
+    """One scan serves all parts; what has come since then is asked for with each."""
+    write_one_by_one(pair, 6)
+    pair.work()
+    pair.lose_inbox_rows("stock", "mail")
+    missing = pair.missing("stock")
+    with pair.orders.transaction() as session:
+        pair.orders.app.outbox.add(session, Event(type="orders.placed", key="k2"))
+
+    with before_statements(working_before("INSERT INTO shield_inbox", pair)):
+        report = pair.repair(missing, policy=CAREFUL, batch=1, looked_up=1)
+
+    assert report.refused == {(MISSING, OVERTAKEN): 2}
+    assert report.repaired == {HANDED_OVER: Repaired(done=4)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -14,11 +14,11 @@ import pytest
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.hand_over import HandedOver, Line, Overtaken, Sent
+from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
-from shieldtx.reconcile.hand_over import PART_BYTES
+from shieldtx.reconcile.limits import PART_BYTES
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import (
@@ -255,14 +255,17 @@ class Databases:
         gone: set[UUID] = frozenset(),
         behind: set[UUID] = frozenset(),
         sizes: Mapping[UUID, int] = MappingProxyType({}),
+        later: set[tuple[Key, int]] = frozenset(),
     ) -> None:
         self.arrived = arrived
         self.gone = gone
         self.behind = behind
         self.sizes = sizes
+        self.later = later
         self.batches: list[tuple[RepairAction, int, Note]] = []
         self.handed: list[UUID] = []
         self.parts: list[int] = []
+        self.compared: list[tuple[int, datetime | None]] = []
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
         return self.arrived.intersection(events)
@@ -274,8 +277,10 @@ class Databases:
         return {
             each: Line(
                 seq=each.int >> 80,
+                kind=TxKind.COMMIT,
+                type="orders.placed",
                 topic="orders.placed",
-                key="k",
+                key=str(each),
                 written_at=NOW,
                 unconfirmed=False,
                 size=self.sizes.get(each, 1),
@@ -283,9 +288,26 @@ class Databases:
             for each in ids
         }
 
-    def overtaken(self, group: str, source: str, lines: Mapping[UUID, Line]) -> Overtaken:
+    def now(self) -> datetime:
+        return NOW
+
+    def receivers(self, source: str) -> set[tuple[str, str]]:
+        assert source == "orders"
+        return {("stock", "orders.placed")}
+
+    def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
+        return iter(self.later.intersection(after.items()))
+
+    def latest_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None = None
+    ) -> dict[Key, datetime]:
         assert (group, source) == ("stock", "orders")
-        return Overtaken(certainly=self.behind.intersection(lines), perhaps={})
+        self.compared.append((len(keys), since))
+        later = {("orders.placed", str(event_id)): NOW + HOUR for event_id in self.behind}
+        return {key: later[key] for key in keys if key in later}
+
+    def received_after(self, *_: Any, **__: Any) -> list[Arrival]:
+        return []
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         self.parts.append(len(rows))
@@ -398,6 +420,20 @@ def test_what_was_taken_back_or_overtaken_is_counted_and_not_handed_over(dry_run
     }
     assert report.repaired == {(V.MISSING_DOWNSTREAM, RepairAction.HAND_OVER): Repaired(done=4)}
     assert [rows for _, rows, _ in databases.batches] == [2, 2]
+
+
+@pytest.mark.parametrize(("compared", "scans"), [(100, 1), (4, 3), (1, 3)])
+def test_one_scan_finds_what_has_overtaken_many_events(compared: int, scans: int):
+    """What has come since, is asked for with each part."""
+    missing = [row(V.MISSING_DOWNSTREAM) for _ in range(12)]
+    databases = Databases()
+
+    repair(databases, batch=2, looked_up=4, compared=compared).run(missing)
+
+    scanned = [since for _, since in databases.compared if since is None]
+    assert len(scanned) == scans
+    assert len(databases.compared) == 3
+    assert sum(keys for keys, since in databases.compared if since is None) == 12
 
 
 def test_a_rollback_that_comes_between_two_batches_is_heeded():

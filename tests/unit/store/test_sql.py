@@ -69,7 +69,8 @@ OF_MODULES: Mapping[str, Mapping[str, Any]] = {
     "half_messages": {"source": OutboxStatus.HALF},
     "hand_over": {
         "keys": ["k1"],
-        "times": [datetime(2026, 3, 1, tzinfo=UTC)],
+        "after": datetime(2026, 3, 1, tzinfo=UTC),
+        "since": datetime(2026, 3, 1, tzinfo=UTC),
         "of": [("t", "4711")],
     },
     "locks": {"table": "shield_outbox", "tables": ["shield_outbox"], "condition": "shard < 4"},

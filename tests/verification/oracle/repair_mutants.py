@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from shieldtx.ports.hand_over import Overtaken
+from shieldtx.reconcile.key_order import KeyOrder
 from shieldtx.store.repair import SqlRepairStore
 from tests.verification.oracle import broken
 from tests.verification.oracle.mutants import Mutant, instead
-
-
-def _nothing_overtaken(*_: Any) -> Overtaken:
-    return Overtaken(certainly=set(), perhaps={})
-
 
 OF_REPAIRS: Final = (
     Mutant(
@@ -22,7 +17,7 @@ OF_REPAIRS: Final = (
     ),
     Mutant(
         name="N4 delivered behind later events of its key",
-        applied=instead(SqlRepairStore, "overtaken", _nothing_overtaken),
+        applied=instead(KeyOrder, "overtaken", lambda *_, **__: set()),
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
 )

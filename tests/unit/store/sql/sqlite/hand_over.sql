@@ -1,22 +1,37 @@
 -- lines
-SELECT shield_outbox.event_id, shield_outbox.seq, shield_outbox.topic, shield_outbox."key",
-    shield_outbox.created_at AS created_at, shield_outbox.unconfirmed, length(CAST(shield_outbox.payload AS
-    BLOB)) + coalesce(length(CAST(shield_outbox.headers AS BLOB)), 0) AS size
+SELECT shield_outbox.event_id, shield_outbox.seq, shield_outbox.tx_kind, shield_outbox.event_type,
+    shield_outbox.topic, shield_outbox."key", shield_outbox.created_at AS created_at,
+    shield_outbox.unconfirmed, length(CAST(shield_outbox.payload AS BLOB)) +
+    coalesce(length(CAST(shield_outbox.headers AS BLOB)), 0) AS size
 FROM shield_outbox
-WHERE shield_outbox.event_id IN (:event_id_1) AND shield_outbox.tx_kind = 'COMMIT';
+WHERE shield_outbox.event_id IN (:event_id_1);
+
+-- sent_after
+SELECT shield_outbox.topic, shield_outbox."key", shield_outbox.seq
+FROM shield_outbox
+WHERE shield_outbox.seq > 100 AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('PROCESSING',
+    'PROCESSED') AND shield_outbox.topic IN ('orders') AND shield_outbox."key" IN ('k1');
+
+-- receivers
+SELECT DISTINCT shield_inbox.consumer_group, shield_inbox.event_type
+FROM shield_inbox
+WHERE shield_inbox.source = 'sample' AND shield_inbox.tx_kind = 'COMMIT';
 
 -- latest_received
 SELECT shield_inbox.topic, shield_inbox."key", max(shield_inbox.event_time) AS written_at
 FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
-    'COMMIT' AND shield_inbox."key" IN ('k1')
+    'COMMIT' AND shield_inbox.topic IN ('orders') AND shield_inbox."key" IN ('k1') AND
+    (shield_inbox.settled_at IS NULL OR shield_inbox.settled_at >= :settled_at_1)
 GROUP BY shield_inbox.topic, shield_inbox."key";
 
--- received_of
+-- received_after
 SELECT shield_inbox.event_id, shield_inbox.topic, shield_inbox."key", shield_inbox.event_time AS event_time
 FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
-    'COMMIT' AND shield_inbox."key" IN ('k1') AND shield_inbox.event_time IN (:event_time_1);
+    'COMMIT' AND shield_inbox.topic IN ('orders') AND shield_inbox."key" IN ('k1') AND
+    (shield_inbox.settled_at IS NULL OR shield_inbox.settled_at >= :settled_at_1) AND shield_inbox.event_time
+    >= :event_time_1;
 
 -- business_keys
 SELECT shield_inbox.event_type, shield_inbox.biz_key

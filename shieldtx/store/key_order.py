@@ -1,0 +1,143 @@
+"""What the databases know of the order of keys: what was sent, and what groups have received."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shieldtx.domain.states import TxKind
+from shieldtx.ports.hand_over import Arrival, Key, Line
+from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements import hand_over as sql
+from shieldtx.store.tables import Tables
+
+FoundT = TypeVar("FoundT")
+
+_FETCHED: Final = 10_000
+"""Rows that the driver holds at once of what may be many."""
+
+
+class KeyOrders:
+    """Reads them, in open connections."""
+
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        self._tables = tables
+        self._dialect = dialect
+
+    # --- the outbox of the service that wrote the events -----------------------------------------
+
+    def lines(self, connection: Connection, ids: Collection[UUID]) -> Mapping[UUID, Line]:
+        """Return where these events stand in the outbox."""
+        statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
+        return {
+            row.event_id: Line(
+                seq=row.seq,
+                kind=TxKind(row.tx_kind),
+                type=row.event_type,
+                topic=row.topic,
+                key=row.key,
+                written_at=row.created_at,
+                unconfirmed=row.unconfirmed,
+                size=row.size,
+            )
+            for row in connection.execute(statement)
+        }
+
+    def sent_after(
+        self, connection: Connection, after: Mapping[Key, int]
+    ) -> Iterator[tuple[Key, int]]:
+        """Yield the numbers of events of these keys that were sent, and are above the one given."""
+        topics, keys = _parted(after)
+        statement = sql.sent_after(
+            self._tables, self._dialect, topics=topics, keys=keys, above=min(after.values())
+        )
+        for row in _streamed(connection, statement):
+            least = after.get((row.topic, row.key))
+            if least is not None and row.seq > least:
+                yield (row.topic, row.key), row.seq
+
+    # --- the inbox of a group --------------------------------------------------------------------
+
+    def latest_received(
+        self,
+        connection: Connection,
+        group: str,
+        source: str,
+        keys: Collection[Key],
+        since: datetime | None,
+    ) -> Mapping[Key, datetime]:
+        """Return when the latest event of these keys that a group has received was written."""
+
+        def read(keys: Collection[Key]) -> dict[Key, datetime]:
+            topics, names = _parted(keys)
+            statement = sql.latest_received(
+                self._tables,
+                self._dialect,
+                group=group,
+                source=source,
+                topics=topics,
+                keys=names,
+                since=since,
+            )
+            return {(row.topic, row.key): row.written_at for row in connection.execute(statement)}
+
+        return _as_far_as_encoded(read, keys, {})
+
+    def received_after(
+        self,
+        connection: Connection,
+        group: str,
+        source: str,
+        after: Mapping[Key, datetime],
+        since: datetime | None,
+    ) -> Sequence[Arrival]:
+        """Return what a group has received of these keys that was written then or later."""
+        topics, keys = _parted(after)
+        statement = sql.received_after(
+            self._tables,
+            self._dialect,
+            group=group,
+            source=source,
+            topics=topics,
+            keys=keys,
+            after=min(after.values()),
+            since=since,
+        )
+        return [
+            Arrival(event_id=row.event_id, ordered_by=key, written_at=row.event_time)
+            for row in _streamed(connection, statement)
+            for key in ((row.topic, row.key),)
+            if key in after and row.event_time >= after[key]
+        ]
+
+
+def _parted(keys: Collection[Key]) -> tuple[list[str], list[str]]:
+    return sorted({topic for topic, _ in keys}), sorted({key for _, key in keys})
+
+
+def _streamed(connection: Connection, statement: Any) -> Iterator[Any]:
+    return iter(connection.execution_options(yield_per=_FETCHED).execute(statement))
+
+
+def _as_far_as_encoded(
+    read: Callable[[Collection[Key]], FoundT], keys: Collection[Key], nothing: FoundT
+) -> FoundT:
+    """Read keys; of one that the encoding of the database does not have, an inbox has no event."""
+    try:
+        return read(keys)
+    except UnicodeEncodeError as error:
+        possible = [key for key in keys if is_in(error.encoding, "".join(key))]
+        return read(possible) if possible else nothing
+
+
+def is_in(encoding: str, text: str) -> bool:
+    """Whether an encoding has all letters of a text."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,114 @@
+"""Which events a group would get behind later ones: by time, and by number within clock steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shieldtx.domain.states import TxKind
+from shieldtx.ports.hand_over import Arrival, Key, Line
+from shieldtx.reconcile.key_order import CLOCK_STEP, KeyOrder
+
+NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MISSING = UUID(int=1)
+
+
+def line(seq: int, seconds: float = 0, **more: Any) -> Line:
+    values = {
+        "kind": TxKind.COMMIT,
+        "type": "t",
+        "topic": "orders",
+        "key": "k",
+        "written_at": NOW + seconds * SECOND,
+        "unconfirmed": False,
+        "size": 1,
+    }
+    return Line(seq=seq, **(values | more))
+
+
+class Databases:
+    """An outbox, and an inbox with the events of `received`."""
+
+    def __init__(self, received: Mapping[UUID, Line], *, forgotten: Collection[UUID] = ()) -> None:
+        self.received = received
+        self.forgotten = forgotten
+
+    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+        return {i: self.received[i] for i in ids if i not in self.forgotten}
+
+    def latest_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None
+    ) -> Mapping[Key, datetime]:
+        del group, source, since
+        found: dict[Key, datetime] = {}
+        for each in self.received.values():
+            if (key := each.ordered_by) in keys:
+                found[key] = max(each.written_at, found.get(key, each.written_at))
+        return found
+
+    def received_after(
+        self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
+    ) -> Sequence[Arrival]:
+        del group, source, since
+        return [
+            Arrival(event_id=event_id, ordered_by=key, written_at=each.written_at)
+            for event_id, each in self.received.items()
+            if (key := each.ordered_by) in after and each.written_at >= after[key]
+        ]
+
+
+def overtaken(missing: Line, *received: Line, forgotten: Collection[int] = ()) -> bool:
+    inbox = {UUID(int=100 + number): each for number, each in enumerate(received)}
+    databases = Databases(inbox, forgotten={UUID(int=100 + number) for number in forgotten})
+    order = KeyOrder(upstream=databases, downstream=databases, source="orders", group="stock")
+    return order.overtaken({MISSING: missing}) == {MISSING}
+
+
+STEP = CLOCK_STEP / SECOND
+
+
+@pytest.mark.parametrize(
+    ("seconds", "seq", "late"),
+    [
+        (0, 6, True),
+        (0, 4, False),
+        (STEP, 4, False),
+        (STEP + 1, 4, True),
+        (-STEP, 6, True),
+        (-STEP - 1, 6, False),
+        (STEP + 1, 6, True),
+        (-STEP - 1, 4, False),
+    ],
+)
+def test_numbers_decide_within_a_step_of_the_clock(seconds: float, seq: int, late: bool):
+    assert overtaken(line(5), line(seq, seconds)) is late
+
+
+def test_one_later_event_among_earlier_ones_is_enough():
+    earlier = [line(seq, seconds) for seq, seconds in ((1, 8), (2, 3), (3, -4), (4, 9.5))]
+
+    assert not overtaken(line(5), *earlier)
+    assert overtaken(line(5), *earlier, line(6, -7))
+    assert overtaken(line(5), line(6, -7), *earlier)
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(-1, False), (0, True), (1, True)])
+def test_the_time_decides_of_what_the_outbox_has_forgotten(seconds: float, late: bool):
+    received = line(4, seconds), line(3, 2)
+
+    assert overtaken(line(5), *received, forgotten=[0]) is late
+
+
+@pytest.mark.parametrize("other", [{"key": "l"}, {"topic": "paid"}, {"kind": TxKind.ROLLBACK}])
+def test_what_is_of_another_key_topic_or_kind_overtakes_nothing(other: dict[str, Any]):
+    assert not overtaken(line(5), line(6, 1, **other))
+
+
+def test_what_has_no_order_is_never_overtaken():
+    assert not overtaken(line(5, key=None), line(6, 60))
+    assert not overtaken(line(5, kind=TxKind.ROLLBACK), line(6, 60))
