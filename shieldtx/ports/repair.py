@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -149,12 +149,12 @@ class RepairStore(Protocol):
         ...
 
     def hand_over(
-        self, group: str, parts: Iterable[Sequence[Envelope]], *, note: Note, dry_run: bool
+        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
     ) -> HandedOver:
         """Store events in the inbox of a group, and note it, in one transaction.
 
-        One part is held at a time. The unique keys of the inbox decide what is new. With `dry_run`
-        nothing is written: the answer says what would be.
+        The unique keys of the inbox decide what is new. With `dry_run` nothing is written: the
+        answer says what would be.
         """
         ...
 

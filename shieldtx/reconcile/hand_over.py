@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from shieldtx.domain.events import Envelope
 from shieldtx.ports.hand_over import HandedOver, Line
 from shieldtx.ports.repair import (
     Note,
@@ -101,7 +100,8 @@ class HandOver:
                 # The scan is as good as new for the first of them.
                 found = self._look_up(rows, overtaken, scanned if number else None, tally)
                 for batch in slices(found.rows, self._limits.batch):
-                    self._hand_over(found, batch, tally)
+                    for part in _parts_of(batch, found.sizes, self._limits.part_bytes):
+                        self._hand_over(found, part, tally)
 
     def _overtaken(self, chunk: Sequence[RowSeen]) -> set[UUID]:
         """Return which events the group would get behind later ones of their keys."""
@@ -156,32 +156,18 @@ class HandOver:
         }
 
     def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
-        counts: list[Repaired] = []
-        # Batches before this one may have taken minutes.
+        # What came before this may have taken minutes.
         taken_back = self._taken_back(rows)
-        rows = [row for row in rows if row.event_id not in taken_back]
         tally.refuse(self._missing.verdict, TAKEN_BACK, len(taken_back))
-        parts = self._parts(rows, found.sizes, counts)
+        rows = [row for row in rows if row.event_id not in taken_back]
+        sent = self._upstream.sent(rows, payloads=not self._dry_run)
+        self._count(tally, Repaired(needless=sent.needless, changed=sent.changed))
         handed = self._downstream.hand_over(
-            self._missing.group, parts, note=self._note, dry_run=self._dry_run
+            self._missing.group, sent.envelopes, note=self._note, dry_run=self._dry_run
         )
-        for count in counts:
-            self._count(tally, count)
         self._count(tally, _counted(handed, found.overtaken))
         tally.refuse(self._missing.verdict, BUSINESS_KEY, len(handed.conflicting))
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
-
-    def _parts(
-        self, rows: Sequence[RowSeen], sizes: Mapping[UUID, int], counts: list[Repaired]
-    ) -> Iterator[Sequence[Envelope]]:
-        """Yield the events of rows, and hold none of them while the next are read."""
-        for part in _parts_of(rows, sizes, self._limits.part_bytes):
-            yield self._read(part, counts)
-
-    def _read(self, rows: Sequence[RowSeen], counts: list[Repaired]) -> Sequence[Envelope]:
-        sent = self._upstream.sent(rows, payloads=not self._dry_run)
-        counts.append(Repaired(needless=sent.needless, changed=sent.changed))
-        return sent.envelopes
 
     def _count(self, tally: Tally, repaired: Repaired) -> None:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)

@@ -54,6 +54,9 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _DEADLOCK_DETECTED = "40P01"
 """PostgreSQL's SQLSTATE when a transaction is ended to break a deadlock."""
 
+_SERIALIZATION_FAILURE = "40001"
+"""PostgreSQL's SQLSTATE when transactions at REPEATABLE READ or above are in each other's way."""
+
 _READ_ONLY = "25006"
 _OPERATOR_INTERVENTION = "57P"
 _NOT_AUTHORISED = "28"
@@ -268,6 +271,10 @@ class PostgresDialect(Transactions, Dialect):
 
     def is_deadlock(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) == _DEADLOCK_DETECTED
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        state = getattr(error.orig, "sqlstate", None)
+        return state in {_DEADLOCK_DETECTED, _SERIALIZATION_FAILURE}
 
 
 def _lock_key(purpose: str) -> ColumnElement[int]:

@@ -275,3 +275,9 @@ class Dialect(Protocol):
 
     def is_deadlock(self, error: DBAPIError) -> bool:
         """Whether the server has ended a transaction to break a cycle of waits."""
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        """Whether the server has rolled a transaction back because of others: it may be run again.
+
+        After a deadlock, and where it could not be as if one had run after the other.
+        """

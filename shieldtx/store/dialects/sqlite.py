@@ -286,3 +286,7 @@ class SqliteDialect(Dialect):
     def is_deadlock(self, error: DBAPIError) -> bool:
         # One lock makes no cycle.
         return False
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        # One that has read, and would write what another one has written since.
+        return self.is_lock_timeout(error)

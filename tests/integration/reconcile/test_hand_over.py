@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +12,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import BUSINESS_KEY, NOT_STORED, TOO_OLD, Policy
 from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store import transactions
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
 from tests.support.encodings import of_another_encoding
@@ -151,14 +156,9 @@ def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair):
     pair.work()
     kept = pair.received("stock")[0]
     pair.lose_inbox_rows("stock")
-    columns = {name: value for name, value in kept.items() if name != "seq"}
-    statement = (
-        f"INSERT INTO shield_inbox ({', '.join(columns)}) "
-        f"VALUES ({', '.join(f'%({name})s' for name in columns)})"
-    )
     inserted = threading.Event()
     with pair.stock.engine.connect() as consumer:
-        consumer.exec_driver_sql(statement, columns)
+        insert_row(consumer, kept)
 
         def commit_when_waited_for() -> None:
             inserted.wait(timeout=10)
@@ -173,6 +173,93 @@ def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair):
         committing.join(timeout=10)
 
     assert report.repaired == {HANDED_OVER: Repaired(done=1, needless=1)}
+
+
+@pytest.mark.parametrize("deadlocks", [1, 2])
+def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
+    pair: Pair,
+    deadlocks: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The consumer stores the same two events the other way round, in a transaction of its own."""
+    # So that the consumer is the first again.
+    monkeypatch.setattr(transactions, "_FIRST_PAUSE_S", 1)
+    pair.write(2)
+    pair.work()
+    kept = pair.received("stock")
+    pair.lose_inbox_rows("stock")
+    inserting = threading.Semaphore(0)
+    committed: list[bool] = []
+
+    def consume() -> None:
+        for number in range(deadlocks):
+            with pair.stock.engine.connect() as consumer:
+                insert_row(consumer, kept[1])
+                ready.set()
+                inserting.acquire(timeout=20)
+                wait_until_blocked(pair)
+                # The repair waits for the second event, and this waits for the first.
+                insert_row(consumer, kept[0])
+                is_last = number == deadlocks - 1
+                consumer.commit() if is_last else consumer.rollback()
+                committed.append(is_last)
+
+    ready = threading.Event()
+    consuming = threading.Thread(target=consume)
+    consuming.start()
+    ready.wait(timeout=10)
+
+    def look(text: str) -> None:
+        if text.startswith("INSERT INTO shield_inbox") and "unnest" in text:
+            inserting.release()
+
+    with before_statements(look):
+        report = pair.repair(pair.missing("stock"), policy=PLAIN)
+    consuming.join(timeout=30)
+
+    assert caplog.messages.count("transaction is tried again") == deadlocks
+    assert committed == [False] * (deadlocks - 1) + [True]
+    assert report.repaired == {HANDED_OVER: Repaired(needless=2)}
+    assert len(pair.received("stock")) == 2
+    assert pair.audits(pair.stock) == []
+
+
+def insert_row(connection: Any, row: dict[str, Any]) -> None:
+    columns = {name: value for name, value in row.items() if name != "seq"}
+    connection.exec_driver_sql(
+        f"INSERT INTO shield_inbox ({', '.join(columns)}) "
+        f"VALUES ({', '.join(f'%({name})s' for name in columns)})",
+        columns,
+    )
+
+
+def wait_until_blocked(pair: Pair) -> None:
+    """Wait for a transaction that waits for another one's row."""
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    deadline = time.monotonic() + 10
+    while not pair.stock.rows(waiting)[0][0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_deadlocks_without_end_end_the_repair(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    pair.write(1)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    monkeypatch.setattr(transactions, "_FIRST_PAUSE_S", 0)
+    tried: list[str] = []
+
+    def fail(text: str) -> None:
+        if text.startswith("INSERT INTO shield_inbox"):
+            tried.append(text)
+            deadlock = psycopg.errors.DeadlockDetected("deadlock detected")
+            raise DBAPIError(text, {}, deadlock)
+
+    with before_statements(fail), pytest.raises(DBAPIError, match="deadlock detected"):
+        pair.repair(pair.missing("stock"), policy=PLAIN)
+
+    assert len(tried) == transactions.TRIES
+    assert pair.received("stock") == []
 
 
 def test_a_tombstone_is_left_as_it_is(pair: Pair):

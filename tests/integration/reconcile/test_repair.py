@@ -15,7 +15,8 @@ from sqlalchemy import Engine, event
 from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent
 from shieldtx.reconcile.repair_decisions import Policy
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.repair import SqlRepairStore, owed_rollback_id
+from shieldtx.store.repair import SqlRepairStore
+from shieldtx.store.row_repair import owed_rollback_id
 from shieldtx.store.tables import tables
 from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, repair, rows
 from tests.support.service import Service

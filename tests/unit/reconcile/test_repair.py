@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -326,13 +326,11 @@ class Databases:
         )
 
     def hand_over(
-        self, group: str, parts: Iterable[Sequence[Envelope]], *, note: Note, dry_run: bool
+        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
     ) -> HandedOver:
         assert group == "stock"
-        ids = []
-        for part in parts:
-            assert {envelope.payload for envelope in part} == {"null" if dry_run else "{}"}
-            ids += [envelope.id for envelope in part]
+        assert {envelope.payload for envelope in envelopes} == {"null" if dry_run else "{}"}
+        ids = [envelope.id for envelope in envelopes]
         self.batches.append((RepairAction.HAND_OVER, len(ids), note))
         self.handed += ids
         return HandedOver(done=frozenset(ids))
@@ -487,7 +485,7 @@ def test_payloads_are_read_in_parts_of_a_bounded_size():
     repair(databases).run(missing)
 
     assert databases.parts == [2, 1, 1, 1, 3]
-    assert [rows for _, rows, _ in databases.batches] == [8]
+    assert [rows for _, rows, _ in databases.batches] == databases.parts, "one transaction each"
 
 
 def test_many_missing_events_take_little_memory():

@@ -22,6 +22,7 @@ from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import spark_launcher, window
 from shieldtx.store import repair_batch
 from shieldtx.store.repair import SqlRepairStore
+from shieldtx.store.row_repair import RowRepair
 from shieldtx.store.statements import repair as sql
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import Mutant, named
@@ -90,7 +91,7 @@ def _repaired_however_it_stands_now(breaker: Breaker) -> None:
 
 
 def _published_again_under_a_new_id(breaker: Breaker) -> None:
-    def mutant(self: SqlRepairStore, connection: Connection, batch: Any) -> None:
+    def mutant(self: RowRepair, connection: Connection, batch: Any) -> None:
         o = self._tables.outbox
         found = connection.execute(select(o).where(o.c.event_id.in_(batch.ids))).mappings().all()
         copies = [{**row, "event_id": new_event_id()} for row in found]
@@ -100,7 +101,7 @@ def _published_again_under_a_new_id(breaker: Breaker) -> None:
         ids = [copy["event_id"] for copy in copies]
         connection.execute(sql.publish_again(self._tables, self._dialect, ids))
 
-    SqlRepairStore._publish_again = mutant
+    RowRepair._publish_again = mutant
 
 
 def _delivered_although_taken_back(breaker: Breaker) -> None:

@@ -1,0 +1,42 @@
+"""Transactions that are run again where the server ends them because of others at work."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from shieldtx.store.dialects import dialect_of
+
+log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+TRIES: Final = 6
+_FIRST_PAUSE_S: Final = 0.1
+
+
+def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
+    """Run `work` in a transaction, and again where the server has rolled it back for a conflict.
+
+    A deadlock and a serialization failure are conflicts. Raises the server's error after `TRIES`.
+    """
+    for attempt in count(1):
+        try:
+            with engine.begin() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            if attempt == TRIES or not dialect_of(engine.dialect).is_conflict(error):
+                raise
+            log.warning(
+                "transaction is tried again", extra={"action": "repair", "attempt": attempt}
+            )
+        # Of two that are in each other's way, one comes first the next time.
+        time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))  # noqa: S311
+    raise AssertionError("unreachable")
