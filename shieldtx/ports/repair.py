@@ -106,6 +106,15 @@ class RepairStore(Protocol):
         """
         ...
 
+    def discarded(
+        self, events: Sequence[tuple[UUID, str]], *, group: str | None = None
+    ) -> set[tuple[UUID, str]]:
+        """Return of which events, by id and source, an operator has discarded a parked record.
+
+        Of one of its groups, or of any.
+        """
+        ...
+
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
         """Return where these events stand in its outbox."""
         ...

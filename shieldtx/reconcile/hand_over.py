@@ -24,11 +24,11 @@ from shieldtx.reconcile.repair_decisions import (
     BUSINESS_KEY,
     NOT_STORED,
     OVERTAKEN,
-    TAKEN_BACK,
     TOO_OLD,
 )
 from shieldtx.reconcile.repair_steps import Missing
 from shieldtx.reconcile.repair_tally import Tally
+from shieldtx.reconcile.revoked import Revoked
 from shieldtx.reconcile.rows_in_order import NumberedRows
 from shieldtx.reconcile.slices import slices
 
@@ -72,7 +72,6 @@ class HandOver:
         What the group settled before `young_since` it may have purged; None: it purges nothing.
         """
         self._missing = missing
-        self._stores = stores
         self._upstream, self._downstream = stores[missing.upstream], stores[missing.downstream]
         self._note = note
         self._out_of_order = out_of_order
@@ -80,6 +79,7 @@ class HandOver:
         self._dry_run = dry_run
         self._limits = limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
+        self._revoked = Revoked(stores, lacked_by=missing)
         self._order = KeyOrder(
             upstream=self._upstream,
             downstream=self._downstream,
@@ -118,12 +118,12 @@ class HandOver:
         since: datetime | None,
         tally: Tally,
     ) -> _Found:
-        """Leave out what has arrived, what was taken back, and what would come too late.
+        """Leave out what has arrived, what was revoked, and what would come too late.
 
         `overtaken` are those that were so at `since`; None: just now.
         """
         verdict = self._missing.verdict
-        taken_back = self._taken_back(rows)
+        revoked = self._revoked.among(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
         if since is not None:
             overtaken = overtaken | self._order.overtaken(lines, since=since)
@@ -137,8 +137,8 @@ class HandOver:
             line = lines.get(row.event_id)
             if events[row.event_id] in arrived:
                 self._count(tally, Repaired(needless=1))
-            elif row.event_id in taken_back:
-                tally.refuse(verdict, TAKEN_BACK)
+            elif reason := revoked.get(row.event_id):
+                tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._young_since):
                 tally.refuse(verdict, TOO_OLD)
             elif row.event_id in overtaken and not self._out_of_order:
@@ -147,19 +147,12 @@ class HandOver:
                 found.rows.append(row)
         return found
 
-    def _taken_back(self, rows: Sequence[RowSeen]) -> set[UUID]:
-        identities = [(row.event_id, row.source) for row in rows]
-        return {
-            event_id
-            for store in self._stores.values()
-            for event_id, _ in store.taken_back(identities)
-        }
-
     def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
         # What came before this may have taken minutes.
-        taken_back = self._taken_back(rows)
-        tally.refuse(self._missing.verdict, TAKEN_BACK, len(taken_back))
-        rows = [row for row in rows if row.event_id not in taken_back]
+        revoked = self._revoked.among(rows)
+        for reason in revoked.values():
+            tally.refuse(self._missing.verdict, reason)
+        rows = [row for row in rows if row.event_id not in revoked]
         sent = self._upstream.sent(rows, payloads=not self._dry_run)
         self._count(tally, Repaired(needless=sent.needless, changed=sent.changed))
         handed = self._downstream.hand_over(

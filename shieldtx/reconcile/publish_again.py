@@ -16,9 +16,10 @@ from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.expectations import Sent
 from shieldtx.reconcile.key_order import KeyOrder
 from shieldtx.reconcile.limits import Limits
-from shieldtx.reconcile.repair_decisions import OVERTAKEN, TAKEN_BACK, TOO_OLD, Policy
+from shieldtx.reconcile.repair_decisions import OVERTAKEN, TOO_OLD, Policy
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.repair_tally import Tally
+from shieldtx.reconcile.revoked import Revoked
 from shieldtx.reconcile.rows_in_order import NumberedRows
 from shieldtx.reconcile.slices import slices
 
@@ -50,6 +51,8 @@ class PublishAgain:
         self._policy = policy
         self._dry_run = dry_run
         self._limits = limits
+        # The copy goes to all groups; a rollback is for those of the service that it names alone.
+        self._revoked = Revoked(stores, lacked_by=publication.unless_received)
         self._rows = NumberedRows(publication.upstream, self._upstream, looked_up=limits.looked_up)
 
     def add(self, row: RowSeen) -> None:
@@ -77,17 +80,17 @@ class PublishAgain:
     def _look_up(
         self, rows: Sequence[RowSeen], overtaken: AbstractSet[UUID], tally: Tally
     ) -> list[RowSeen]:
-        """Leave out what has arrived, what was taken back, and what would come too late."""
+        """Leave out what has arrived, what was revoked, and what would come too late."""
         verdict, kept = self._publication.verdict, []
         arrived = self._arrived(rows)
-        taken_back = self._taken_back(rows)
+        revoked = self._revoked.among(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
         for row in rows:
             line = lines.get(row.event_id)
             if row.event_id in arrived:
                 tally.add(verdict, _ACTION, Repaired(needless=1))
-            elif row.event_id in taken_back:
-                tally.refuse(verdict, TAKEN_BACK)
+            elif reason := revoked.get(row.event_id):
+                tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._policy.young_for_all):
                 tally.refuse(verdict, TOO_OLD)
             elif row.event_id in overtaken and not self._policy.out_of_order:
@@ -109,14 +112,6 @@ class PublishAgain:
             return set()
         events = [missing.event(row.event_id) for row in rows]
         return {event.event_id for event in self._stores[missing.downstream].received(events)}
-
-    def _taken_back(self, rows: Sequence[RowSeen]) -> set[UUID]:
-        identities = [(row.event_id, row.source) for row in rows]
-        return {
-            event_id
-            for store in self._stores.values()
-            for event_id, _ in store.taken_back(identities)
-        }
 
 
 def _alike(rows: Sequence[RowSeen], overtaken: AbstractSet[UUID]) -> Iterator[list[RowSeen]]:

@@ -12,7 +12,7 @@ from shieldtx.reconcile.hand_over import HandOver
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.publish_again import PublishAgain
-from shieldtx.reconcile.repair_decisions import TAKEN_BACK, Policy, step_of
+from shieldtx.reconcile.repair_decisions import Policy, step_of
 from shieldtx.reconcile.repair_steps import (
     AnyStep,
     HandOverStep,
@@ -23,6 +23,7 @@ from shieldtx.reconcile.repair_steps import (
     Step,
 )
 from shieldtx.reconcile.repair_tally import RepairReport, Tally
+from shieldtx.reconcile.revoked import Revoked
 from shieldtx.reconcile.verdicts import Verdict
 
 BATCH: Final = 500
@@ -140,7 +141,7 @@ class Repair:
 
     def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
         if kind.action is RepairAction.REPLAY_EVENT:
-            rows = self._not_taken_back(kind, rows, tally)
+            rows = self._not_revoked(kind, rows, tally)
         # Those of a key in the order in which they were written, as far as their ids tell.
         rows = sorted(rows, key=lambda row: row.event_id)
         store, note = self._stores[kind.service], self._note(kind.verdict)
@@ -149,14 +150,11 @@ class Repair:
             repaired = store.repair(kind.action, part, note=note, dry_run=self._dry_run)
             tally.add(kind.verdict, kind.action, repaired)
 
-    def _not_taken_back(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
-        events = [(row.event_id, row.source) for row in rows]
-        taken_back = {
-            event for store in self._stores.values() for event in store.taken_back(events)
-        }
-        kept = [row for row in rows if (row.event_id, row.source) not in taken_back]
-        tally.refuse(kind.verdict, TAKEN_BACK, len(rows) - len(kept))
-        return kept
+    def _not_revoked(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
+        revoked = Revoked(self._stores, lacked_by=None).among(rows)
+        for reason in revoked.values():
+            tally.refuse(kind.verdict, reason)
+        return [row for row in rows if row.event_id not in revoked]
 
     def _note(self, verdict: Verdict) -> Note:
         return Note(who=self._who, run_id=self._run_id, verdict=verdict)

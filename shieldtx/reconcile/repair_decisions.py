@@ -96,6 +96,11 @@ TAKEN_BACK: Final = (
     "it has been taken back: compensated, or its rollback is on its way; its effect must not come "
     "after that"
 )
+DISCARDED: Final = (
+    "a person has discarded its record in a group that would get it (`shieldtx dead discard`): "
+    "`shield_audit` of that service has who did it and why; if that was wrong, make up for it by "
+    "hand"
+)
 OVERTAKEN: Final = (
     "the group has received later events of its key: its effect would come after theirs; make sure "
     "that the group can take that, and repair with `--out-of-order`"

@@ -14,6 +14,7 @@ from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, R
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.hand_over import EventHandOver
 from shieldtx.store.key_order import KeyOrders
+from shieldtx.store.parked_events import discarded_events
 from shieldtx.store.repair_audit import noted
 from shieldtx.store.row_repair import RowRepair
 from shieldtx.store.statements import hand_over as hand_over_sql
@@ -63,6 +64,17 @@ class SqlRepairStore:
         known = {tuple(row) for row in found}
         # One without a source may be of any event under its id.
         return {event for event in events if event in known or (event[0], None) in known}
+
+    def discarded(
+        self, events: Sequence[tuple[UUID, str]], *, group: str | None = None
+    ) -> set[tuple[UUID, str]]:
+        """Return of which events an operator has discarded a parked record."""
+        if not events:
+            return set()
+        with self._engine.connect() as connection:
+            return discarded_events(
+                connection, self._tables, self._dialect, group=group, events=events
+            )
 
     def now(self) -> datetime:
         """Return the time of the database's clock."""

@@ -129,6 +129,9 @@ class PostgresDialect(Transactions, Dialect):
         # A large text is not read for its length.
         return func.octet_length(text_, type_=Integer())
 
+    def position_of(self, text_: ColumnElement[str], part: str) -> ColumnElement[int]:
+        return func.strpos(text_, part, type_=Integer())
+
     def address(self, table: FromClause) -> ColumnElement[Any]:
         # Needs no look into an index.
         return ColumnClause("ctid", RowAddress(), _selectable=table)

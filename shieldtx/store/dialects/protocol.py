@@ -100,6 +100,9 @@ class Dialect(Protocol):
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
         """Return how many bytes a text has."""
 
+    def position_of(self, text_: ColumnElement[str], part: str) -> ColumnElement[int]:
+        """Return where `part` first is in a text, counted from 1; 0: nowhere."""
+
     def address(self, table: FromClause) -> ColumnElement[Any]:
         """Return the physical address of a row, which an UPDATE changes; without one, its id."""
 

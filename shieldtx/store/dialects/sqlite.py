@@ -112,6 +112,9 @@ class SqliteDialect(Dialect):
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
         return func.length(cast(text_, LargeBinary), type_=Integer())
 
+    def position_of(self, text_: ColumnElement[str], part: str) -> ColumnElement[int]:
+        return func.instr(text_, part, type_=Integer())
+
     def address(self, table: FromClause) -> ColumnElement[Any]:
         return table.c.event_id
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -10,9 +12,11 @@ from sqlalchemy import (
     ColumnElement,
     Delete,
     Select,
+    Text,
     and_,
     case,
     delete,
+    func,
     literal,
     or_,
     select,
@@ -29,6 +33,9 @@ from shieldtx.store.tables import Tables
 
 PARKED: Final = "PARKED"
 """How a record stands that waits for an operator."""
+
+_ID: Final = '["ce_id", "'
+"""Before the id of the event, in the headers of a parked record."""
 
 
 def discard_event(t: Tables, d: Dialect, event_id: UUID) -> ReturningUpdate[tuple[str]]:
@@ -75,6 +82,24 @@ def parked_status(t: Tables, *, group: str, record: ReceivedRecord, digest: str)
     is_parked = t.parked.c.discarded_at.is_(None)
     status = case((is_parked, literal(PARKED)), else_=literal(InboxStatus.DISCARDED.value))
     return select(status).where(is_record(t, group, record, digest))
+
+
+def discarded_records(
+    t: Tables, d: Dialect, *, group: str | None, ids: Sequence[UUID]
+) -> Select[Any]:
+    """Select the headers of discarded records of these events, of one group or of any.
+
+    Their ids are looked for in the headers as `shield_parked` keeps them: a JSON list of names and
+    values in base64. There is no index of them: this is one scan of the discarded records.
+    """
+    headers = t.parked.c.record_headers
+    values = [base64.b64encode(str(event_id).encode()).decode() for event_id in ids]
+    length = len(values[0])
+    found = func.substr(headers, d.position_of(headers, _ID) + len(_ID), length, type_=Text())
+    statement = select(headers).where(
+        t.parked.c.discarded_at.is_not(None), d.is_in(found, values, Text())
+    )
+    return statement if group is None else statement.where(t.parked.c.consumer_group == group)
 
 
 def is_record(t: Tables, group: str, record: ReceivedRecord, digest: str) -> ColumnElement[bool]:

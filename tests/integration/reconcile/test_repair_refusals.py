@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,8 +15,17 @@ from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair_decisions import OVERTAKEN, TAKEN_BACK, TOO_OLD, Policy
+from shieldtx.reconcile.repair_decisions import (
+    DISCARDED,
+    OVERTAKEN,
+    TAKEN_BACK,
+    TOO_OLD,
+    Policy,
+)
 from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.dead_letters import ParkedRecord
+from shieldtx.store.discards import SqlDiscards
+from shieldtx.store.tables import tables
 from tests.support.repair_scenarios import (
     BOTH,
     Pair,
@@ -30,7 +41,10 @@ MISSING = Verdict.MISSING_DOWNSTREAM
 CAREFUL = Policy(services=BOTH)
 NAMED = Policy(services=BOTH, named=frozenset({MISSING}))
 OUT_OF_ORDER = Policy(services=BOTH, out_of_order=True)
+ABSENT = Verdict.ABSENT_FROM_TOPIC
+EVERYTHING = Policy(services=BOTH, named=frozenset({MISSING, ABSENT}))
 HANDED_OVER = (MISSING, RepairAction.HAND_OVER)
+PUBLISHED = (ABSENT, RepairAction.PUBLISH_AGAIN)
 
 
 @pytest.fixture
@@ -278,6 +292,117 @@ def test_a_rollback_is_published_again_whatever_the_group_has_received(pair: Pai
     assert report.repaired == {(MISSING, RepairAction.PUBLISH_AGAIN): Repaired(done=1)}
 
 
+# --- what a person has discarded ------------------------------------------------------------------
+
+
+def park(pair: Pair, number: int, group: str = "stock") -> list[ParkedRecord]:
+    """Write events that the database of a group refuses for a while, so that it parks them."""
+    refusal = f"CHECK (consumer_group <> '{group}') NOT VALID"
+    pair.stock.execute(f"ALTER TABLE shield_inbox ADD CONSTRAINT picky {refusal}")
+    write_one_by_one(pair, number)
+    pair.work()
+    pair.stock.execute("ALTER TABLE shield_inbox DROP CONSTRAINT picky")
+    letters = pair.stock.app.stores.dead_letters()
+    parked = letters.parked(limit=100, group=group)
+    assert len(parked) == number
+    return sorted(parked, key=lambda each: json.loads(each.record.value or b"{}")["n"])
+
+
+def discard(pair: Pair, *records: ParkedRecord) -> None:
+    store = SqlDiscards(pair.stock.engine, tables())
+    done = store.discard(records, who="ann", reason="closed by hand")
+    assert all(each.done for each in done)
+
+
+@pytest.mark.parametrize("policy", [CAREFUL, NAMED, OUT_OF_ORDER])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_whose_record_was_discarded_is_not_handed_over(
+    pair: Pair, policy: Policy, dry_run: bool
+):
+    parked = park(pair, 3)
+    discard(pair, parked[1])
+
+    report = pair.repair(pair.missing("stock"), policy=policy, dry_run=dry_run)
+
+    assert report.refused == {(MISSING, DISCARDED): 1}
+    assert report.repaired == {HANDED_OVER: Repaired(done=2)}
+    if not dry_run:
+        discarded = pair.sent()[1]["event_id"]
+        assert discarded not in {row["event_id"] for row in pair.received("stock")}
+        assert len(pair.stock.app.stores.dead_letters().parked(limit=9)) == 2, "they stay"
+
+
+def test_a_discard_that_comes_between_two_batches_is_heeded(pair: Pair):
+    parked = park(pair, 4)
+
+    def come_between(text: str) -> None:
+        if text.startswith("INSERT INTO shield_audit") and not done:
+            done.append(text)
+            discard(pair, parked[3])
+
+    done: list[str] = []
+    with before_statements(come_between):
+        report = pair.repair(pair.missing("stock"), policy=CAREFUL, batch=2)
+
+    assert report.refused == {(MISSING, DISCARDED): 1}
+    assert report.repaired == {HANDED_OVER: Repaired(done=3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_refused"),
+    [
+        ("consumer_group = 'mail'", False),
+        ("discarded_at = NULL", False),
+        ("record_headers = replace(record_headers, 'b3JkZXJz', 'd2Vi')", False),
+        ("record_headers = replace(record_headers, 'ce_id', 'x_id')", False),
+        ("record_headers = replace(record_headers, 'ce_source', 'x_source')", True),
+        ("record_headers = replace(record_headers, '\"b3JkZXJz\"', '\"/w==\"')", False),
+        ("record_offset = record_offset + 1000", True),
+    ],
+)
+def test_a_discard_is_of_one_event_of_one_source_in_one_group(
+    pair: Pair, change: str, is_refused: bool
+):
+    discard(pair, *park(pair, 1))
+    pair.stock.execute(f"UPDATE shield_parked SET {change}")
+
+    report = pair.repair(pair.missing("stock"), policy=CAREFUL)
+
+    assert report.refused == ({(MISSING, DISCARDED): 1} if is_refused else {})
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_that_one_group_has_discarded_is_not_published_again(pair: Pair, dry_run: bool):
+    """All groups would get the copy."""
+    discard(pair, park(pair, 2, "mail")[0])
+    policy = replace(EVERYTHING, out_of_order=True)
+
+    report = pair.repair(pair.absent(), policy=policy, dry_run=dry_run)
+
+    assert report.refused == {(ABSENT, DISCARDED): 1}
+    assert report.repaired == {PUBLISHED: Repaired(done=1)}
+
+
+def test_a_rollback_whose_record_was_discarded_is_not_published_again(pair: Pair):
+    pair.refuse_all(1)
+    pair.orders.execute("DELETE FROM shield_inbox")
+    (rollback, *_) = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq")
+    headers = [
+        [name, base64.b64encode(value.encode()).decode()]
+        for name, value in (("ce_id", str(rollback["event_id"])), ("ce_source", "stock"))
+    ]
+    pair.orders.execute(
+        "INSERT INTO shield_parked (consumer_group, topic, record_partition, record_offset, "
+        "reason, record_headers, parked_at, discarded_at) "
+        "VALUES ('orders', 't', 0, 0, 'r', :headers, now(), now())",
+        headers=json.dumps(headers),
+    )
+
+    report = pair.repair([listed(MISSING, sent=rollback, group="orders")], policy=CAREFUL)
+
+    assert report.refused == {(MISSING, DISCARDED): 1}
+
+
 # --- within a step of the clock ------------------------------------------------------------------
 
 
@@ -320,10 +445,6 @@ def test_an_earlier_event_whose_writers_clock_is_ahead_overtakes_nothing(pair: P
 
 
 # --- absent from the topic -----------------------------------------------------------------------
-
-ABSENT = Verdict.ABSENT_FROM_TOPIC
-PUBLISHED = (ABSENT, RepairAction.PUBLISH_AGAIN)
-EVERYTHING = Policy(services=BOTH, named=frozenset({MISSING, ABSENT}))
 
 
 def absent(pair: Pair, *numbers: int) -> list[ListedRow]:

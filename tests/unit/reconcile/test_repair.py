@@ -256,12 +256,14 @@ class Databases:
         behind: set[UUID] = frozenset(),
         sizes: Mapping[UUID, int] = MappingProxyType({}),
         later: set[tuple[Key, int]] = frozenset(),
+        discards: set[UUID] = frozenset(),
     ) -> None:
         self.arrived = arrived
         self.gone = gone
         self.behind = behind
         self.sizes = sizes
         self.later = later
+        self.discards = discards
         self.batches: list[tuple[RepairAction, int, Note]] = []
         self.handed: list[UUID] = []
         self.parts: list[int] = []
@@ -272,6 +274,12 @@ class Databases:
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         return {event for event in events if event[0] in self.gone}
+
+    def discarded(
+        self, events: Sequence[tuple[UUID, str]], *, group: str | None = None
+    ) -> set[tuple[UUID, str]]:
+        assert group in {"stock", None}
+        return {event for event in events if event[0] in self.discards}
 
     def lines(self, ids: Sequence[UUID]) -> dict[UUID, Line]:
         return {

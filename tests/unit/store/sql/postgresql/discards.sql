@@ -25,6 +25,13 @@ FROM shield_parked
 WHERE shield_parked.consumer_group = 'sample' AND shield_parked.topic = 'orders' AND
     shield_parked.record_partition = 0 AND shield_parked.record_offset = 1 AND shield_parked.digest = 'sample';
 
+-- discarded_records
+SELECT shield_parked.record_headers
+FROM shield_parked
+WHERE shield_parked.discarded_at IS NOT NULL AND substr(shield_parked.record_headers,
+    strpos(shield_parked.record_headers, '["ce_id", "') + 11, 48) = ANY
+    ('MDAwMDAwMDAtMDAwMC0wMDAwLTAwMDAtMDAwMDAwMDAwMDAx'[]) AND shield_parked.consumer_group = 'sample';
+
 -- purge_parked
 DELETE FROM shield_parked
 WHERE (shield_parked.consumer_group, shield_parked.topic, shield_parked.record_partition,

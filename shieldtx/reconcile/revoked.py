@@ -1,0 +1,36 @@
+"""Events that must not be delivered any more, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from shieldtx.ports.repair import RepairStore, RowSeen
+from shieldtx.reconcile.repair_decisions import DISCARDED, TAKEN_BACK
+from shieldtx.reconcile.repair_steps import Missing
+
+
+class Revoked:
+    """Asks all databases, for any of them may have taken an event back."""
+
+    def __init__(self, stores: Mapping[str, RepairStore], *, lacked_by: Missing | None) -> None:
+        """Look for discards of the one group that is to have the events, or of all groups."""
+        self._stores = stores
+        self._lacked_by = lacked_by
+
+    def among(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
+        """Return which events of these are revoked, with the reason."""
+        events = [(row.event_id, row.source) for row in rows]
+        discarded = {event_id: DISCARDED for event_id, _ in self._discarded(events)}
+        taken_back = {
+            event_id: TAKEN_BACK
+            for store in self._stores.values()
+            for event_id, _ in store.taken_back(events)
+        }
+        return discarded | taken_back
+
+    def _discarded(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        to = self._lacked_by
+        if to is not None:
+            return self._stores[to.downstream].discarded(events, group=to.group)
+        return {event for store in self._stores.values() for event in store.discarded(events)}

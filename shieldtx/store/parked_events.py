@@ -1,0 +1,43 @@
+"""Which events the parked records of a service are of, by their headers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements import discards as sql
+from shieldtx.store.tables import Tables
+
+
+def discarded_events(
+    connection: Connection,
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str | None,
+    events: Sequence[tuple[UUID, str]],
+) -> set[tuple[UUID, str]]:
+    """Return of which events, by id and source, an operator has discarded a parked record.
+
+    Of one group, or of any. A record without a source may be of any event with its id.
+    """
+    ids = sorted({event_id for event_id, _ in events})
+    statement = sql.discarded_records(t, d, group=group, ids=ids)
+    found = set(_events_of(connection.scalars(statement)))
+    return {event for event in events if event in found or (event[0], None) in found}
+
+
+def _events_of(headers: Iterator[str]) -> Iterator[tuple[UUID, str | None]]:
+    for text in headers:
+        # Of a name that occurs twice, the first one was looked for.
+        values = dict(reversed(json.loads(text)))
+        source = values.get("ce_source")
+        event_id = UUID(base64.b64decode(values["ce_id"]).decode())
+        # Of a foreign producer it may be anything.
+        name = None if source is None else base64.b64decode(source).decode(errors="replace")
+        yield event_id, name
