@@ -6,15 +6,13 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx import Event
