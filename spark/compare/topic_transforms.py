@@ -150,8 +150,8 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
     """Add `complete_since`, of the partition that holds the event's records or should hold them.
 
     Without a key any partition might hold them: then the topic as a whole has to be complete. So it
-    has for an event without a record that is older than the partition its key has now: while there
-    were fewer partitions, it went to another one.
+    has for an event without a record that is older than the last partition: while there were fewer,
+    its key may have had another one.
     """
     counts = horizons.where(F.col("partition") == WHOLE).select(
         "topic", "kind", "partitions", F.col("complete_since").alias("whole_since")
@@ -161,7 +161,7 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
         "kind",
         F.col("partition").alias("horizon"),
         F.col("complete_since").alias("partition_since"),
-        "there_since",
+        "as_many_since",
     )
     expected = F.when(is_recorded(), F.col("partition")).otherwise(
         partition_of(F.col("key"), F.col("partitions"))
@@ -177,8 +177,8 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
                     "whole_since",
                     # NULL where one of them is not known, which `greatest` would pass over.
                     F.when(
-                        F.col("partition_since").isNotNull() & F.col("there_since").isNotNull(),
-                        F.greatest("partition_since", "there_since"),
+                        F.col("partition_since").isNotNull() & F.col("as_many_since").isNotNull(),
+                        F.greatest("partition_since", "as_many_since"),
                     ),
                 )
             ),

@@ -25,10 +25,12 @@ HORIZONS: Final = {
     "partition": NUMBER,
     "partitions": NUMBER,
     "complete_since": TIME,
-    "there_since": TIME,
+    "as_many_since": TIME,
 }
 _TOPIC_KIND_PARTITION: Final = ("topic", "kind", "partition")
 
+TopicKind = tuple[str, str]
+"""Logical topic and kind."""
 TopicKindPartition = tuple[str, str, int]
 """Logical topic, kind, partition."""
 
@@ -112,42 +114,45 @@ def complete_since(
     return found
 
 
-def there_since(
+def as_many_since(
     contents: Contents,
     logs: Iterable[Log],
     offsets: Mapping[str, TopicOffsets],
     since: datetime | None,
-) -> dict[TopicKindPartition, datetime | None]:
-    """Tell for each partition since when it has been there for sure; None: nobody knows.
+) -> dict[TopicKind, datetime | None]:
+    """Tell for each topic since when it has had as many partitions for sure; None: nobody knows.
 
-    One that was added has all its records, and none of what its keys wrote before: that lies in the
-    partitions of then. When it was added is not known; that it was there when its first record
-    was sent is, and that it has been since a time from which on it is read.
+    With each one that is added, keys change their partitions: one to the new one, another from one
+    old one to another old one. What they wrote before lies in the partitions of then. When the last
+    one was added is not known; that it was there when its first record was sent is, and that it has
+    been since a time from which on it is read.
     """
-    return {
-        place: since if range_.partition in of_topic.later else contents.first_sent.get(place)
-        for log in logs
-        for of_topic in [offsets[log.name]]
-        for range_ in of_topic.ranges
-        for place in [(log.topic, log.kind, range_.partition)]
-    }
+    found: dict[TopicKind, datetime | None] = {}
+    for log in logs:
+        of_topic = offsets[log.name]
+        last = max(range_.partition for range_ in of_topic.ranges)
+        first = contents.first_sent.get((log.topic, log.kind, last))
+        found[log.topic, log.kind] = since if last in of_topic.later else first
+    return found
 
 
 def horizons(
     spark: SparkSession,
     since: Mapping[TopicKindPartition, datetime | None],
-    there: Mapping[TopicKindPartition, datetime | None],
+    as_many: Mapping[TopicKind, datetime | None],
 ) -> DataFrame:
     """Return since when partitions are complete, and topics as a whole (the latest of theirs).
 
-    Beside it, since when partitions have been there.
+    Beside it, since when the topic has had as many partitions.
     """
     topics = _by_topic(since)
-    rows = [(*place, len(topics[place[:2]]), when, there[place]) for place, when in since.items()]
+    rows = [
+        (*place, len(topics[place[:2]]), when, as_many[place[:2]]) for place, when in since.items()
+    ]
     for (topic, kind), times in topics.items():
         known = [when for when in times if when is not None]
         latest = max(known) if len(known) == len(times) else None
-        rows.append((topic, kind, WHOLE, len(times), latest, None))
+        rows.append((topic, kind, WHOLE, len(times), latest, as_many[topic, kind]))
     return frame_of(spark, HORIZONS, rows)
 
 

@@ -22,11 +22,11 @@ from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest
 from .kafka_data_source import Log, frame_of
 from .topic_completeness import (
     Contents,
+    as_many_since,
     complete_since,
     contents_of,
     horizons,
     is_of,
-    there_since,
     unjudged,
 )
 
@@ -113,7 +113,7 @@ def read(
     whole = complete_since(contents, known, offsets, since)
     return Reading(
         records=records.where(is_of(names)),
-        horizons=horizons(spark, whole, there_since(contents, known, offsets, since)),
+        horizons=horizons(spark, whole, as_many_since(contents, known, offsets, since)),
         left_out=tuple(_left_out(contents, records, names)),
         obstacles=(*obstacles, *unjudged(whole)),
         observed=ObservedTopics(

@@ -91,16 +91,13 @@ def frame(spark, schema, rows):
     return spark.createDataFrame([tuple(row[c] for c in columns) for row in rows], schema)
 
 
-def horizons(spark, *since, topic="t", there=None):
-    """Since when each partition of a topic is complete, and there: by default as long."""
-    there = since if there is None else there
+def horizons(spark, *since, topic="t", as_many=EVERYTHING):
+    """Since when each partition of a topic is complete, and since when there are as many."""
     told = [when for when in since if when is not None]
     whole = max(told) if len(told) == len(since) else None
-    rows = [
-        (topic, "COMMIT", n, len(since), *when)
-        for n, when in enumerate(zip(since, there, strict=True))
-    ]
-    return frame_of(spark, HORIZONS, [*rows, (topic, "COMMIT", WHOLE, len(since), whole, None)])
+    places = [*enumerate(since), (WHOLE, whole)]
+    rows = [(topic, "COMMIT", n, len(since), when, as_many) for n, when in places]
+    return frame_of(spark, HORIZONS, rows)
 
 
 def judge(spark, outbox, records, since=None, *, window=None, selection=ALL):
@@ -270,9 +267,7 @@ def test_a_partition_that_was_added_lacks_nothing_of_before(spark, created, verd
     key = next(key for key in map(str, range(50)) if partition_of(key.encode(), 3) == 2)
     row = {"event_id": "e", "key": key, "created_at": created, "published_at": created}
     # The third is whole, since it was added: by its first record, 230 minutes ago at the latest.
-    since = horizons(
-        spark, before(100), before(90), EVERYTHING, there=[before(100), before(90), before(230)]
-    )
+    since = horizons(spark, before(100), before(90), EVERYTHING, as_many=before(230))
     assert verdicts(spark, written(spark, row), sent(spark), since) == {"e": verdict}
 
 
@@ -280,8 +275,8 @@ def test_a_partition_without_records_may_just_have_been_added(spark):
     key = next(key for key in map(str, range(50)) if partition_of(key.encode(), 2) == 1)
     row = {"event_id": "e", "key": key, "created_at": before(200), "published_at": before(200)}
     outbox, records = written(spark, row), sent(spark)
-    lost_one = horizons(spark, before(100), EVERYTHING, there=[before(100), None])
-    whole = horizons(spark, EVERYTHING, EVERYTHING, there=[EVERYTHING, None])
+    lost_one = horizons(spark, before(100), EVERYTHING, as_many=None)
+    whole = horizons(spark, EVERYTHING, EVERYTHING, as_many=None)
     assert verdicts(spark, outbox, records, lost_one) == {"e": "BEFORE_TOPIC"}
     assert verdicts(spark, outbox, records, whole) == {"e": "ABSENT_FROM_TOPIC"}
 

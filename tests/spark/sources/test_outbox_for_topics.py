@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from pyspark.sql import SparkSession
 
+from shieldtx.brokers.partitioning import partition_of
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.embedded import EmbeddedKafka
@@ -147,3 +148,33 @@ def test_what_went_to_partitions_of_then_is_not_missed_in_those_of_now(
     found = verdicts(spark, topic, orders)
 
     assert found == dict.fromkeys(before, "BEFORE_TOPIC") | dict.fromkeys(since, "ON_TOPIC")
+
+
+def test_what_went_to_another_old_partition_is_not_missed_in_that_of_now(
+    spark: SparkSession, orders: Service, kafka: EmbeddedKafka
+) -> None:
+    topic = Topic(kafka.bootstrap, logical=TOPIC).make(partitions=2)
+    now = orders.now()
+    long_ago, hour_ago = now - timedelta(days=3), now - timedelta(hours=1)
+    # With three partitions, these keys have one that was there before, and not that of then.
+    keys = [k for k in map(str, range(99)) if (partition_of(k.encode(), 2), _of_three(k)) == (0, 1)]
+    moved = [orders.write(age=3 * 24 * 60, key=key) for key in keys]
+    for key, event_id in zip(keys, moved, strict=True):
+        event = topic.event(id=event_id, key=key, time=long_ago)
+        topic.publish_at(long_ago, event, partition=0)
+    other = topic.event(id=orders.write(age=3 * 24 * 60), key=None, time=long_ago)
+    topic.publish_at(long_ago, other, partition=1)
+    topic.add_partitions(3)
+    topic.delete_before(len(keys), 0)  # as retention does it, partition by partition
+    young = [topic.event(id=orders.write(age=60), key=None, time=hour_ago) for _ in range(3)]
+    for partition, event in enumerate(young):
+        topic.publish_at(hour_ago, event, partition=partition)
+
+    found = verdicts(spark, topic, orders)
+
+    recorded = dict.fromkeys([other.id, *(event.id for event in young)], "ON_TOPIC")
+    assert found == dict.fromkeys(moved, "BEFORE_TOPIC") | recorded
+
+
+def _of_three(key: str) -> int:
+    return partition_of(key.encode(), 3)
