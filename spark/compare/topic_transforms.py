@@ -24,6 +24,7 @@ from .key_partition import partition_of
 from .verdict_expression import verdict_of
 
 _SENT: Final = OutboxStatus.PROCESSED.value
+_OF_OPERATORS: Final = (OutboxStatus.FAILED.value, OutboxStatus.UNRESOLVED.value)
 _EVENT: Final = ("upstream", "kind", "topic", "event_id")
 _RFC_3339: Final = r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$"
 _FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
@@ -48,8 +49,9 @@ def judged(
     margin = request.margin
     known = horizons.where(F.col("partition") == WHOLE).select("topic", "kind")
     written = outbox.drop("seq").join(F.broadcast(known), on=["topic", "kind"], how="left_semi")
-    events = beside(written, by_event(records)).where(is_selected(request.selection))
-    rows = with_order(with_completeness(events, horizons), margin)
+    events = with_completeness(beside(written, by_event(records)), horizons)
+    # What is behind an event in its partition may lie before all that the run covers.
+    rows = with_order(events, margin).where(is_selected(request.selection))
     facts = {
         Fact.RECORDED: is_recorded(),
         Fact.REPEATED: F.coalesce(F.col("records") > 1, F.lit(col=False)),
@@ -230,14 +232,17 @@ def is_recorded() -> Column:
 
 
 def is_selected(selection: Selection) -> Column:
-    """Whether an event has its row, or its row would have been read if there were one.
+    """Whether a selection covers an event by its row, or by its record.
 
     An event carries the time at which its row was written, and is sent shortly before that row is
     settled.
     """
-    return F.col("upstream_status").isNotNull() | F.coalesce(
-        is_covered(selection), F.lit(col=False)
-    )
+    row = F.col("upstream_status").isNotNull()
+    is_open = F.col("published_at").isNull() | F.col("upstream_status").isin(*_OF_OPERATORS)
+    for service, since in selection.moved_since.items():
+        moved = F.coalesce(F.col("published_at") >= F.lit(since), F.lit(col=False))
+        row &= (F.col("upstream") != service) | is_open | moved
+    return row | F.coalesce(is_covered(selection), F.lit(col=False))
 
 
 def is_covered(selection: Selection) -> Column:

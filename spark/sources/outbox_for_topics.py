@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
 
@@ -22,8 +23,15 @@ _WRITTEN = """
 
 
 def outboxes(databases: Databases) -> DataFrame:
-    """Read the rows of all services' outboxes that the run's selection covers."""
-    selection = databases.request.selection
+    """Read the rows of all services' outboxes that the run's selection covers, and of before.
+
+    An event that is covered may come behind one that was settled earlier and is not. So rows are
+    read from where records are: see `topics.read_since`.
+    """
+    request = databases.request
+    moved = request.selection.moved_since
+    earlier = {name: since - 2 * request.margin for name, since in moved.items()}
+    selection = replace(request.selection, moved_since=earlier)
     return _read(
         databases,
         {s.name: incremental.read_of_outbox(selection, s.name) for s in databases.services},

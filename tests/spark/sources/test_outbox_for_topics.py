@@ -128,6 +128,24 @@ def test_an_incremental_run_finds_what_was_written_before_and_sent_since(
     }
 
 
+def test_an_incremental_run_sees_that_what_came_since_is_behind_what_came_before(
+    spark: SparkSession, orders: Service, topic: Topic
+) -> None:
+    now = orders.now()
+
+    def ago(minutes: float) -> datetime:
+        return now - timedelta(minutes=minutes)
+
+    first = orders.write(age=66, settled_age=65, key="k")
+    second = orders.write(age=63, settled_age=62, key="k")
+    for event_id, written, sent in ((second, 63, 62), (first, 66, 58)):
+        event = topic.event(id=event_id, key="k", time=ago(written))
+        topic.publish_at(ago(sent), event)
+    moved = Selection(moved_since={"orders": ago(60)})
+
+    assert verdicts(spark, topic, orders, selection=moved) == {first: "ORDER_INVERTED"}
+
+
 def test_what_went_to_partitions_of_then_is_not_missed_in_those_of_now(
     spark: SparkSession, orders: Service, topic: Topic
 ) -> None:
