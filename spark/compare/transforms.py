@@ -158,9 +158,13 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
     `windows` has the watermark and the horizon of each stream.
     """
     last_move = F.greatest("upstream_moved_at", "downstream_moved_at", "answered_at")
-    # The event's own time is its writer's word, so that of the arrival counts as well.
+    # The event's own time is its writer's word, so that of the arrival counts as well. One that was
+    # sent more than once may have arrived with the first record, long before its row was settled.
+    was_sent_once = ~F.coalesce("upstream_unconfirmed", F.lit(col=False))
     first_trace = F.coalesce(
-        F.least("event_time", "received_at"), F.col("published_at"), F.col("created_at")
+        F.least("event_time", "received_at"),
+        F.when(was_sent_once, F.col("published_at")),
+        F.col("created_at"),
     )
     is_within = F.col("attempts") <= F.col("max_attempts")
     has_same_payload = F.col("upstream_digest") == F.col("downstream_digest")

@@ -43,7 +43,7 @@ _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
            o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
            o.attempts AS upstream_attempts, {created_at} AS created_at,
-           {settled_at} AS published_at,
+           {settled_at} AS published_at, o.unconfirmed AS upstream_unconfirmed,
            {payload_digest} AS upstream_digest, {envelope_digest} AS upstream_envelope,
            {bucket} AS bucket, {odd} AS upstream_odd,
            (o.settled_at IS NOT NULL AND o.last_error IS NULL
