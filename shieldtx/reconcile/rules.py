@@ -187,6 +187,14 @@ PAIRS = RuleSet(
         # One side lacks a row. Where rows of its age are purged, that says nothing.
         _rule(_V.MISSING_DOWNSTREAM, upstream_status=_SENT, downstream_status=_NONE, kept=_YES),
         _rule(_V.TOO_OLD, upstream_status=_SENT, downstream_status=_NONE),
+        # A tombstone is as old as its rollback: the event may have been written long before.
+        _rule(
+            _V.TOO_OLD,
+            kind=_COMMIT,
+            upstream_status=_NONE,
+            downstream_status=(InboxStatus.FENCED,),
+            overtaken=_YES,
+        ),
         _rule(_V.UNKNOWN_UPSTREAM, upstream_status=_NONE, kept=_YES),
         _rule(_V.TOO_OLD, upstream_status=_NONE),
         # Both have theirs, and the answer is missing.

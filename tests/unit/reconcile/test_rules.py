@@ -313,7 +313,13 @@ def test_a_tombstone_needs_the_rollback_that_left_it():
         if PAIRS.judge(alone) is not PAIRS.judge(overtaken)
     }
     before = {V.STATUS_DISAGREES, V.TOO_OLD, V.IN_FLIGHT}
-    assert changed == {(verdict, V.REFUSED, COMMIT, I.FENCED) for verdict in before}
+    refused = {(verdict, V.REFUSED, COMMIT, I.FENCED) for verdict in before}
+    assert changed == refused | {(V.UNKNOWN_UPSTREAM, V.TOO_OLD, COMMIT, I.FENCED)}
+
+
+def test_a_tombstone_outlives_an_event_that_was_long_there_before_its_rollback():
+    assert judge_pair(COMMIT, None, I.FENCED, overtaken=True) is V.TOO_OLD
+    assert judge_pair(COMMIT, None, I.FENCED, overtaken=True, quiet=False) is V.IN_FLIGHT
 
 
 @pytest.mark.parametrize(
