@@ -138,7 +138,9 @@ def _first_trace(sent: Row | None, received: Row | None) -> float:
     if received is not None:
         return float(min(received["event_time"], received["received_at"]))
     assert sent is not None
-    return float(sent["created_at"] if sent["settled_at"] is None else sent["settled_at"])
+    # The first record of what was sent more than once may have arrived long before that.
+    is_by_settlement = sent["settled_at"] is not None and not sent["unconfirmed"]
+    return float(sent["settled_at"] if is_by_settlement else sent["created_at"])
 
 
 _WAITING = {OutboxStatus.INIT, InboxStatus.INIT}

@@ -11,9 +11,22 @@ from tests.verification.oracle.damaged import DAMAGED
 from tests.verification.oracle.healthy import HEALTHY, happens_at_once, refused
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import a_setting
+from tests.verification.oracle.topic_layout import laid_out
+from tests.verification.oracle.topic_stories import (
+    DAMAGED_ON_TOPICS,
+    HEALTHY_ON_TOPICS,
+    ON_TOPICS,
+    keys_are_used_for_days,
+)
 
 Story = Callable[[History], None]
-STORIES: Final[Sequence[Story]] = (*HEALTHY, *BROKEN, *DAMAGED)
+IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *HEALTHY_ON_TOPICS)
+STORIES: Final[Sequence[Story]] = (
+    *(*IN_ORDER, *BROKEN),
+    *(*DAMAGED, *DAMAGED_ON_TOPICS),
+)
+PART_WITH_TOPICS: Final = 0.25
+"""Of the histories that tell nothing of topics."""
 
 
 def a_history(
@@ -26,10 +39,14 @@ def a_history(
     """Choose a setting and what happens in it; without `stories`, a third is of healthy ones."""
     history = History(setting=a_setting(r, most_services=most_services), random=r)
     _keep_routes_alive(history)
-    stories = stories or r.choice((HEALTHY, STORIES, STORIES))
-    for _ in range(r.randint(1, most_stories)):
-        r.choice(stories)(history)
+    stories = stories or r.choice((IN_ORDER, STORIES, STORIES))
+    told = [r.choice(stories) for _ in range(r.randint(1, most_stories))]
+    reads_topics = any(story in ON_TOPICS for story in told) or r.random() < PART_WITH_TOPICS
+    for story in (*told, *[keys_are_used_for_days] * (2 * reads_topics)):
+        story(history)
     history.purge()
+    if reads_topics:
+        history.topics = laid_out(history)
     return history
 
 

@@ -12,6 +12,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.setting import LIMIT, UNDO, Group, Judged, Setting, undo_of
 from tests.verification.oracle.timeline import NEVER, Life
+from tests.verification.oracle.topic_logs import Marks, Topics
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
 
@@ -76,6 +77,9 @@ class History:
     random: Random
     lives: list[Life] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    marks: Marks = field(default_factory=Marks)
+    topics: Topics | None = None
+    """None: no run reads them."""
     _ids: int = 0
 
     # --- what runs have to say -------------------------------------------------------------------
@@ -134,7 +138,7 @@ class History:
                 "causation_id": because.event_id,
                 "causation_source": because.source,
             }
-        event_id = self._new_id(at if id_at is None else id_at)
+        event_id = self.new_id(at if id_at is None else id_at)
         return self._write(source, event_id, TxKind.COMMIT, status, at, due, of_event | columns)
 
     def _write(
@@ -211,7 +215,7 @@ class History:
         of = {name: arrival.columns[name] for name in ("event_type", "topic", "key")}
         of |= {"causation_id": arrival.event_id, "causation_source": arrival.source}
         columns = of | {"biz_key": None}
-        event_id = self._new_id(at)
+        event_id = self.new_id(at)
         return self._write(arrival.service, event_id, TxKind.ROLLBACK, O.INIT, at, None, columns)
 
     def compensated(self, rollback: Life, at: float, *, first: bool = True) -> Life:
@@ -279,7 +283,7 @@ class History:
         """Make a key that no other event has."""
         return f"key-{len(self.lives)}"
 
-    def _new_id(self, at: float) -> UUID:
+    def new_id(self, at: float) -> UUID:
         """Make an id as services make them: it begins with the time."""
         self._ids += 1
         milliseconds = _BEGAN_MS + int(at * 60_000)

@@ -29,12 +29,16 @@ class Mutant:
     """Where it shows in few histories, those that it shows in; empty: all."""
 
 
-def _rules(change: Rules) -> Callable[[], AbstractContextManager[Any]]:
-    changed = tuple(rule for each in PAIRS.rules if (rule := change(each)) is not None)
-    mutant = RuleSet(facts=PAIRS.facts, rules=changed)
+def rules_of(book: RuleSet, change: Rules) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what judges by a changed book in the place of this one."""
+    changed = tuple(rule for each in book.rules if (rule := change(each)) is not None)
+    mutant = RuleSet(facts=book.facts, rules=changed)
+
+    def judge(rules: RuleSet, facts: Any) -> Verdict:
+        return _judge(mutant if rules is book else rules, facts)
 
     def applied() -> AbstractContextManager[Any]:
-        return patch.object(RuleSet, "judge", lambda _, facts: _judge(mutant, facts))
+        return patch.object(RuleSet, "judge", judge)
 
     return applied
 
@@ -42,7 +46,8 @@ def _rules(change: Rules) -> Callable[[], AbstractContextManager[Any]]:
 _judge = RuleSet.judge
 
 
-def _without(rule: Rule, *facts: Fact) -> Rule:
+def without(rule: Rule, *facts: Fact) -> Rule:
+    """Return a rule to which some facts are all the same."""
     kept = {fact: values for fact, values in rule.when.items() if fact not in facts}
     return replace(rule, when=kept)
 
@@ -55,11 +60,11 @@ def _open_and_arrived_disagrees(rule: Rule) -> Rule | None:
 
 def _accused_however_old(rule: Rule) -> Rule | None:
     is_it = rule.verdict is Verdict.EFFECT_DESPITE_ROLLBACK
-    return _without(rule, Fact.KEPT) if is_it else rule
+    return without(rule, Fact.KEPT) if is_it else rule
 
 
 def _any_tombstone_is_refused(rule: Rule) -> Rule | None:
-    return _without(rule, Fact.OVERTAKEN) if rule.verdict is Verdict.REFUSED else rule
+    return without(rule, Fact.OVERTAKEN) if rule.verdict is Verdict.REFUSED else rule
 
 
 def _envelopes_are_not_compared(rule: Rule) -> Rule | None:
@@ -100,19 +105,26 @@ BY_RULES: Final = (
         applied=instead(mistyped_names, "mistyped_names", lambda *_: iter(())),
     ),
     Mutant(
-        name="N7 open and arrived is a contradiction", applied=_rules(_open_and_arrived_disagrees)
+        name="N7 open and arrived is a contradiction",
+        applied=rules_of(PAIRS, _open_and_arrived_disagrees),
     ),
     Mutant(
-        name="N14 accused though the reason may be purged", applied=_rules(_accused_however_old)
+        name="N14 accused though the reason may be purged",
+        applied=rules_of(PAIRS, _accused_however_old),
     ),
     Mutant(
         name="N15 `from` filters rollbacks too",
         applied=instead(expectations, "_declared", _from_is_for_rollbacks_too),
     ),
-    Mutant(name="N16 any tombstone counts as refused", applied=_rules(_any_tombstone_is_refused)),
-    Mutant(name="N17 payloads alone are compared", applied=_rules(_envelopes_are_not_compared)),
+    Mutant(
+        name="N16 any tombstone counts as refused",
+        applied=rules_of(PAIRS, _any_tombstone_is_refused),
+    ),
+    Mutant(
+        name="N17 payloads alone are compared", applied=rules_of(PAIRS, _envelopes_are_not_compared)
+    ),
     Mutant(
         name="open and too old upstream is in order",
-        applied=_rules(_left_alone_when_purged_upstream),
+        applied=rules_of(PAIRS, _left_alone_when_purged_upstream),
     ),
 )

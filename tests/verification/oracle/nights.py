@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Final
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.reconcile import basis
+from shieldtx.reconcile import basis, observed
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
-from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
+from shieldtx.reconcile.observed import ObservedTopics
+from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle import topic_truth
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, is_there, proof_of
 from tests.verification.oracle.reading import Reading, rows_of
 from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.topic_reading import PREFIX, TopicReading, topics_at
 
 _NO_FOLDER: Final = Path("nowhere")
 
@@ -83,7 +86,7 @@ class PythonNights:
         request = request_of(self.history, night, {})
         judged = basis.basis_of(request, {})
         rows = rows_of(self.history, night)
-        start = self._start(judged, rows)
+        start = self._start(night, judged, rows)
         services = self.history.setting.services
         moved_since = {} if start is None else dict.fromkeys(services, start)
         reading = Reading(
@@ -92,25 +95,44 @@ class PythonNights:
             rows=rows,
             moved_since=moved_since,
         )
-        found = reading.verdicts()
-        tells = bool(reading.obstacles()) or self._is_any_unlisted(night, found)
+        logs = topic_truth.read(self.history, night)
+        beside = TopicReading(
+            night=night,
+            rows=rows,
+            logs=logs,
+            looked_at=reading.own_outbox(),
+            moved_since=moved_since,
+        )
+        found = {**reading.verdicts(), **beside.verdicts()}
+        problems = [*reading.obstacles(), *beside.obstacles()]
+        tells = bool(problems) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
-            self._good = _Good(basis=judged, watermark=night.watermark, proof=proof_of(rows))
+            self._good = _Good(
+                basis=judged,
+                watermark=night.watermark,
+                proof=proof_of(rows),
+                topics=topics_at(logs, night.at),
+            )
         return Said(
             night=night,
             found=found,
-            truth=self.history.expected(night),
+            truth=truth_of(self.history, night),
             is_full=start is None,
             tells=tells,
-            must_tell=self.history.must_tell(night),
+            must_tell=must_tell(self.history, night),
         )
 
-    def _start(self, judged: Basis, rows: Rows) -> float | None:
+    def _start(self, night: Judged, judged: Basis, rows: Rows) -> float | None:
         """Return from when on a run reads what has moved; None: it looks at everything."""
         good = self._good
         if good is None or basis.changes(good.basis, judged) or not is_there(good.proof, rows):
             return None
+        topics = self.history.topics
+        if topics is not None and good.topics.topics:
+            now = topics_at(topics.logs.values(), night.at)
+            if any(observed.topics_replaced(good.topics, now)):
+                return None
         return good.watermark
 
     def _is_any_unlisted(self, night: Judged, found: Verdicts) -> bool:
@@ -132,6 +154,17 @@ class _Good:
     basis: Basis
     watermark: float
     proof: Proof
+    topics: ObservedTopics
+
+
+def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
+    """Return what a run has to say for certain: of groups, and of topics."""
+    return {**history.expected(night), **topic_truth.expected(history, night)}
+
+
+def must_tell(history: History, night: Judged) -> bool:
+    """Whether a run has to say that there is something it cannot judge."""
+    return history.must_tell(night) or topic_truth.must_tell(history, night)
 
 
 def request_of(
@@ -154,5 +187,15 @@ def request_of(
             )
         )
     return ReconcileRequest(
-        services=tuple(services), folder=_NO_FOLDER, margin=timedelta(minutes=night.margin)
+        services=tuple(services),
+        folder=_NO_FOLDER,
+        broker=broker_of(history, night),
+        margin=timedelta(minutes=night.margin),
     )
+
+
+def broker_of(history: History, night: Judged) -> BrokerAccess | None:
+    """Return where a night reads topics; None: it reads none."""
+    topics = history.topics
+    is_read = topics is not None and topics.are_read(night.at)
+    return BrokerAccess(bootstrap="127.0.0.1:1", topic_prefix=PREFIX) if is_read else None

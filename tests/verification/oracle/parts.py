@@ -18,6 +18,7 @@ from tests.verification.oracle.mutants import BY_RULES, Mutant
 from tests.verification.oracle.repair_mutants import OF_REPAIRS
 from tests.verification.oracle.spark_mutants import ON_SPARK
 from tests.verification.oracle.spark_world import spark_world
+from tests.verification.oracle.topic_mutants import OF_TOPICS, TOPICS_ON_SPARK
 
 NAMES: Final = (
     *("histories", "histories-mutants", "nights", "nights-mutants"),
@@ -82,7 +83,7 @@ class HistoryParts:
         def search(seeds: range, *, stories: Sequence[Story]) -> int | None:
             return campaign.search(campaign.by_rules, seeds, stories=stories)
 
-        self._defects("histories-mutants", search, BY_RULES)
+        self._defects("histories-mutants", search, (*BY_RULES, *OF_TOPICS))
 
     def nights(self) -> None:
         """Judge the nights of histories by the reconciliation itself, on PostgreSQL and Spark."""
@@ -97,7 +98,7 @@ class HistoryParts:
             def search(seeds: range, *, stories: Sequence[Story]) -> int | None:
                 return campaign.search(spark.judge, seeds, stories=stories)
 
-            self._defects("nights-mutants", search, ON_SPARK)
+            self._defects("nights-mutants", search, (*ON_SPARK, *TOPICS_ON_SPARK))
 
     def repairs(self) -> None:
         """Repair nights, ended at every step and begun again, and let workers go on."""

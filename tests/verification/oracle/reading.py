@@ -82,6 +82,12 @@ class Reading:
         sent, received = _types(rows)
         return expectation_of(self._members(), sent=sent, received=received)
 
+    def own_outbox(self) -> set[EventId] | None:
+        """Return the events of which a further run reads the row in an outbox; None: of all."""
+        if not self.moved_since:
+            return None
+        return {(r["source"], r["event_id"]) for r in self.rows.outbox if self._is_read(r)}
+
     def _looked_at(self, rows: Rows) -> set[EventId] | None:
         """Return the events of which a further run reads a row; None: of all."""
         if not self.moved_since:
@@ -124,6 +130,7 @@ def _row(life: Life, night: Judged, seq: int) -> Row:
         "lease_until": None,
         "holds_key": False,
         "waiting": False,
+        "unconfirmed": False,
         **row,
         **of_life,
         "kind": life.kind,

@@ -21,8 +21,9 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import Nights, mode, set_back
 from tests.spark.planting import Service
 from tests.verification.oracle.history import History, Pair
-from tests.verification.oracle.nights import Said, request_of
+from tests.verification.oracle.nights import Said, must_tell, request_of, truth_of
 from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.spark_topics import topics_of
 from tests.verification.oracle.timeline import Life
 
 _UNKNOWN_DEFAULTS = {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
@@ -60,7 +61,8 @@ class SparkNights:
                 # All that lies in the past lies that much further back.
                 set_back(first, began - begins, with_rows=True)
             fill(self.history, night, self.services, began=begins)
-            found.append(self._run(night, len(found)))
+            with topics_of(self.history, night, begins):
+                found.append(self._run(night, len(found)))
             began = begins
         return found
 
@@ -70,15 +72,19 @@ class SparkNights:
         # Both ways lead to the same verdicts.
         push_down = (self.history.random.random() < 0.5) if number else True
         findings = self.nights.run(
-            *request.services, scope=self.name, margin=request.margin, push_down=push_down
+            *request.services,
+            scope=self.name,
+            margin=request.margin,
+            broker=request.broker,
+            push_down=push_down,
         )
         said = Said(
             night=night,
             found=_listed(OutputFolder(path=self.nights.folder)),
-            truth=self.history.expected(night),
+            truth=truth_of(self.history, night),
             is_full=mode(findings) is Mode.FULL,
             tells=bool(findings.problems),
-            must_tell=self.history.must_tell(night),
+            must_tell=must_tell(self.history, night),
             is_whole=False,
         )
         return Night(said=said, counts=_counts(findings), findings=findings)

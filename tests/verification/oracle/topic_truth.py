@@ -1,0 +1,151 @@
+"""What is true of events and their topics, by what was planted, and so has to be said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from shieldtx.brokers.partitioning import partition_of
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.reconcile.findings import TOPICS
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.history import History, Pair
+from tests.verification.oracle.setting import Judged
+from tests.verification.oracle.timeline import Life
+from tests.verification.oracle.topic_logs import ALWAYS, EventId, Log, Partition, Topics, id_of
+
+O, V = OutboxStatus, Verdict  # noqa: E741  short, for what is said of rows
+_PERHAPS_SENT: Final = {O.INIT, O.PROCESSING, O.PROCESSED}
+
+
+def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
+    """Return what a run of this night has to say for certain about events and their topics."""
+    found: dict[Pair, Verdict] = {}
+    for log in read(h, night):
+        lives = {id_of(life): life for life in _lives(h, log)}
+        recorded = {(r.source, r.event_id) for p in log.at(night.at) for _, r in p.records}
+        for source, event_id in lives.keys() | recorded:
+            verdict = _verdict(h, night, log, (source, event_id), lives.get((source, event_id)))
+            if verdict is not None:
+                found[Pair(log.kind.value, source, TOPICS, log.topic, event_id)] = verdict
+    return found
+
+
+def must_tell(h: History, night: Judged) -> bool:
+    """Whether a topic is read of which no partition says since when it is complete."""
+    return any(
+        all(_complete_since(partition) is None for partition in log.at(night.at))
+        for log in read(h, night)
+    )
+
+
+def read(h: History, night: Judged) -> list[Log]:
+    """Return the topics that a night reads: those that rows of outboxes name."""
+    topics: Topics | None = h.topics
+    if topics is None or not topics.are_read(night.at):
+        return []
+    named = {
+        (life.columns["topic"], life.kind)
+        for life in h.outboxes(night)
+        if life.source == life.service
+    }
+    return [log for name, log in sorted(topics.logs.items()) if name in named]
+
+
+def _lives(h: History, log: Log) -> Iterator[Life]:
+    for life in h.lives:
+        is_here = (life.columns["topic"], life.kind) == (log.topic, log.kind)
+        if is_here and life.group is None and life.source == life.service:
+            yield life
+
+
+def _verdict(
+    h: History, night: Judged, log: Log, event: EventId, life: Life | None
+) -> Verdict | None:
+    records = [record for _, _, record in log.there(event, night.at)]
+    row = None if life is None else life.at(night.at)
+    if row is None:
+        return _without_row(night, event[0], records) if records else None
+    if records:
+        return _with_records(h, night, log, event, row, [record.sent_at for record in records])
+    is_lost = row["status"] is O.PROCESSED and _is_lost(log, event, night)
+    return V.ABSENT_FROM_TOPIC if is_lost and _is_missed(log, row, night) else None
+
+
+def _with_records(
+    h: History, night: Judged, log: Log, event: EventId, row: dict[str, Any], sent: list[float]
+) -> Verdict | None:
+    is_quiet = max(_moved_at(row), min(sent)) < night.watermark
+    if row["status"] not in _PERHAPS_SENT:
+        return V.STATUS_DISAGREES if is_quiet else None
+    if is_quiet and _is_inverted(h, night, log, event, row):
+        return V.ORDER_INVERTED
+    if row["status"] is not O.PROCESSED or row["settled_at"] - min(sent) > night.margin:
+        # A further run reads records of lately alone, and the row whenever it was sent before.
+        return None
+    return V.DUPLICATE_RECORDS if len(sent) > 1 else V.ON_TOPIC
+
+
+def _without_row(night: Judged, service: str, records: list[Any]) -> Verdict | None:
+    """Say what is true of a record whose row is not there, and was not purged."""
+    sent_at = min(record.sent_at for record in records)
+    written = [r.written_at for r in records if isinstance(r.written_at, float | int)]
+    is_kept = min([sent_at, *written]) >= night.horizon(service)
+    return V.RECORD_WITHOUT_ROW if is_kept and sent_at < night.watermark else None
+
+
+def _is_lost(log: Log, event: EventId, night: Judged) -> bool:
+    """Whether the broker has lost the records of an event, and did not delete them by their age."""
+    was_sent = any((r.source, r.event_id) == event for r in log.records)
+    made_again = log.recreated_at
+    return not was_sent or (made_again is not None and made_again <= night.at)
+
+
+def _is_missed(log: Log, row: dict[str, Any], night: Judged) -> bool:
+    """Whether it is known for certain that the topic would have the record still.
+
+    The partition of now is the one of then where the topic already had as many partitions. Without
+    a key, or before that, all partitions have to be complete.
+    """
+    partitions = log.at(night.at)
+    whole = [_complete_since(each) for each in partitions]
+    known: list[float] = []
+    if None not in whole:
+        known.append(max(each for each in whole if each is not None))
+    if row["key"] is not None:
+        since = whole[partition_of(row["key"].encode(), len(partitions))]
+        # There were as many since the last of them was there.
+        there = partitions[-1].first_sent
+        if since is not None and there is not None:
+            known.append(max(since, there))
+    settled_at = row["settled_at"]
+    is_quiet = _moved_at(row) < night.watermark
+    margin = night.margin
+    return is_quiet and any(
+        row["created_at"] >= since + margin or settled_at >= since + 2 * margin for since in known
+    )
+
+
+def _is_inverted(h: History, night: Judged, log: Log, event: EventId, row: dict[str, Any]) -> bool:
+    later = h.marks.inverted.get(event)
+    has_row = any(id_of(life) == later and life.at(night.at) for life in _lives(h, log))
+    if later is None or not has_row or row["status"] is not O.PROCESSED:
+        return False
+    own, others = log.there(event, night.at), log.there(later, night.at)
+    places = {number for number, _, _ in own}
+    if len(places) > 1:
+        return False
+    (number,) = places
+    since = _complete_since(log.at(night.at)[number])
+    is_before = any(n == number and offset < own[0][1] for n, offset, _ in others)
+    return is_before and since is not None and row["created_at"] >= since + night.margin
+
+
+def _complete_since(partition: Partition) -> float | None:
+    """Return since when it has all its records; None: nobody can tell."""
+    return ALWAYS if partition.is_whole else partition.first_sent
+
+
+def _moved_at(row: dict[str, Any]) -> float:
+    times = (row["created_at"], row.get("settled_at"), row.get("lease_until"))
+    return max(time for time in times if time is not None)
