@@ -12,7 +12,8 @@ from tests.verification.oracle.healthy import (
     some_type,
 )
 from tests.verification.oracle.history import History
-from tests.verification.oracle.setting import LIMIT, UNDO, Group
+from tests.verification.oracle.own_groups import fenced
+from tests.verification.oracle.setting import LIMIT, UNDO, Group, undo_of
 from tests.verification.oracle.timeline import Life
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
@@ -43,8 +44,16 @@ def record_is_lost_and_taken_back(h: History) -> None:
     rollback = h.gave_up(arrival, at + 2)
     rows = event, arrival, rollback
     h.say(V.REFUSED, event, refusing, since=at + 2, rows=rows, arrival=arrival)
-    returned(h, rollback, at + 2)
+    undone = returned(h, rollback, at + 2)
     for group in lacking:
+        if group.name == undo_of(group.service):
+            # With the rollback, it leaves a tombstone.
+            back_at = undone.settled_at
+            h.lacks(event, group, since=at + 1, until=back_at)
+            tombstone = fenced(h, event, group, back_at, by=rollback)
+            rows = event, tombstone, undone
+            h.say(V.REFUSED, event, group, since=back_at, rows=rows, arrival=tombstone)
+            continue
         is_concerned = group.service == refusing.service
         h.lacks(event, group, since=at + 1, moved=at + 2 if is_concerned else None)
 

@@ -10,6 +10,7 @@ from tests.verification.oracle.broken import BROKEN
 from tests.verification.oracle.damaged import DAMAGED
 from tests.verification.oracle.healthy import HEALTHY, happens_at_once, refused
 from tests.verification.oracle.history import History
+from tests.verification.oracle.own_groups import OWN_DAMAGED, OWN_IN_ORDER
 from tests.verification.oracle.setting import a_setting
 from tests.verification.oracle.topic_layout import laid_out
 from tests.verification.oracle.topic_stories import (
@@ -20,10 +21,10 @@ from tests.verification.oracle.topic_stories import (
 )
 
 Story = Callable[[History], None]
-IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *HEALTHY_ON_TOPICS)
+IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *OWN_IN_ORDER, *HEALTHY_ON_TOPICS)
 STORIES: Final[Sequence[Story]] = (
     *(*IN_ORDER, *BROKEN),
-    *(*DAMAGED, *DAMAGED_ON_TOPICS),
+    *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS),
 )
 PART_WITH_TOPICS: Final = 0.25
 """Of the histories that tell nothing of topics."""

@@ -14,6 +14,7 @@ from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.generate import Story
+from tests.verification.oracle.own_groups import OWN
 
 Rules = Callable[[Rule], Rule | None]
 
@@ -78,6 +79,15 @@ def _left_alone_when_purged_upstream(rule: Rule) -> Rule | None:
     return None if is_it else rule
 
 
+def _effects_may_follow_compensations(rule: Rule) -> Rule | None:
+    return None if Fact.UNDONE_FIRST in rule.when else rule
+
+
+def _tombstones_are_as_old_as_their_events(rule: Rule) -> Rule | None:
+    is_it = rule.verdict is Verdict.TOO_OLD and Fact.OVERTAKEN in rule.when
+    return None if is_it else rule
+
+
 def instead(of: Any, name: str, mutant: Any) -> Callable[[], AbstractContextManager[Any]]:
     """Return what puts a mutant in the place of an attribute of a module or a class."""
     return lambda: patch.object(of, name, mutant)
@@ -126,5 +136,15 @@ BY_RULES: Final = (
     Mutant(
         name="open and too old upstream is in order",
         applied=rules_of(PAIRS, _left_alone_when_purged_upstream),
+    ),
+    Mutant(
+        name="an effect may follow its compensation",
+        applied=rules_of(PAIRS, _effects_may_follow_compensations),
+        stories=OWN,
+    ),
+    Mutant(
+        name="a tombstone is accused whose event was purged",
+        applied=rules_of(PAIRS, _tombstones_are_as_old_as_their_events),
+        stories=OWN,
     ),
 )

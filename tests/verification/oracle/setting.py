@@ -18,6 +18,8 @@ LIMIT: Final = 4
 QUICK: Final = 12
 """Minutes within which a story that is damaged by hand is over: shorter than every margin."""
 MARGINS: Final = (15, 20, 40)
+PART_WITH_OWN_GROUP: Final = 0.2
+"""Of the services."""
 RETENTIONS: Final = (None, 3 * DAY, 7 * DAY)
 
 
@@ -134,6 +136,7 @@ def a_setting(r: Random, *, most_services: int = 4) -> Setting:
     groups = [group for service in services[1:] for group in _groups(r, setting, service)]
     if r.random() < 0.5:
         groups += _groups(r, setting, services[0])
+    groups += [_own_group(setting, name) for name in services if r.random() < PART_WITH_OWN_GROUP]
     return replace(setting, groups=tuple(groups), nights=_nights(r, setting, groups))
 
 
@@ -162,6 +165,12 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
         filtered=True,
     )
     return [first, audit]
+
+
+def _own_group(setting: Setting, service: str) -> Group:
+    """Return a group that handles all events of its own service, and compensates them."""
+    types = setting.types_of(service)
+    return Group(service=service, name=undo_of(service), upstreams=(service,), types=types)
 
 
 def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, ...]:
