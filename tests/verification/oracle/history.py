@@ -11,7 +11,7 @@ from uuid import UUID
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.setting import LIMIT, UNDO, Group, Judged, Setting, undo_of
-from tests.verification.oracle.timeline import NEVER, Life
+from tests.verification.oracle.timeline import NEVER, Life, Restore
 from tests.verification.oracle.topic_logs import Marks, Topics
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
@@ -77,6 +77,7 @@ class History:
     random: Random
     lives: list[Life] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
     marks: Marks = field(default_factory=Marks)
     topics: Topics | None = None
     """None: no run reads them."""

@@ -15,6 +15,7 @@ from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.generate import Story
 from tests.verification.oracle.own_groups import OWN
+from tests.verification.oracle.restores import database_is_restored
 
 Rules = Callable[[Rule], Rule | None]
 
@@ -117,6 +118,11 @@ BY_RULES: Final = (
     Mutant(
         name="N7 open and arrived is a contradiction",
         applied=rules_of(PAIRS, _open_and_arrived_disagrees),
+    ),
+    Mutant(
+        name="N11 a server of another past goes unnoticed",
+        applied=instead(basis, "losses", lambda *_: []),
+        stories=(database_is_restored,),
     ),
     Mutant(
         name="N14 accused though the reason may be purged",

@@ -15,10 +15,10 @@ from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import topic_truth
+from tests.verification.oracle import restores, topic_truth
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
-from tests.verification.oracle.proof import Proof, is_there, proof_of
+from tests.verification.oracle.proof import Proof, lacking, proof_of
 from tests.verification.oracle.reading import Reading, rows_of
 from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.topic_reading import PREFIX, TopicReading, topics_at
@@ -42,6 +42,10 @@ class Said:
     must_tell: bool
     is_whole: bool = True
     """Whether what is only counted is among what was found."""
+    because: tuple[str, ...] = ()
+    """Why it looks at everything, as it says itself; empty: it was to, or does not."""
+    restored: str = ""
+    """The service whose database it must see to be another one."""
 
     @property
     def wrong(self) -> list[str]:
@@ -52,10 +56,17 @@ class Said:
         run = f"the {'full' if self.is_full else 'further'} run at {self.night.at}"
         if self.tells is not self.must_tell:
             yield f"{run} {'says' if self.tells else 'does not say'} that it cannot judge something"
+        if self.restored and not self._sees_the_restored():
+            yield f"{run} does not see that the database of {self.restored} was put back"
         for pair in sorted(self.found.keys() | self.truth.keys()):
             if not self._is_right(pair):
                 found, truth = self.found.get(pair), self.truth.get(pair)
                 yield f"{run}: {pair} is {found}, and should be {truth}"
+
+    def _sees_the_restored(self) -> bool:
+        """Whether it looks at everything, and says why; after no good run it does so anyway."""
+        named = any(self.restored in why for why in self.because)
+        return self.is_full and (named or not self.because)
 
     def _is_right(self, pair: Pair) -> bool:
         found, truth = self.found.get(pair), self.truth.get(pair)
@@ -84,9 +95,10 @@ class PythonNights:
 
     def _run(self, night: Judged) -> Said:
         request = request_of(self.history, night, {})
-        judged = basis.basis_of(request, {})
+        judged = basis.basis_of(request, restores.identities(self.history, night))
         rows = rows_of(self.history, night)
-        start = self._start(night, judged, rows)
+        because = tuple(self._losses(night, judged, rows))
+        start = None if because or self._good is None else self._good.watermark
         services = self.history.setting.services
         moved_since = {} if start is None else dict.fromkeys(services, start)
         reading = Reading(
@@ -121,19 +133,22 @@ class PythonNights:
             is_full=start is None,
             tells=tells,
             must_tell=must_tell(self.history, night),
+            because=because,
+            restored=restores.must_look_at_all(self.history, night),
         )
 
-    def _start(self, night: Judged, judged: Basis, rows: Rows) -> float | None:
-        """Return from when on a run reads what has moved; None: it looks at everything."""
+    def _losses(self, night: Judged, judged: Basis, rows: Rows) -> Iterator[str]:
+        """Say why a run may not read what has moved alone, though there was a good one."""
         good = self._good
-        if good is None or basis.changes(good.basis, judged) or not is_there(good.proof, rows):
-            return None
+        if good is None:
+            return
+        changes = basis.changes(good.basis, judged)
+        yield from changes or basis.losses(good.basis, judged)
+        yield from (f"{service} lacks rows" for service in sorted(lacking(good.proof, rows)))
         topics = self.history.topics
         if topics is not None and good.topics.topics:
             now = topics_at(topics.logs.values(), night.at)
-            if any(observed.topics_replaced(good.topics, now)):
-                return None
-        return good.watermark
+            yield from observed.topics_replaced(good.topics, now)
 
     def _is_any_unlisted(self, night: Judged, found: Verdicts) -> bool:
         """Whether a row waits for a person without an error, so that a further run misses it."""

@@ -36,12 +36,12 @@ def proof_of(rows: Rows) -> Proof:
     )
 
 
-def is_there(proof: Proof, rows: Rows) -> bool:
-    """Whether these rows have all of it."""
+def lacking(proof: Proof, rows: Rows) -> set[str]:
+    """Return the services whose tables do not have all of it."""
     there = {
         (_table(row), row["event_id"], at) for row in _all(rows) for at in (None, row["settled_at"])
     }
-    return proof <= there
+    return {service for (service, _), *_ in proof - there}
 
 
 def _all(rows: Rows) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
 from spark.compare import read_plan
 from spark.sources import other_sources, outbox_inbox
-from tests.verification.oracle import damaged
+from tests.verification.oracle import damaged, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
 
 
@@ -23,6 +23,9 @@ _other_sources = other_sources.other_sources
 
 def _other_sources_are_left_out(*given: Any) -> Any:
     return replace(_other_sources(*given), obstacles=())
+
+
+_SENT_ONCE: Final = outbox_inbox._OUTBOX.replace("o.unconfirmed", "false")
 
 
 ON_SPARK: Final = (
@@ -44,6 +47,21 @@ ON_SPARK: Final = (
         name="N11 a restored database goes unnoticed",
         applied=instead(SqlDatabaseHistory, "lacks", lambda *_: ()),
         stories=(damaged.copy_lacks_the_newest,),
+    ),
+    Mutant(
+        name="N11 a database that was put back goes unnoticed",
+        applied=instead(SqlDatabaseHistory, "lacks", lambda *_: ()),
+        stories=(restores.database_is_restored,),
+    ),
+    Mutant(
+        name="N11 a server of another past goes unnoticed",
+        applied=instead(basis, "losses", lambda *_: []),
+        stories=(restores.database_is_restored,),
+    ),
+    Mutant(
+        name="sent twice, and taken for sent once",
+        applied=instead(outbox_inbox, "_OUTBOX", _SENT_ONCE),
+        stories=(topic_stories.is_sent_twice, topic_stories.is_published_again),
     ),
     Mutant(
         name="N17 payloads alone are compared",

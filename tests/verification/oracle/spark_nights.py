@@ -6,22 +6,27 @@ Before each night the tables are filled as it finds them, with their times count
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pyarrow.parquet as pq
 from sqlalchemy import text
 
+from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.findings import Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.database_history import SqlDatabaseHistory
 from tests.spark.nights import Nights, mode, set_back
 from tests.spark.planting import Service
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.nights import Said, must_tell, request_of, truth_of
+from tests.verification.oracle.restores import must_look_at_all, timeline
 from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.spark_topics import topics_of
 from tests.verification.oracle.timeline import Life
@@ -61,10 +66,23 @@ class SparkNights:
                 # All that lies in the past lies that much further back.
                 set_back(first, began - begins, with_rows=True)
             fill(self.history, night, self.services, began=begins)
-            with topics_of(self.history, night, begins):
+            with topics_of(self.history, night, begins), self._identities(night):
                 found.append(self._run(night, len(found)))
             began = begins
         return found
+
+    @contextmanager
+    def _identities(self, night: Judged) -> Iterator[None]:
+        """Let servers say that they were recovered to a point in time, where they were."""
+        now = SqlDatabaseHistory.now
+        by_url = {str(each.engine.url): name for name, each in self.services.items()}
+
+        def said(asked: SqlDatabaseHistory) -> DatabaseHistory:
+            service = by_url[str(asked._engine.url)]
+            return replace(now(asked), timeline=timeline(self.history, night, service))
+
+        with patch.object(SqlDatabaseHistory, "now", said):
+            yield
 
     def _run(self, night: Judged, number: int) -> Night:
         databases = {name: service.database() for name, service in self.services.items()}
@@ -86,6 +104,8 @@ class SparkNights:
             tells=bool(findings.problems),
             must_tell=must_tell(self.history, night),
             is_whole=False,
+            because=findings.full_because,
+            restored=must_look_at_all(self.history, night),
         )
         return Night(said=said, counts=_counts(findings), findings=findings)
 

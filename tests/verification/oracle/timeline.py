@@ -96,3 +96,14 @@ class Life:
             if version.at <= night:
                 row |= {"status": version.status, **version.changes}
         return row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restore:
+    """Which database was put back, when, and to which moment."""
+
+    service: str
+    at: float
+    to: float
+    is_seen: bool
+    """The server's timeline is another one since."""
