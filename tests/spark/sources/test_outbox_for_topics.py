@@ -180,8 +180,9 @@ def test_what_went_to_another_old_partition_is_not_missed_in_that_of_now(
     for key, event_id in zip(keys, moved, strict=True):
         event = topic.event(id=event_id, key=key, time=long_ago)
         topic.publish_at(long_ago, event, partition=0)
-    other = topic.event(id=orders.write(age=3 * 24 * 60), key=None, time=long_ago)
-    topic.publish_at(long_ago, other, partition=1)
+    before = now - timedelta(days=4)
+    other = topic.event(id=orders.write(age=4 * 24 * 60), key=None, time=before)
+    topic.publish_at(before, other, partition=1)
     topic.add_partitions(3)
     topic.delete_before(len(keys), 0)  # as retention does it, partition by partition
     young = [topic.event(id=orders.write(age=60), key=None, time=hour_ago) for _ in range(3)]

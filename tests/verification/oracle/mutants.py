@@ -13,6 +13,7 @@ from shieldtx.reconcile import basis, expectations, mistyped_names
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle import broken
 from tests.verification.oracle.generate import Story
 from tests.verification.oracle.own_groups import OWN
 from tests.verification.oracle.restores import database_is_restored
@@ -127,6 +128,7 @@ BY_RULES: Final = (
     Mutant(
         name="N14 accused though the reason may be purged",
         applied=rules_of(PAIRS, _accused_however_old),
+        stories=(broken.rollback_is_stuck, broken.rollback_is_refused),
     ),
     Mutant(
         name="N15 `from` filters rollbacks too",
