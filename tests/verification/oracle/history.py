@@ -52,21 +52,22 @@ class Claim:
 
     def is_said_by(self, night: Judged, setting: Setting) -> bool:
         """Whether this night's run has to say it."""
-        until = min(self.until, *(row.gone_at for row in self.rows), NEVER)
         group = self.pair.downstream, self.pair.group
-        is_left_out = setting.declared and group in night.unknown | night.mistyped
+        is_left_out = setting.declared and group in night.unknown | night.mistyped | night.renamed
         is_known = setting.declared and not is_left_out
         has_arrived = self.arrival is not None and self.arrival.at(night.at) is not None
         return (
             (is_known or not self.by_limit)
-            and self.since <= night.at < until
-            and (self.moved is None or self.moved < night.watermark)
-            and (
-                self.trace is None
-                or self.trace >= night.horizon(self.pair.upstream, self.pair.downstream)
-            )
+            and self.is_true_at(night)
             and (has_arrived or not is_left_out)
         )
+
+    def is_true_at(self, night: Judged) -> bool:
+        """Whether it is so in this night, and can be known."""
+        until = min(self.until, *(row.gone_at for row in self.rows), NEVER)
+        is_kept = self.trace is None or self.trace >= night.horizon(*self.pair[1:3])
+        is_quiet = self.moved is None or self.moved < night.watermark
+        return self.since <= night.at < until and is_quiet and is_kept
 
 
 @dataclass(kw_only=True, slots=True)

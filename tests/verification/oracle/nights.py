@@ -15,7 +15,7 @@ from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import restores, topic_truth
+from tests.verification.oracle import renames, restores, topic_truth
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
@@ -99,7 +99,7 @@ class PythonNights:
         rows = rows_of(self.history, night)
         because = tuple(self._losses(night, judged, rows))
         start = None if because or self._good is None else self._good.watermark
-        services = self.history.setting.services
+        services = [night.called(name) for name in self.history.setting.services]
         moved_since = {} if start is None else dict.fromkeys(services, start)
         reading = Reading(
             setting=self.history.setting,
@@ -174,12 +174,15 @@ class _Good:
 
 def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
     """Return what a run has to say for certain: of groups, and of topics."""
-    return {**history.expected(night), **topic_truth.expected(history, night)}
+    of_groups = history.expected(night) | renames.expected(history, night)
+    of_topics = topic_truth.expected(history, night)
+    return renames.with_names_of(night, of_groups | of_topics)
 
 
 def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
-    return history.must_tell(night) or topic_truth.must_tell(history, night)
+    others = (renames.must_tell, topic_truth.must_tell)
+    return history.must_tell(night) or any(each(history, night) for each in others)
 
 
 def request_of(
@@ -193,7 +196,7 @@ def request_of(
         database = databases.get(name)
         services.append(
             ServiceDatabase(
-                name=name,
+                name=night.called(name),
                 url="" if database is None else database.url,
                 schema=None if database is None else database.schema,
                 retention=None if kept is None else timedelta(minutes=kept),

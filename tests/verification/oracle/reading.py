@@ -50,7 +50,7 @@ class Reading:
         looked_at = self._looked_at(rows)
         known = Facts.of(rows)
         found: dict[Pair, Verdict] = {}
-        for pair, (sent, received, route) in _pairs(rows, routes).items():
+        for pair, (sent, received, route) in _pairs(self._of_members(), routes).items():
             if looked_at is None or (pair.upstream, pair.event_id) in looked_at:
                 facts = known.facts(pair, sent, received, route, self.night)
                 found[pair] = PAIRS.judge(facts)
@@ -71,12 +71,18 @@ class Reading:
         setting = self.setting
         return [
             Member(
-                name=service,
+                name=self.night.called(service),
                 groups=setting.expected(service, self.night),
                 others=(service,) if setting.unreceived(service) else (),
             )
             for service in setting.services
         ]
+
+    def _of_members(self) -> Rows:
+        """Return the rows that are of these services' events."""
+        names = {member.name for member in self._members()}
+        inbox = [row for row in self.rows.inbox if row["source"] in names]
+        return Rows(outbox=self.rows.outbox, inbox=inbox)
 
     def _expectation(self, rows: Rows) -> Expectation:
         sent, received = _types(rows)
@@ -124,7 +130,11 @@ def rows_of(history: History, night: Judged) -> Rows:
 def _row(life: Life, night: Judged, seq: int) -> Row:
     row = life.at(night.at)
     assert row is not None
-    of_life = {"service": life.service, "source": life.source, "event_id": life.event_id}
+    of_life = {
+        "service": night.called(life.service),
+        "source": life.source,
+        "event_id": life.event_id,
+    }
     return {
         "settled_at": None,
         "lease_until": None,

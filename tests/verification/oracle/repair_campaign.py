@@ -95,7 +95,7 @@ def search(
 
 def _repaired(services: Mapping[str, Service], seed: int, stories: Sequence[Story]) -> Repaired:
     history = a_history(Random(seed), stories=stories)
-    night = history.random.choice(history.setting.nights)
+    night = history.random.choice(history.setting.nights).as_named
     return RepairedNight(history=history, night=night, services=services).run()
 
 

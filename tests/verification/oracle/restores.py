@@ -141,7 +141,7 @@ def _is_alike(h: History, one: Judged, other: Judged) -> bool:
 def identities(h: History, night: Judged) -> Mapping[str, DatabaseHistory]:
     """Return by service what its server says of itself in a night."""
     return {
-        service: DatabaseHistory(
+        night.called(service): DatabaseHistory(
             system="one",
             timeline=timeline(h, night, service),
             objects=(1, 2, 3),

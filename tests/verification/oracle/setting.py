@@ -41,11 +41,16 @@ class Group:
         """Whether its service has another one, which handles at least the same."""
         return self.filtered
 
-    def declared(self, *, mistyped: bool) -> ExpectedGroup:
+    @property
+    def renamed(self) -> str:
+        """Another name, by which nothing was received."""
+        return f"{self.name}-new"
+
+    def declared(self, *, mistyped: bool, renamed: bool = False) -> ExpectedGroup:
         """Return the group as a configuration names it."""
         types = self.types if self.filtered else ()
         return ExpectedGroup(
-            name=self.name,
+            name=self.renamed if renamed else self.name,
             topics=self.upstreams,
             event_types=tuple(f"{each}s" for each in self.types) if mistyped else types,
             upstreams=self.upstreams if self.from_named else (),
@@ -65,6 +70,10 @@ class Judged:
     """Groups, by service and name, that the configuration does not name."""
     mistyped: frozenset[tuple[str, str]] = frozenset()
     """Groups whose declaration names an event type that there is not."""
+    renamed: frozenset[tuple[str, str]] = frozenset()
+    """Groups whose declaration has another name than their rows."""
+    renamed_service: str = ""
+    """The service whose configuration has another name than its rows; empty: there is none."""
 
     @property
     def watermark(self) -> float:
@@ -73,8 +82,18 @@ class Judged:
 
     def horizon(self, *services: str) -> float:
         """What is older than this may be purged in one of these services."""
-        kept = [r for r in (self.retention[s] for s in services) if r is not None]
+        called = {self.called(name): kept for name, kept in self.retention.items()}
+        kept = [r for r in ((called | self.retention)[s] for s in services) if r is not None]
         return self.at - min(kept) + self.margin if kept else float("-inf")
+
+    def called(self, service: str) -> str:
+        """Return the name of a service in the configuration."""
+        return f"{service}-new" if service == self.renamed_service else service
+
+    @property
+    def as_named(self) -> Judged:
+        """This night, where everything is configured by the names that its rows have."""
+        return replace(self, renamed=frozenset(), renamed_service="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +125,10 @@ class Setting:
         if not self.declared:
             return None
         named = [
-            group.declared(mistyped=(service, group.name) in night.mistyped)
+            group.declared(
+                mistyped=(service, group.name) in night.mistyped,
+                renamed=(service, group.name) in night.renamed,
+            )
             for group in self.groups
             if group.service == service and (service, group.name) not in night.unknown
         ]
@@ -186,6 +208,13 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
         night = replace(night, at=night.at + r.choice((DAY // 2, DAY, DAY, 2 * DAY)))
         is_mistyped = setting.declared and audits and r.random() < 0.1
         night = replace(night, mistyped=frozenset([r.choice(audits)] if is_mistyped else []))
+        is_renamed = setting.declared and not is_mistyped and r.random() < 0.1
+        one = r.choice([group for group in groups if group.name != undo_of(group.service)])
+        is_renamed = is_renamed and (one.service, one.name) not in night.unknown
+        names = [(one.service, one.name)] if is_renamed else []
+        # Rows of one that receives and writes are there in every night.
+        service = r.choice([one.service, *one.upstreams]) if r.random() < 0.06 else ""
+        night = replace(night, renamed=frozenset(names), renamed_service=service)
         if r.random() < 0.2:
             night = replace(night, margin=r.choice(MARGINS))
         if night.unknown and r.random() < 0.5:

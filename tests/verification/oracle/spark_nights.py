@@ -75,10 +75,10 @@ class SparkNights:
     def _identities(self, night: Judged) -> Iterator[None]:
         """Let servers say that they were recovered to a point in time, where they were."""
         now = SqlDatabaseHistory.now
-        by_url = {str(each.engine.url): name for name, each in self.services.items()}
+        names = {each.engine.url.database: name for name, each in self.services.items()}
 
         def said(asked: SqlDatabaseHistory) -> DatabaseHistory:
-            service = by_url[str(asked._engine.url)]
+            service = names[asked._engine.url.database]
             return replace(now(asked), timeline=timeline(self.history, night, service))
 
         with patch.object(SqlDatabaseHistory, "now", said):

@@ -39,6 +39,6 @@ def test_a_repair_with_a_defect_is_found_out(mutant, services):
 
 def test_what_a_repair_has_put_right_was_wrong_before(services):
     history = a_history(Random(3), stories=(OF_REPAIRS[0].stories))
-    night = history.setting.nights[-1]
+    night = history.setting.nights[-1].as_named
     repaired = RepairedNight(history=history, night=night, services=services).run()
     assert mismatches(repaired.before) == mismatches(history.expected(night))

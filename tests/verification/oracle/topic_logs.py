@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -78,6 +78,11 @@ class Partition:
     def first_sent(self) -> float | None:
         """When the oldest of its records was sent; None: it has none."""
         return self.records[0][1].sent_at if self.records else None
+
+    def without(self, source: str) -> Partition:
+        """Return it as it is to a run that takes the records of this source for those of others."""
+        kept = tuple(each for each in self.records if each[1].source != source)
+        return replace(self, records=kept)
 
 
 @dataclass(kw_only=True, slots=True)

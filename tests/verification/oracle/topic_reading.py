@@ -94,7 +94,7 @@ class _Beside:
         for number, partition in enumerate(log.at(reading.night.at)):
             start = self._offsets.ranges[number].start
             for offset, record in partition.records:
-                if offset >= start:
+                if offset >= start and record.source != reading.night.renamed_service:
                     event = record.source, record.event_id
                     self._records[event].append((number, offset, record))
         since = reading.read_since()

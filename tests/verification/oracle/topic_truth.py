@@ -34,7 +34,7 @@ def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
 def must_tell(h: History, night: Judged) -> bool:
     """Whether a topic is read of which no partition says since when it is complete."""
     return any(
-        all(_complete_since(partition) is None for partition in log.at(night.at))
+        all(_complete_since(partition) is None for partition in _partitions(log, night))
         for log in read(h, night)
     )
 
@@ -47,7 +47,7 @@ def read(h: History, night: Judged) -> list[Log]:
     named = {
         (life.columns["topic"], life.kind)
         for life in h.outboxes(night)
-        if life.source == life.service
+        if life.source == life.service != night.renamed_service
     }
     return [log for name, log in sorted(topics.logs.items()) if name in named]
 
@@ -107,7 +107,7 @@ def _is_missed(log: Log, row: dict[str, Any], night: Judged) -> bool:
     The partition of now is the one of then where the topic already had as many partitions. Without
     a key, or before that, all partitions have to be complete.
     """
-    partitions = log.at(night.at)
+    partitions = _partitions(log, night)
     whole = [_complete_since(each) for each in partitions]
     known: list[float] = []
     if None not in whole:
@@ -136,9 +136,13 @@ def _is_inverted(h: History, night: Judged, log: Log, event: EventId, row: dict[
     if len(places) > 1:
         return False
     (number,) = places
-    since = _complete_since(log.at(night.at)[number])
+    since = _complete_since(_partitions(log, night)[number])
     is_before = any(n == number and offset < own[0][1] for n, offset, _ in others)
     return is_before and since is not None and row["created_at"] >= since + night.margin
+
+
+def _partitions(log: Log, night: Judged) -> list[Partition]:
+    return [partition.without(night.renamed_service) for partition in log.at(night.at)]
 
 
 def _complete_since(partition: Partition) -> float | None:

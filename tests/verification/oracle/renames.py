@@ -1,0 +1,87 @@
+"""Groups and services that a night's configuration names otherwise than their rows do.
+
+Of the group that has the rows, nothing more is expected; of the one that the configuration names,
+everything is, and it has nothing. What a service wrote under its former name is nobody's to judge,
+which a run has to say; what it has received is judged under its new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.history import History, Pair
+from tests.verification.oracle.setting import Group, Judged
+from tests.verification.oracle.timeline import Life
+
+V = Verdict
+_OF_THE_OUTBOX = {V.STUCK, V.PARKED, V.NEVER_SENT}
+"""What is said of an event by its own row, whatever group should have it."""
+
+
+def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
+    """Return what a run of this night has to say of groups by the names that are none."""
+    return {
+        Pair(event.kind.value, event.source, group.service, group.renamed, event.event_id): verdict
+        for group in h.setting.groups
+        if (group.service, group.name) in night.renamed
+        for event, verdict in _lacking(h, night, group)
+    }
+
+
+def must_tell(h: History, night: Judged) -> bool:
+    """Whether a run has to say that there is something it cannot judge.
+
+    That is what a further run would not find again, or the events of a service of another name.
+    """
+    is_left_out = any(life.source == night.renamed_service for life in h.outboxes(night))
+    return is_left_out or any(
+        claim.unlisted and claim.pair[2:4] in night.renamed and claim.is_true_at(night)
+        for claim in h.claims
+    )
+
+
+def with_names_of(night: Judged, found: Mapping[Pair, Verdict]) -> dict[Pair, Verdict]:
+    """Return what is said under the names of a night's configuration."""
+    renamed = night.renamed_service
+    return {
+        pair._replace(downstream=night.called(pair.downstream)): verdict
+        for pair, verdict in found.items()
+        # A rollback takes back what was written under the former name.
+        if pair.upstream != renamed and (pair.downstream != renamed or pair.kind == TxKind.COMMIT)
+    }
+
+
+def _lacking(h: History, night: Judged, group: Group) -> Iterator[tuple[Life, Verdict]]:
+    said = {
+        claim.pair.event_id: claim.verdict
+        for claim in h.claims
+        if claim.pair[2:4] == (group.service, group.name)
+        and claim.verdict in _OF_THE_OUTBOX
+        and claim.is_true_at(night)
+    }
+    for event in h.outboxes(night):
+        is_theirs = event.kind is TxKind.COMMIT and event.source == event.service
+        if not is_theirs or event.columns["event_type"] not in group.types:
+            continue
+        if (event.at(night.at) or {})["status"] is OutboxStatus.PROCESSED:
+            if _is_missed(h, night, group, event):
+                yield event, V.MISSING_DOWNSTREAM
+        elif event.event_id in said:
+            yield event, said[event.event_id]
+
+
+def _is_missed(h: History, night: Judged, group: Group, event: Life) -> bool:
+    row = event.at(night.at) or {}
+    taken_back = [
+        life.born_at
+        for life in h.lives
+        if life.group is None
+        and (life.kind, life.service) == (TxKind.ROLLBACK, group.service)
+        and life.columns["causation_id"] == event.event_id
+        and life.at(night.at) is not None
+    ]
+    trace = row["created_at"] if row.get("unconfirmed") else row["settled_at"]
+    is_kept = trace >= night.horizon(event.source, group.service)
+    return is_kept and max(row["settled_at"], *taken_back, 0) < night.watermark
