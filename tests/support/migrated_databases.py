@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import psycopg
 from sqlalchemy import create_engine
@@ -20,19 +21,23 @@ from sqlalchemy.pool import NullPool
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.store.schema import Schema
 
+UTF8: Final = "UTF8"
+
 
 class MigratedDatabases:
     """Copies of templates, each of which is migrated once a run."""
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         self._server = server
-        self._templates: dict[tuple[int, str | None], str] = {}
+        self._templates: dict[tuple[int, str | None, str], str] = {}
 
     @contextmanager
-    def database(self, shards: int, schema: str | None = None) -> Iterator[str]:
+    def database(
+        self, shards: int, schema: str | None = None, *, encoding: str = UTF8
+    ) -> Iterator[str]:
         """Make a database with tables of so many shards; yield its URL, and drop it afterwards."""
         name = f"test_{uuid.uuid4().hex}"
-        self._server.create_database(name, template=self._template(shards, schema))
+        self._server.create_database(name, template=self._template(shards, schema, encoding))
         try:
             yield self._server.url(name)
         finally:
@@ -40,27 +45,32 @@ class MigratedDatabases:
 
     def replace(self, name: str, shards: int) -> None:
         """Put a migrated database in the place of another one, whose sessions end."""
-        template = self._template(shards, None)
+        template = self._template(shards, None, UTF8)
         self._server.drop_database(name)
         self._server.create_database(name, template=template)
 
-    def _template(self, shards: int, schema: str | None) -> str:
-        name = f"migrated_{shards}_{schema or 'public'}"
-        if (shards, schema) not in self._templates:
+    def _template(self, shards: int, schema: str | None, encoding: str) -> str:
+        name = f"migrated_{shards}_{schema or 'public'}_{encoding.lower()}"
+        if (shards, schema, encoding) not in self._templates:
             with self._connected() as connection:
                 # One worker makes it, the others wait.
                 connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [name])
                 exists = "SELECT FROM pg_database WHERE datname = %s"
                 if connection.execute(exists, [name]).fetchone() is None:
-                    self._migrate(name, shards, schema)
-            self._templates[shards, schema] = name
+                    self._migrate(name, shards, schema, encoding)
+            self._templates[shards, schema, encoding] = name
         return name
 
-    def _migrate(self, name: str, shards: int, schema: str | None) -> None:
+    def _migrate(self, name: str, shards: int, schema: str | None, encoding: str) -> None:
         # A failure leaves no half-made template behind.
         unfinished = f"{name}_unfinished"
         self._server.drop_database(unfinished)
-        self._server.create_database(unfinished)
+        if encoding == UTF8:
+            self._server.create_database(unfinished)
+        else:
+            how = f"ENCODING {encoding} LOCALE 'C' TEMPLATE template0"
+            with self._connected() as connection:
+                connection.execute(f"CREATE DATABASE {unfinished} {how}")
         engine = create_engine(self._server.url(unfinished), poolclass=NullPool)
         Schema(engine, schema=schema, shards=shards).upgrade()
         self._server.create_database(name, template=unfinished)

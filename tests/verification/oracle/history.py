@@ -153,14 +153,15 @@ class History:
         due: float | None,
         columns: dict[str, Any],
     ) -> Life:
-        payload = {"payload": f'{{"n": {event_id.int % 997}}}', "operation": "INSERT"}
+        who = ("M\u00fcller", "S\u00f8ren", "Wu")[event_id.int % 3]
+        payload = {"payload": f'{{"n": {event_id.int % 997}, "who": "{who}"}}'}
         times = {"created_at": at, "due_at": at if due is None else due, "last_error": None}
         life = Life(
             service=service,
             source=service,
             event_id=event_id,
             kind=kind,
-            columns={**payload, **times, **columns},
+            columns={**payload, "operation": "INSERT", **times, **columns},
         )
         life.becomes(status, at)
         self.lives.append(life)

@@ -10,7 +10,8 @@ from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
 from spark.compare import read_plan
 from spark.sources import other_sources, outbox_inbox
-from tests.verification.oracle import damaged, restores, topic_stories
+from spark.sources.server_checks import Servers
+from tests.verification.oracle import damaged, healthy, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
 
 
@@ -25,6 +26,7 @@ def _other_sources_are_left_out(*given: Any) -> Any:
     return replace(_other_sources(*given), obstacles=())
 
 
+_YES: Final = True
 _SENT_ONCE: Final = outbox_inbox._OUTBOX.replace("o.unconfirmed", "false")
 
 
@@ -42,6 +44,11 @@ ON_SPARK: Final = (
         name="N3 a later rollback brings no event into a further run",
         applied=instead(read_plan, "taken_back", lambda *_: {}),
         stories=(damaged.is_taken_back_days_later,),
+    ),
+    Mutant(
+        name="N10 texts are hashed in the bytes of their database",
+        applied=instead(Servers, "all_utf8", _YES),
+        stories=(healthy.is_applied,),
     ),
     Mutant(
         name="N11 a restored database goes unnoticed",

@@ -23,6 +23,8 @@ from tests.verification.oracle.spark_nights import SparkNights
 
 SCHEMAS = (None, "shield", None, None)
 """Of the tables of each service."""
+ENCODINGS = ("UTF8", "UTF8", "UTF8", "LATIN1")
+"""Of the database of each service."""
 ABOVE_ALL = 1_000_000
 """What workers insert is behind all rows of a history."""
 
@@ -32,8 +34,8 @@ def four_services(databases: MigratedDatabases) -> Iterator[Mapping[str, Service
     """Make the databases of the services that histories are about."""
     with ExitStack() as open_:
         services = {}
-        for name, schema in zip(NAMES, SCHEMAS, strict=True):
-            url = open_.enter_context(databases.database(SHARDS, schema))
+        for name, schema, encoding in zip(NAMES, SCHEMAS, ENCODINGS, strict=True):
+            url = open_.enter_context(databases.database(SHARDS, schema, encoding=encoding))
             services[name] = Service(name=name, url=url, schema=schema)
             open_.callback(services[name].close)
             _number_by_hand(services[name])

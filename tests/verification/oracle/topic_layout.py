@@ -9,7 +9,7 @@ from shieldtx.brokers.partitioning import partition_of
 from shieldtx.domain.states import OutboxStatus, TxKind
 from tests.verification.oracle.history import History
 from tests.verification.oracle.timeline import DAY, Life
-from tests.verification.oracle.topic_logs import Log, Record, Topics, id_of
+from tests.verification.oracle.topic_logs import ALWAYS, Log, Record, Topics, id_of
 
 RETENTIONS: Final = (None, DAY // 2, DAY, 2 * DAY, 3 * DAY)
 """For how many minutes topics keep their records at least."""
@@ -52,11 +52,11 @@ def _a_log(h: History, topic: str, kind: TxKind) -> Log:
     """Choose its first partitions, when some are added, and what its retention takes away."""
     r = h.random
     last = int(h.setting.nights[-1].at)
-    partitions = [(float("-inf"), r.choice((1, 2, 2, 3)))]
-    for _ in range(r.choice((0, 0, 1, 2))):
-        since, number = partitions[-1]
-        at = r.randint(max(1, int(since) + 1 if since > 0 else 1), last + 1)
-        partitions.append((at + 0.25, number + r.choice((1, 1, 2, 3))))
+    number = r.choice((1, 2, 2, 3))
+    partitions = [(ALWAYS, number)]
+    for at in sorted(r.randint(1, last) for _ in range(r.choice((0, 0, 1, 2)))):
+        number += r.choice((1, 1, 2, 3))
+        partitions.append((at + 0.25, number))
     log = Log(topic=topic, kind=kind, partitions=partitions)
     if r.random() < 0.04:
         # A topic that begins anew is accused of all that it had: so it has lost nothing before.
@@ -64,7 +64,7 @@ def _a_log(h: History, topic: str, kind: TxKind) -> Log:
         return log
     kept = r.choice(RETENTIONS)
     if kept is not None:
-        log.cuts += _cuts(h, kept, partitions[-1][1])
+        log.cuts += _cuts(h, kept, number)
     return log
 
 
