@@ -44,6 +44,8 @@ class Said:
     """Whether what is only counted is among what was found."""
     because: tuple[str, ...] = ()
     """Why it looks at everything, as it says itself; empty: it was to, or does not."""
+    problem: str = ""
+    """Why it broke off; empty: it did not."""
     restored: str = ""
     """The service whose database it must see to be another one."""
 
@@ -54,6 +56,9 @@ class Said:
 
     def _wrong(self) -> Iterator[str]:
         run = f"the {'full' if self.is_full else 'further'} run at {self.night.at}"
+        if self.problem:
+            yield f"{run} broke off: {self.problem}"
+            return
         if self.tells is not self.must_tell:
             yield f"{run} {'says' if self.tells else 'does not say'} that it cannot judge something"
         if self.restored and not self._sees_the_restored():

@@ -63,7 +63,17 @@ class SparkWorld:
         """Run the nights of a history."""
         name = f"history-{next(self._numbers)}"
         nights = SparkNights(history=history, services=self.services, nights=self.nights, name=name)
-        return [night.said for night in nights.run()]
+        try:
+            return [night.said for night in nights.run()]
+        except ValueError as error:
+            # As with a time that Spark knows and Python does not.
+            return [_broke_off(history, error)]
+
+
+def _broke_off(history: History, error: ValueError) -> Said:
+    first, *_ = history.setting.nights
+    nothing = {"found": {}, "truth": {}, "tells": False, "must_tell": False}
+    return Said(night=first, is_full=True, problem=str(error), **nothing)
 
 
 @contextmanager
