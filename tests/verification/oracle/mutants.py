@@ -15,7 +15,7 @@ from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import broken
 from tests.verification.oracle.generate import Story
-from tests.verification.oracle.own_groups import OWN
+from tests.verification.oracle.own_groups import OWN, OWN_IN_ORDER
 from tests.verification.oracle.restores import database_is_restored
 
 Rules = Callable[[Rule], Rule | None]
@@ -133,6 +133,7 @@ BY_RULES: Final = (
     Mutant(
         name="N15 `from` filters rollbacks too",
         applied=instead(expectations, "_declared", _from_is_for_rollbacks_too),
+        stories=(broken.rollback_is_lost,),
     ),
     Mutant(
         name="N16 any tombstone counts as refused",
@@ -144,6 +145,7 @@ BY_RULES: Final = (
     Mutant(
         name="open and too old upstream is in order",
         applied=rules_of(PAIRS, _left_alone_when_purged_upstream),
+        stories=(broken.nobody_handles, broken.nobody_compensates, broken.compensation_fails),
     ),
     Mutant(
         name="an effect may follow its compensation",
@@ -153,6 +155,6 @@ BY_RULES: Final = (
     Mutant(
         name="a tombstone is accused whose event was purged",
         applied=rules_of(PAIRS, _tombstones_are_as_old_as_their_events),
-        stories=OWN,
+        stories=OWN_IN_ORDER,
     ),
 )

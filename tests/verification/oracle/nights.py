@@ -147,8 +147,9 @@ class PythonNights:
         good = self._good
         if good is None:
             return
-        changes = basis.changes(good.basis, judged)
-        yield from changes or basis.losses(good.basis, judged)
+        yield from basis.changes(good.basis, judged)
+        if good.basis.services.keys() == judged.services.keys():
+            yield from basis.losses(good.basis, judged)
         yield from (f"{service} lacks rows" for service in sorted(lacking(good.proof, rows)))
         topics = self.history.topics
         if topics is not None and good.topics.topics:

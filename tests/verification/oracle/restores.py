@@ -36,7 +36,7 @@ def database_is_restored(h: History) -> None:
         Restore(
             service=h.random.choice(h.setting.services),
             at=night + _SINCE,
-            to=night - h.random.choice((60, 300, DAY, 2 * DAY)),
+            to=night - h.random.choice((60, 60, 300, DAY, 2 * DAY)),
             is_seen=h.random.random() < 0.5,
         )
     )

@@ -208,12 +208,12 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
         night = replace(night, at=night.at + r.choice((DAY // 2, DAY, DAY, 2 * DAY)))
         is_mistyped = setting.declared and audits and r.random() < 0.1
         night = replace(night, mistyped=frozenset([r.choice(audits)] if is_mistyped else []))
-        is_renamed = setting.declared and not is_mistyped and r.random() < 0.1
+        is_renamed = setting.declared and not is_mistyped and r.random() < 0.05
         one = r.choice([group for group in groups if group.name != undo_of(group.service)])
         is_renamed = is_renamed and (one.service, one.name) not in night.unknown
         names = [(one.service, one.name)] if is_renamed else []
         # Rows of one that receives and writes are there in every night.
-        service = r.choice([one.service, *one.upstreams]) if r.random() < 0.06 else ""
+        service = r.choice([one.service, *one.upstreams]) if r.random() < 0.03 else ""
         night = replace(night, renamed=frozenset(names), renamed_service=service)
         if r.random() < 0.2:
             night = replace(night, margin=r.choice(MARGINS))

@@ -65,12 +65,12 @@ class SparkWorld:
         nights = SparkNights(history=history, services=self.services, nights=self.nights, name=name)
         try:
             return [night.said for night in nights.run()]
-        except ValueError as error:
-            # As with a time that Spark knows and Python does not.
+        except (KeyError, ValueError) as error:
+            # As of a service that there was not, or a time that Spark knows and Python does not.
             return [_broke_off(history, error)]
 
 
-def _broke_off(history: History, error: ValueError) -> Said:
+def _broke_off(history: History, error: Exception) -> Said:
     first, *_ = history.setting.nights
     nothing = {"found": {}, "truth": {}, "tells": False, "must_tell": False}
     return Said(night=first, is_full=True, problem=str(error), **nothing)
