@@ -63,7 +63,7 @@ def _lacking(h: History, night: Judged, group: Group) -> Iterator[tuple[Life, Ve
     }
     for event in h.outboxes(night):
         is_theirs = event.kind is TxKind.COMMIT and event.source == event.service
-        if not is_theirs or event.columns["event_type"] not in group.types:
+        if not is_theirs or not group.is_for(event.columns["event_type"]):
             continue
         if (event.at(night.at) or {})["status"] is OutboxStatus.PROCESSED:
             if _is_missed(h, night, group, event):

@@ -41,6 +41,11 @@ class Group:
         """Whether its service has another one, which handles at least the same."""
         return self.filtered
 
+    def is_for(self, event_type: str) -> bool:
+        """Whether it is to have the events of a type, of which it may know nothing."""
+        source = event_type.partition(".")[0]
+        return event_type in self.types if self.filtered else source in self.upstreams
+
     @property
     def renamed(self) -> str:
         """Another name, by which nothing was received."""
