@@ -34,6 +34,7 @@ class _Group(_Part):
     name: _Name
     receives: tuple[_Name, ...] = ()
     compensates: tuple[_Name, ...] = ()
+    compensates_others: tuple[_Name, ...] = ()
     events: tuple[_Name, ...] = ()
     upstreams: tuple[_Name, ...] = Field(default=(), alias="from")
     may_be_unused: tuple[_Name, ...] = ()
@@ -149,7 +150,7 @@ def _service(name: str, given: _Service, variables: _Variables) -> ServiceDataba
 def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedGroup]:
     groups = []
     for group in given:
-        if not group.receives and not group.compensates:
+        if not (group.receives or group.compensates or group.compensates_others):
             raise ConfigurationError(
                 f"{path}: {place}.groups: {group.name} neither `receives` nor `compensates` any "
                 "topic: name the topics, or leave the group out"
@@ -159,6 +160,7 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
                 f"{path}: {place}.groups: {group.name} has `from` and does not `receive` anything: "
                 "what it `compensates` are events of its own service, whoever gave them up"
             )
+        _check_compensated(place, group, path)
         for kind, topics in (
             (TxKind.COMMIT, group.receives),
             (TxKind.ROLLBACK, group.compensates),
@@ -175,7 +177,34 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
                         may_be_unused=group.may_be_unused,
                     )
                 )
+        if group.compensates_others:
+            groups.append(
+                ExpectedGroup(
+                    name=group.name,
+                    kind=TxKind.ROLLBACK,
+                    of_others=True,
+                    topics=group.receives,
+                    event_types=group.compensates_others,
+                    upstreams=group.upstreams,
+                    may_be_unused=group.may_be_unused,
+                )
+            )
     return groups
+
+
+def _check_compensated(place: str, group: _Group, path: Path) -> None:
+    """Raise ConfigurationError where a group compensates events of others and handles none such."""
+    given = f"{path}: {place}.groups: {group.name} has `compensates_others`"
+    if group.compensates_others and not group.receives:
+        raise ConfigurationError(
+            f"{given} and does not `receive` anything: a group can compensate an event of another "
+            "service only where it handles the event itself"
+        )
+    left_out = sorted({*group.compensates_others} - {*group.events})
+    if group.events and left_out:
+        raise ConfigurationError(
+            f"{given} {', '.join(left_out)}, which is not among its `events`: add it there"
+        )
 
 
 def _broker(given: _Topics, variables: _Variables) -> BrokerAccess:

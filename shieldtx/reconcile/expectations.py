@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shieldtx.domain.states import TxKind
 
@@ -18,14 +18,17 @@ class ExpectedGroup:
 
     name: str
     kind: TxKind = TxKind.COMMIT
-    """COMMIT: it handles events of others. ROLLBACK: it compensates its own service's events."""
+    """COMMIT: it handles events of others. ROLLBACK: it compensates events."""
+    of_others: bool = False
+    """Of kind ROLLBACK: what it compensates are events of other services, which it handles.
+    Otherwise they are its own service's."""
     topics: tuple[str, ...] = ()
     """Logical topics; empty: any, of other services."""
     event_types: tuple[str, ...] = ()
     """Empty: any."""
     upstreams: tuple[str, ...] = ()
-    """Services whose events they are; empty: any. Of rollbacks, it is its own service's events
-    that are taken back, whoever does it."""
+    """Services whose events they are; empty: any. Whoever takes them back: of rollbacks of its own
+    service's events it says nothing."""
     max_attempts: int | None = None
     """The limit of its handlers' RetryPolicy; None: not known, and not checked."""
     may_be_unused: tuple[str, ...] = ()
@@ -92,6 +95,8 @@ class Route:
     """Each such event should arrive. Otherwise some have arrived, and nobody says that all should.
     """
     max_attempts: int | None = None
+    causation_source: str | None = None
+    """Of rollbacks: the service whose events they take back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,17 +128,21 @@ def expectation_of(
 
     Where a service names no groups of a kind, its past speaks: a group should receive all events of
     the types that it has received before. A rollback is meant for the service whose event it takes
-    back and for nobody else: one of a type that no group of it has received is expected of NOBODY,
-    so that it counts as missing.
+    back: one of a type that no group of it has received is expected of NOBODY, so that it counts as
+    missing. It is also meant for groups of other services that handle such events and compensate
+    them; of these, none has to be there.
     """
     names = {member.name for member in members}
-    known = [seen for seen in received if seen.source in names and _is_addressed(seen)]
-    routes: dict[tuple[Stream, str, str, str], Route] = {}
+    known = [s for s in received if s.source in names and _writer(s, s.source) in names]
+    judged = [what for what in sent if _writer(what, what.upstream) in names]
+    routes: dict[tuple[Stream, str, str, str, str], Route] = {}
     for route in (
         *_seen(known, expected=False),
         *(route for member in members for route in _wanted(member, sent, known)),
+        *(route for member in members for route in _of_others(member, judged, known)),
     ):
-        routes[route.stream, route.group, route.topic, route.event_type] = route
+        key = route.stream, route.group, route.topic, route.event_type
+        routes[*key, route.causation_source or ""] = route
     return Expectation(
         routes=tuple(routes[key] for key in sorted(routes, key=_order)),
         obstacles=tuple(_unreceived(members, sent, routes.values())),
@@ -147,7 +156,8 @@ def _wanted(
     for kind in TxKind:
         arriving = [what for what in sent if _may_go_to(member.name, what, kind)]
         mine = [s for s in received if s.downstream == member.name and s.kind is kind]
-        groups = [group for group in member.groups or () if group.kind is kind]
+        mine = [s for s in mine if kind is TxKind.COMMIT or s.causation_source == member.name]
+        groups = [g for g in member.groups or () if g.kind is kind and not g.of_others]
         awaited = [route for group in groups for route in _declared(member, group, arriving)]
         yield from awaited
         if not groups:
@@ -159,14 +169,67 @@ def _wanted(
 def _declared(member: Member, group: ExpectedGroup, arriving: Iterable[Sent]) -> Iterable[Route]:
     for what in arriving:
         if group.takes(what, service=member.name):
-            yield Route(
-                stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),
-                group=group.name,
-                topic=what.topic,
-                event_type=what.event_type,
-                expected=True,
-                max_attempts=group.max_attempts,
+            yield _route(what, member, group.name, max_attempts=group.max_attempts)
+
+
+def _of_others(
+    member: Member, sent: Iterable[Sent], received: Collection[Received]
+) -> Iterable[Route]:
+    """Rollbacks of other services' events, for the groups of a service that compensate these.
+
+    The past speaks where the service declares no group that compensates anything. By the past, a
+    group has to handle the events as well: one that has not may have received rollbacks because it
+    compensates its own service's events of the type.
+    """
+    declared = [group for group in member.groups or () if group.kind is TxKind.ROLLBACK]
+    for what in sent:
+        writer = what.causation_source
+        if what.kind is TxKind.COMMIT or writer is None or writer == member.name:
+            continue
+        groups = [g.name for g in declared if g.of_others and _is_among(g, what, writer)]
+        if not declared:
+            groups = sorted(
+                {
+                    seen.group
+                    for seen in received
+                    if seen.downstream == member.name
+                    and seen.causation_source == writer
+                    and (seen.topic, seen.event_type) == (what.topic, what.event_type)
+                    and _handles(member, seen, writer, received)
+                }
             )
+        yield from (_route(what, member, group) for group in groups)
+
+
+def _handles(member: Member, rollback: Received, writer: str, received: Iterable[Received]) -> bool:
+    """Whether the group that received a rollback should have received the event, or has."""
+    declared = [group for group in member.groups or () if group.kind is TxKind.COMMIT]
+    if declared:
+        own = [group for group in declared if group.name == rollback.group]
+        return any(_is_among(group, rollback, writer) for group in own)
+    event = replace(rollback, kind=TxKind.COMMIT, source=writer, causation_source=None)
+    return event in received
+
+
+def _is_among(group: ExpectedGroup, what: Sent | Received, writer: str) -> bool:
+    """Whether events of a type are among those that a group names."""
+    return (
+        (not group.topics or what.topic in group.topics)
+        and (not group.event_types or what.event_type in group.event_types)
+        and (not group.upstreams or writer in group.upstreams)
+    )
+
+
+def _route(what: Sent, member: Member, group: str, *, max_attempts: int | None = None) -> Route:
+    return Route(
+        stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),
+        group=group,
+        topic=what.topic,
+        event_type=what.event_type,
+        expected=True,
+        max_attempts=max_attempts,
+        causation_source=what.causation_source,
+    )
 
 
 def _seen(received: Iterable[Received], *, expected: bool) -> Iterable[Route]:
@@ -177,6 +240,7 @@ def _seen(received: Iterable[Received], *, expected: bool) -> Iterable[Route]:
             topic=seen.topic,
             event_type=seen.event_type,
             expected=expected,
+            causation_source=seen.causation_source,
         )
 
 
@@ -184,13 +248,7 @@ def _orphans(member: Member, arriving: Iterable[Sent], routes: Iterable[Route]) 
     known = {(route.stream.upstream, route.topic, route.event_type) for route in routes}
     for what in arriving:
         if (what.upstream, what.topic, what.event_type) not in known:
-            yield Route(
-                stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),
-                group=NOBODY,
-                topic=what.topic,
-                event_type=what.event_type,
-                expected=True,
-            )
+            yield _route(what, member, NOBODY)
 
 
 def _unreceived(
@@ -234,11 +292,11 @@ def _may_go_to(name: str, what: Sent, kind: TxKind) -> bool:
     return what.kind is kind and (kind is TxKind.COMMIT or what.causation_source == name)
 
 
-def _is_addressed(seen: Received) -> bool:
-    """Whether it came to the service that it was meant for."""
-    return seen.kind is TxKind.COMMIT or seen.causation_source == seen.downstream
+def _writer(what: Sent | Received, by: str) -> str | None:
+    """Return the service that wrote an event, or the event that a rollback takes back."""
+    return by if what.kind is TxKind.COMMIT else what.causation_source
 
 
-def _order(key: tuple[Stream, str, str, str]) -> tuple[str, ...]:
+def _order(key: tuple[Stream, str, str, str, str]) -> tuple[str, ...]:
     stream, *rest = key
     return (stream.kind, stream.upstream, stream.downstream, *rest)

@@ -33,7 +33,12 @@ class Fact(StrEnum):
 
     ENTITLED = "entitled"
     """Of a COMMIT: a group of the downstream gave it up, or the downstream has compensated an event
-    that it wrote because of it, so that a rollback of it is right."""
+    that it wrote because of it, so that a rollback of it is right; or the group has compensated it
+    itself, so that nothing of its effect is left."""
+
+    OWES = "owes"
+    """Of a ROLLBACK: the group has to compensate its event. So it has where its own service wrote
+    the event, and otherwise where the group has applied it."""
 
     UNDONE_FIRST = "undone_first"
     """Of a COMMIT: the group has compensated the event, and its effect was settled later."""

@@ -49,6 +49,12 @@ def _names_that_fit_nothing(
 ) -> Iterable[tuple[str, str]]:
     # What is compensated are events: their rollbacks are not there yet, if all goes well.
     is_back = group.kind is TxKind.ROLLBACK
+    if group.of_others:
+        # Its topics and services are those of its other half, which receives them.
+        known = {c.event_type for c in commits if c.source != member.name}
+        names = (name for name in group.event_types if name not in known)
+        yield from (("compensates events of others called", name) for name in names)
+        return
     # A group has one filter of types for what it receives and for what it compensates.
     halves = [each for each in member.groups or () if each.name == group.name]
     received = {topic for each in halves if each.kind is TxKind.COMMIT for topic in each.topics}

@@ -44,37 +44,52 @@ class Observed:
 
 
 def undeclared_kinds(member: Member) -> list[TxKind]:
-    """Return the kinds of events of which a service declares no group, so that its past speaks."""
-    declared = {group.kind for group in member.groups or ()}
+    """Return the kinds of events of which a service declares no group, so that its past speaks.
+
+    Of rollbacks, it speaks of those of the service's own events.
+    """
+    declared = {group.kind for group in member.groups or () if not group.of_others}
     return [kind for kind in TxKind if kind not in declared]
 
 
 def decisive(members: Collection[Member], received: Iterable[Received]) -> tuple[Received, ...]:
     """Return what has been received and says by itself what should be, in an order of its own."""
-    undeclared = {member.name: undeclared_kinds(member) for member in members}
-    return tuple(
-        sorted(
-            {
-                seen
-                for seen in received
-                if seen.source in undeclared and seen.kind in undeclared[seen.downstream]
-            },
-            key=repr,
-        )
-    )
+    by_name = {member.name: member for member in members}
+    known = (seen for seen in received if seen.source in by_name)
+    speaking = {seen for seen in known if _speaks(by_name[seen.downstream], seen, by_name)}
+    return tuple(sorted(speaking, key=repr))
+
+
+def _speaks(member: Member, seen: Received, names: Collection[str]) -> bool:
+    """Whether the past of a service says what its groups should receive."""
+    if _is_of_others(seen):
+        declared = {group.kind for group in member.groups or ()}
+        return seen.causation_source in names and TxKind.ROLLBACK not in declared
+    return seen.kind in undeclared_kinds(member)
+
+
+def _is_of_others(seen: Received) -> bool:
+    """Whether it is a rollback of another service's event."""
+    return seen.kind is TxKind.ROLLBACK and seen.causation_source != seen.downstream
 
 
 def received_first(earlier: Observed, now: Iterable[Received]) -> Iterator[str]:
     """Say in sentences which groups have received events of a type that they had not before.
 
-    Not the first group of a service that receives rollbacks of a type: the earlier run expected
-    those of NOBODY, and was not good if there were any.
+    Not the first group of a service that receives rollbacks of a type of its own: the earlier run
+    expected those of NOBODY, and was not good if there were any. Nor a group that has received
+    rollbacks of the type of another service from anywhere: it should receive all of them.
     """
     known = set(earlier.received)
     compensated = {replace(seen, group="") for seen in known if seen.kind is TxKind.ROLLBACK}
+    of_others = {replace(seen, source="") for seen in known if _is_of_others(seen)}
     for new in now:
-        is_first = new.kind is TxKind.ROLLBACK and replace(new, group="") not in compensated
-        if new not in known and not is_first:
+        is_expected = (
+            replace(new, source="") in of_others
+            if _is_of_others(new)
+            else new.kind is TxKind.ROLLBACK and replace(new, group="") not in compensated
+        )
+        if new not in known and not is_expected:
             yield (
                 f"group {new.group} of {new.downstream} received {new.event_type} ({new.topic}, "
                 f"{new.kind}) of {new.source} for the first time, so that earlier ones are "

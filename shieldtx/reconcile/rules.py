@@ -2,7 +2,8 @@
 
 Two books: PAIRS for an event and a consumer group, TOPICS for an event and its topic. Upstream is
 the service that wrote the event, downstream the one whose consumer group receives it. A ROLLBACK
-event travels back, so there the service that gave up is upstream.
+event travels back, so there the service that gave up is upstream. Downstream is the service that
+wrote the event, and so is each one with a group that applied the event and compensates it.
 
 Nothing here knows Spark: `judge` evaluates a book for one row, and
 `spark/compare/verdict_expression.py` turns the same book into a column expression.
@@ -73,6 +74,7 @@ PAIRS = RuleSet(
         Fact.SAME_ENVELOPE,
         Fact.ANSWERED,
         Fact.ENTITLED,
+        Fact.OWES,
         Fact.UNDONE_FIRST,
         Fact.OVERTAKEN,
         Fact.WITHIN_LIMIT,
@@ -128,6 +130,14 @@ PAIRS = RuleSet(
             upstream_status=_SENT,
             downstream_status=_DONE,
             answered=_YES,
+        ),
+        # The group gave the event of another service up, refused it, or never received it.
+        _rule(
+            _V.MATCHED,
+            kind=_ROLLBACK,
+            upstream_status=_SENT,
+            downstream_status=_DONE,
+            owes=_NO,
         ),
         _rule(
             _V.REFUSED,

@@ -146,8 +146,8 @@ class Verdict(StrEnum):
         "EFFECT_DESPITE_ROLLBACK",
         Weight.MISMATCH,
         (
-            "The group's effect is committed, and its service has taken the event back all the "
-            "same, or the group had compensated the event before its effect."
+            "The group's effect is committed and not compensated, and its service has taken the "
+            "event back all the same; or the group had compensated the event before its effect."
         ),
         "Undo the effect downstream, or the compensation upstream: both cannot be right.",
     )

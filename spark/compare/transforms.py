@@ -41,24 +41,20 @@ ROW = (
 """The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
 person, and a further run would not find it, for it has no error."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
+_ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
 
 def paired(sent: DataFrame, received: DataFrame, routes: DataFrame) -> DataFrame:
     """Put each event beside the inbox row of each group that has it or should have it."""
-    is_addressed = (F.col("kind") == TxKind.COMMIT.value) | (
-        F.col("causation_source") == F.col("downstream")
-    )
+    is_rollback = F.col("kind") == TxKind.ROLLBACK.value
+    writer = F.when(is_rollback, F.col("causation_source"))
     due = (
-        sent.join(F.broadcast(routes), on=["kind", "upstream", "topic", "event_type"], how="inner")
-        .where(is_addressed)
-        .drop("seq")
+        sent.withColumn("writer", F.coalesce(writer, F.lit("")))
+        .join(F.broadcast(routes), on=[*_ROUTE], how="inner")
+        .drop("seq", "writer")
         .withColumnsRenamed({name: f"sent_{name}" for name in _BOTH})
     )
-    arrived = (
-        received.where(is_addressed)
-        .drop("seq")
-        .withColumnsRenamed({name: f"received_{name}" for name in _BOTH})
-    )
+    arrived = received.drop("seq").withColumnsRenamed({name: f"received_{name}" for name in _BOTH})
     pairs = due.join(arrived, on=[*PAIR, "event_id"], how="full_outer")
     return pairs.where(
         F.col("downstream_status").isNotNull() | F.coalesce("expected", F.lit(col=False))
@@ -147,7 +143,9 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
             _unless_unknown(F.col("undone_at") < F.col("settled_at"), otherwise=False),
         )
         .withColumn("answered", F.col("answered_at").isNotNull())
-        .withColumn("entitled", F.coalesce("entitled", F.lit(col=False)))
+        .withColumn(
+            "entitled", F.coalesce("entitled", F.lit(col=False)) | F.col("undone_at").isNotNull()
+        )
         .drop("asked_of", "answered_id", "answering_group", "undone_at")
     )
 
@@ -170,6 +168,7 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
     has_same_payload = F.col("upstream_digest") == F.col("downstream_digest")
     has_same_envelope = F.col("upstream_envelope") == F.col("downstream_envelope")
     facts = {
+        Fact.OWES: _unless_unknown(F.col("downstream_owes"), otherwise=True),
         Fact.OVERTAKEN: _unless_unknown(F.col("downstream_overtaken"), otherwise=False),
         Fact.SAME_PAYLOAD: _unless_unknown(has_same_payload, otherwise=True),
         Fact.SAME_ENVELOPE: _unless_unknown(has_same_envelope, otherwise=True),

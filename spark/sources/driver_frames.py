@@ -26,6 +26,7 @@ _ROUTES = _STREAM | {
     "consumer_group": TEXT,
     "topic": TEXT,
     "event_type": TEXT,
+    "writer": TEXT,
     "expected": TRUTH,
     "max_attempts": NUMBER,
 }
@@ -47,7 +48,7 @@ def frame_of(
 
 
 def routes_frame(spark: SparkSession, routes: Iterable[Route]) -> DataFrame:
-    """Return a row for each route."""
+    """Return a row for each route; `writer` is the service whose events its rollbacks take back."""
     rows = [
         (
             route.stream.kind.value,
@@ -56,6 +57,7 @@ def routes_frame(spark: SparkSession, routes: Iterable[Route]) -> DataFrame:
             route.group,
             route.topic,
             route.event_type,
+            route.causation_source or "",
             route.expected,
             route.max_attempts,
         )

@@ -77,6 +77,13 @@ _INBOX = """
                  AND r.causation_id = i.event_id
                  AND coalesce(r.causation_source, i.source) = i.source)
            END AS downstream_overtaken,
+           CASE WHEN i.tx_kind = 'ROLLBACK' AND i.status = 'PROCESSED' THEN
+               i.causation_source = {name} OR EXISTS (
+                   SELECT 1 FROM {inbox} e
+                   WHERE e.consumer_group = i.consumer_group AND e.source = i.causation_source
+                     AND e.event_id = i.causation_id AND e.tx_kind = 'COMMIT'
+                     AND e.status = 'PROCESSED')
+           END AS downstream_owes,
            {bucket} AS bucket, {odd} AS downstream_odd,
            (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'
             AND i.status = 'DEAD') AS downstream_unlisted,
@@ -97,7 +104,8 @@ _INBOX = """
                     THEN now() END)
                 ELSE greatest(i.received_at, i.settled_at)
            END) AS downstream_moved_at
-    FROM {inbox} i WHERE i.source IN ({names}) AND {condition}"""
+    FROM {inbox} i WHERE i.source IN ({names}) AND {condition}
+      AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"""
 
 _TYPES_SENT = """
     SELECT DISTINCT o.tx_kind AS kind, o.topic, o.event_type,
@@ -146,7 +154,10 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
 
 
 def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
-    """Read rows of an inbox that came from one of the services."""
+    """Read rows of an inbox that came from one of the services.
+
+    Of rollbacks, those that take back an event of one of them.
+    """
     frame = databases.frame(
         service,
         _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM).replace("{condition}", read.condition),
@@ -155,6 +166,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         **_digests(databases, "i"),
         **_times("i", "event_time", "received_at", "settled_at"),
         lately=literal_time(databases.lately),
+        name=quoted(service.name),
         names=listed(each.name for each in databases.services),
     )
     return frame.withColumn("downstream", F.lit(service.name))

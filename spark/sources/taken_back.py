@@ -1,6 +1,7 @@
-"""Which events were taken back by rollbacks that an incremental run reads.
+"""Which events an incremental run looks up because of the rows that it reads.
 
-A rollback that comes later moves no row of its event, and yet changes what is to be said of it.
+A rollback that comes later moves no row of its event, and yet changes what is to be said of it. An
+effect that comes later moves no row of its rollback, which was settled because there was no effect.
 """
 
 from __future__ import annotations
@@ -22,15 +23,30 @@ _BY_INBOX = """
     WHERE i.tx_kind = 'ROLLBACK' AND i.causation_source = {name}
       AND i.causation_id IS NOT NULL AND {condition}"""
 
+_WITHOUT_EFFECT = """
+    SELECT DISTINCT r.source, r.event_id::text AS event_id
+    FROM {inbox} r JOIN {inbox} i
+      ON i.consumer_group = r.consumer_group AND i.source = r.causation_source
+      AND i.event_id = r.causation_id
+    WHERE r.tx_kind = 'ROLLBACK' AND r.status = 'PROCESSED' AND r.compensated_id IS NULL
+      AND r.causation_source <> {name} AND i.status = 'PROCESSED' AND {condition}"""
+
 
 def taken_back(
     servers: Servers, outboxes: Mapping[str, Read], inboxes: Mapping[str, Read]
 ) -> dict[str, set[str]]:
-    """Return, by the service that wrote them, the ids of events with a rollback in these reads."""
+    """Return the ids of events with a rollback in these reads, and of rollbacks with an effect.
+
+    They are given by the service that wrote them.
+    """
     found: dict[str, set[str]] = defaultdict(set)
     names = {service.name for service in servers.services}
     for service in servers.services:
-        for query, reads in ((_BY_OUTBOX, outboxes), (_BY_INBOX, inboxes)):
+        for query, reads in (
+            (_BY_OUTBOX, outboxes),
+            (_BY_INBOX, inboxes),
+            (_WITHOUT_EFFECT, inboxes),
+        ):
             condition = reads[service.name].condition
             names_it = quoted(service.name)
             for source, event_id in servers.rows(

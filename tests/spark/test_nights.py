@@ -24,6 +24,7 @@ ROLLBACK = TxKind.ROLLBACK
 CLEAN, MISMATCHES = RunOutcome.CLEAN, RunOutcome.MISMATCHES
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
+COMPENSATING = replace(RESERVE, kind=ROLLBACK, of_others=True, event_types=(TOPIC,))
 
 
 def received_by(service: Service, *groups: str, number: int = 5, of: Service) -> list:
@@ -312,7 +313,7 @@ def test_an_effect_after_the_compensation_is_found_though_nothing_of_it_has_move
     nights, orders, stock
 ):
     first, *_ = received_by(stock, "reserve", of=orders)
-    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    services = (orders.database(), stock.database(groups=(RESERVE, COMPENSATING)))
     assert nights.run(*services).outcome is CLEAN
     a_day_passes(orders)
     # Who received the event compensates it too, and says so with an older time.
@@ -330,6 +331,86 @@ def test_an_effect_after_the_compensation_is_found_though_nothing_of_it_has_move
 
     assert mode(night) is Mode.INCREMENTAL
     assert night.totals[Verdict.EFFECT_DESPITE_ROLLBACK] == 1
+
+
+def given_up_by_audit(orders, stock, event_id, *, age):
+    """Let a group of stock give an event up, and orders compensate it."""
+    execute(
+        stock,
+        "UPDATE shield_inbox SET status = 'MAX_RECONSUMED' "
+        "WHERE event_id = :e AND consumer_group = 'audit'",
+        e=event_id,
+    )
+    return taken_back(orders, stock, event_id, age=age)
+
+
+OF_RESERVE = "WHERE event_id = :e AND consumer_group = 'reserve'"
+
+
+def test_a_rollback_that_a_group_of_another_service_lacks_is_found_in_the_next_night(
+    nights, orders, stock
+):
+    """Nothing of the group has moved; where it is not said to compensate, nothing is missed."""
+    first, *_ = received_by(stock, "reserve", "audit", of=orders)
+    declared = (orders.database(), stock.database(groups=(RESERVE, AUDIT, COMPENSATING)))
+    assert nights.run(*declared).outcome is CLEAN
+    a_day_passes(orders)
+    given_up_by_audit(orders, stock, first, age=300)
+
+    night = nights.run(*declared)
+
+    assert mode(night) is Mode.INCREMENTAL
+    assert night.totals == {Verdict.MATCHED: 2, Verdict.REFUSED: 1, Verdict.MISSING_DOWNSTREAM: 1}
+    (row,) = night.first_rows
+    assert (row.pair.kind, row.pair.upstream, row.pair.downstream) == (ROLLBACK, "stock", "stock")
+    assert row.pair.group == "reserve"
+    alone = (orders.database(), stock.database(groups=(RESERVE, AUDIT)))
+    assert nights.run(*alone).outcome is CLEAN
+
+
+def test_a_group_that_compensates_for_the_first_time_has_all_its_earlier_rollbacks_looked_at(
+    nights, orders, stock
+):
+    first, second, *_ = received_by(stock, "reserve", "audit", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE, AUDIT)))
+    given_up_by_audit(orders, stock, first, age=2 * DAY)
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    rollback = given_up_by_audit(orders, stock, second, age=300)
+    of = {"kind": ROLLBACK, "causation_id": second, "causation_source": "orders"}
+    done = {"group": "reserve", "source": "stock", "compensated_id": second}
+    stock.receive(rollback, age=290, **of, **done)
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.FULL
+    assert "group reserve of stock received" in night.full_because[0]
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 1
+
+
+def test_an_effect_that_comes_after_its_settled_rollback_is_found_in_the_next_night(
+    nights, orders, stock
+):
+    """The group had a tombstone, so that it compensated nothing; nothing of the rollback moves."""
+    first, *_ = received_by(stock, "reserve", "audit", of=orders)
+    services = (orders.database(), stock.database(groups=(RESERVE, AUDIT, COMPENSATING)))
+    rollback = given_up_by_audit(orders, stock, first, age=2 * DAY)
+    of = {"kind": ROLLBACK, "causation_id": first, "causation_source": "orders"}
+    stock.receive(rollback, group="reserve", source="stock", age=2 * DAY, **of)
+    execute(stock, f"UPDATE shield_inbox SET status = 'FENCED' {OF_RESERVE}", e=first)
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    execute(
+        stock,
+        "UPDATE shield_inbox SET status = 'PROCESSED', settled_at = now() - interval '5 hours' "
+        f"{OF_RESERVE}",
+        e=first,
+    )
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.INCREMENTAL
+    assert night.totals[Verdict.ROLLBACK_NOT_COMPENSATED] == 1
 
 
 @pytest.mark.parametrize("side", ["outbox", "inbox"])

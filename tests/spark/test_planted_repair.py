@@ -16,7 +16,7 @@ from shieldtx.testing.memory_broker import MemoryBroker
 from tests.spark.planting import SHARDS
 from tests.spark.running import reconciled
 from tests.spark.scenarios import TYPES, plant
-from tests.spark.world import COMPENSATES, GROUPS, World, found_rows, request
+from tests.spark.world import COMPENSATES, GROUPS, UNDOES, World, found_rows, request
 from tests.support.service import drain
 
 
@@ -36,6 +36,8 @@ def opened(service, broker):
         if group.service == service.name:
             for type_ in group.types:
                 app.consumer(group.name).handles(type_)(lambda session, event: None)
+            for type_ in UNDOES.get((group.service, group.name), ()):
+                app.consumer(group.name).compensates(type_)(lambda session, event: None)
     for type_ in TYPES:
         if type_.startswith(f"{service.name}."):
             app.consumer(COMPENSATES[service.name]).compensates(type_)(lambda session, event: None)

@@ -45,6 +45,8 @@ SENT_BY = {
 """The event types of a service; its one topic has its name."""
 COMPENSATES = {"orders": "refund", "stock": "release"}
 """The group of a service that takes its own events back."""
+UNDOES = {("mail", "notify"): ("orders.placed",)}
+"""Groups that compensate events of another service, and their types."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +115,11 @@ class Planted:
     def groups(self) -> list[Group]:
         """The groups that should receive it."""
         return [group for group in GROUPS if self.type in group.types]
+
+    @property
+    def undoers(self) -> list[Group]:
+        """The groups of other services that compensate it."""
+        return [g for g in self.groups if self.type in UNDOES.get((g.service, g.name), ())]
 
 
 class World:
@@ -216,10 +223,15 @@ class World:
         status: OutboxStatus = O.PROCESSED,
         *,
         verdict: Verdict = V.MATCHED,
+        arrives: bool = True,
         age: float | None = None,
         **columns: Any,
     ) -> Planted:
-        """Let a service take back an event, with the verdict on the rollback."""
+        """Let a service take back an event, with the verdict on the rollback.
+
+        It holds for all groups where the rollback does not arrive, and otherwise for the service
+        that wrote the event: others compensate.
+        """
         age = of.written_age if age is None else age
         planted = Planted(
             id=self.new_id(age),
@@ -232,7 +244,8 @@ class World:
             cause=(of.id, of.upstream),
         )
         self._write(planted, status, **columns)
-        self.say(planted, self.compensator(of), verdict)
+        for group in (self.compensator(of), *(() if arrives else planted.undoers)):
+            self.say(planted, group, verdict)
         return planted
 
     def got(
@@ -271,13 +284,32 @@ class World:
         status: InboxStatus = I.PROCESSED,
         *,
         compensated: bool = True,
+        elsewhere: bool = True,
         **columns: Any,
     ) -> None:
-        """Let the service whose event a rollback takes back receive it."""
+        """Let the service whose event a rollback takes back receive it, and others `elsewhere`."""
         assert rollback.cause is not None
         group = self.compensator(rollback)
         done = {"compensated_id": rollback.cause[0]} if compensated else {}
         self.got(rollback, group, status, **(done | columns))
+        for each in rollback.undoers if elsewhere else ():
+            self.undone(rollback, each)
+
+    def undone(
+        self, rollback: Planted, group: Group, verdict: Verdict = V.MATCHED, **columns: Any
+    ) -> None:
+        """Let a group of another service compensate what it has applied, once."""
+        assert rollback.cause is not None
+        event_id, source = rollback.cause
+        rows = [r for r in self._inbox[group.service] if r["consumer_group"] == group.name]
+        (status,) = (
+            r["status"] for r in rows if (r["event_id"], r["source"]) == (event_id, source)
+        )
+        is_first = all(row.get("compensated_id") != event_id for row in rows)
+        owes = status == I.PROCESSED.value and is_first
+        done = {"compensated_id": event_id} if owes else {}
+        self.got(rollback, group, **(done | columns))
+        self.say(rollback, group, verdict)
 
     def rest(self, event: Planted, *but: Group, verdict: Verdict = V.MATCHED) -> None:
         """Let the other groups receive an event that was sent, and say so of one that was not."""
@@ -323,6 +355,11 @@ class World:
         groups = [group.declared for group in GROUPS if group.service == service]
         if service in COMPENSATES:
             groups.append(ExpectedGroup(name=COMPENSATES[service], kind=ROLLBACK))
+        for group in GROUPS:
+            if group.service == service and (types := UNDOES.get((service, group.name))):
+                topics = group.declared.topics
+                of_others = {"kind": ROLLBACK, "of_others": True, "event_types": types}
+                groups.append(ExpectedGroup(name=group.name, topics=topics, **of_others))
         return tuple(groups)
 
     def _write(self, event: Planted, status: OutboxStatus, **columns: Any) -> None:

@@ -37,7 +37,8 @@ INBOX = (
     "causation_id string, topic string, event_type string, consumer_group string, "
     "downstream string, downstream_status string, attempts int, event_time timestamp, "
     "received_at timestamp, settled_at timestamp, downstream_digest bigint, "
-    "downstream_envelope bigint, downstream_overtaken boolean, bucket bigint, "
+    "downstream_envelope bigint, downstream_overtaken boolean, downstream_owes boolean, "
+    "bucket bigint, "
     "downstream_odd boolean, downstream_unlisted boolean, downstream_moved_at timestamp"
 )
 ROLLBACKS = (
@@ -95,6 +96,7 @@ def received(spark, *rows, stream=FORTH):
         "downstream_digest": 7,
         "downstream_envelope": 8,
         "downstream_overtaken": None,
+        "downstream_owes": None,
         "bucket": 0,
         "downstream_odd": False,
         "downstream_unlisted": False,
@@ -128,7 +130,8 @@ def frame(spark, schema, defaults, rows):
 
 
 def route(group="reserve", *, stream=FORTH, expected=True, limit=None, **names):
-    fields = {"topic": "t", "event_type": "t", **names}
+    of = stream.downstream if stream.kind is TxKind.ROLLBACK else None
+    fields = {"topic": "t", "event_type": "t", "causation_source": of, **names}
     return Route(stream=stream, group=group, expected=expected, max_attempts=limit, **fields)
 
 
@@ -164,7 +167,7 @@ def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
         tuple(map(plain, values)): PAIRS.judge(dict(zip(PAIRS.facts, values, strict=True))).value
         for values in every
     }
-    assert len(by_python) == 2 * 8 * 8 * 2**9
+    assert len(by_python) == 2 * 8 * 8 * 2**10
     assert by_spark == by_python
 
 
@@ -412,6 +415,71 @@ def test_an_effect_after_its_groups_own_compensation_is_a_mismatch(spark, compen
     assert found == {("e", "reserve"): verdict}
 
 
+def test_an_effect_that_its_group_has_compensated_is_not_despite_a_rollback(spark):
+    """Nothing called for the rollback, and nothing is left of the effect."""
+    undone = {"downstream": "stock", "causation_id": "e", "answered_at": before(22)}
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "e"}),
+        received(
+            spark,
+            {"event_id": "e", "settled_at": before(23)},
+            {"event_id": "e", "settled_at": before(23), "consumer_group": "mail"},
+        ),
+        answers=(
+            rollbacks(spark, {"event_id": "e", "entitled": False}),
+            compensations(spark, undone),
+        ),
+        routes=[route(), route("mail")],
+    )
+    assert found == {("e", "reserve"): "MATCHED", ("e", "mail"): "EFFECT_DESPITE_ROLLBACK"}
+
+
+ELSEWHERE = Stream(kind=TxKind.ROLLBACK, upstream="mail", downstream="stock")
+OF_ORDERS = {"causation_source": "orders", "causation_id": "e"}
+
+
+@pytest.mark.parametrize(
+    ("arrival", "verdict"),
+    [
+        (None, "MISSING_DOWNSTREAM"),
+        ({"downstream_owes": True}, "ROLLBACK_NOT_COMPENSATED"),
+        ({"downstream_owes": False}, "MATCHED"),
+        ({"downstream_status": "DEAD"}, "PARKED"),
+        ({"downstream_status": "DISCARDED"}, "DISCARDED"),
+        ({"downstream_status": "INIT"}, "STUCK"),
+    ],
+)
+def test_a_group_that_compensates_an_event_of_another_service_is_judged(spark, arrival, verdict):
+    rows = [] if arrival is None else [{"event_id": "r"} | OF_ORDERS | arrival]
+    found = compare(
+        spark,
+        sent(spark, {"event_id": "r"} | OF_ORDERS, stream=ELSEWHERE),
+        received(spark, *rows, stream=ELSEWHERE),
+        routes=[route(stream=ELSEWHERE, causation_source="orders")],
+        stream=ELSEWHERE,
+    )
+    assert found == {("r", "reserve"): verdict}
+
+
+def test_a_rollback_is_expected_of_those_who_compensate_its_writers_events_alone(spark):
+    """Of a type that two services write, each event has a writer."""
+    found = compare(
+        spark,
+        sent(
+            spark,
+            {"event_id": "r"} | OF_ORDERS,
+            {"event_id": "s", "causation_source": "shop"},
+            {"event_id": "t", "causation_source": None},
+            stream=ELSEWHERE,
+        ),
+        received(spark, stream=ELSEWHERE),
+        routes=[route(stream=ELSEWHERE, causation_source="orders")],
+        stream=ELSEWHERE,
+    )
+    assert found == {("r", "reserve"): "MISSING_DOWNSTREAM"}
+
+
 def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
     inbox = received(
         spark,
@@ -444,14 +512,10 @@ def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
     }
 
 
-def test_a_rollback_is_nobodys_but_the_service_whose_event_it_takes_back(spark):
+def test_a_rollback_that_no_group_is_to_compensate_is_nobodys(spark):
     elsewhere = {"event_id": "r", "causation_id": "e", "causation_source": "elsewhere"}
-    assert not compare(
-        spark,
-        sent(spark, elsewhere, stream=BACK),
-        received(spark, elsewhere, stream=BACK),
-        stream=BACK,
-    )
+    outbox = sent(spark, elsewhere, stream=BACK)
+    assert not compare(spark, outbox, received(spark, stream=BACK), stream=BACK)
 
 
 def test_a_compared_row_tells_both_sides(spark):

@@ -6,7 +6,9 @@ from typing import Any
 
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.scenarios.vocabulary import I, O, Scenario, V, some
-from tests.spark.world import Group, Planted, World
+from tests.spark.world import GROUPS, UNDOES, Group, Planted, World
+
+UNDOING = [group for group in GROUPS if (group.service, group.name) in UNDOES]
 
 
 def refused(
@@ -34,11 +36,11 @@ def refused_by_all_groups_of_a_service(w: World) -> None:
     """Each writes its rollback, and one compensation answers both."""
     event = w.event("orders.placed")
     both = [group for group in event.groups if group.service == "stock"]
+    w.rest(event, *both)
     for number, group in enumerate(both):
         w.got(event, group, I.MAX_RECONSUMED)
         w.say(event, group, V.REFUSED)
         w.returned(w.rollback(event, "stock"), compensated=number == 0)
-    w.rest(event, *both)
 
 
 def chain_that_goes_back(w: World) -> None:
@@ -61,10 +63,9 @@ def overtaken_by_its_rollback(w: World) -> None:
     w.got(event, reserve, I.MAX_RECONSUMED)
     w.say(event, reserve, V.REFUSED)
     rollback = w.rollback(event, "stock")
-    w.returned(rollback)
     w.got(event, notify, I.FENCED, payload="null", causation_id=rollback.id)
     w.say(event, notify, V.REFUSED)
-    w.got(rollback, notify)
+    w.returned(rollback)
     w.rest(event, reserve, notify)
 
 
@@ -93,7 +94,8 @@ def uncalled_rollback(w: World) -> None:
     at_fault = [other for other in event.groups if other.service == group.service]
     for each in at_fault:
         w.got(event, each)
-        w.say(event, each, V.EFFECT_DESPITE_ROLLBACK)
+        # One that compensates the event has nothing left of it.
+        w.say(event, each, V.MATCHED if each in event.undoers else V.EFFECT_DESPITE_ROLLBACK)
     w.rest(event, *at_fault)
     w.returned(w.rollback(event, group.service))
 
@@ -107,13 +109,36 @@ def compensation_that_never_was(w: World) -> None:
 
 def lost_rollback(w: World) -> None:
     event, group = refused(w)
-    w.rollback(event, group.service, verdict=V.MISSING_DOWNSTREAM)
+    w.rollback(event, group.service, verdict=V.MISSING_DOWNSTREAM, arrives=False)
+
+
+def lost_rollback_elsewhere(w: World) -> None:
+    """The service that wrote the event compensates; a group of another one lacks the rollback."""
+    event, rollback = _refused_beside_an_undoer(w)
+    w.returned(rollback, elsewhere=False)
+    for undoer in event.undoers:
+        w.say(rollback, undoer, V.MISSING_DOWNSTREAM)
+
+
+def effect_that_stays_elsewhere(w: World) -> None:
+    """A group of another service settles the rollback, and its effect stays."""
+    event, rollback = _refused_beside_an_undoer(w)
+    w.returned(rollback, elsewhere=False)
+    for undoer in event.undoers:
+        w.undone(rollback, undoer, V.ROLLBACK_NOT_COMPENSATED, compensated_id=None)
+
+
+def _refused_beside_an_undoer(w: World) -> tuple[Planted, Planted]:
+    group = w.random.choice([g for g in GROUPS if "orders.placed" in g.types and g not in UNDOING])
+    event, _ = refused(w, ("orders.placed", group))
+    return event, w.rollback(event, group.service)
 
 
 def rollback_that_was_not_sent(w: World) -> None:
     event, group = refused(w)
     status = w.random.choice((O.FAILED, O.INIT))
-    w.rollback(event, group.service, status, verdict=V.PARKED if status is O.FAILED else V.STUCK)
+    verdict = V.PARKED if status is O.FAILED else V.STUCK
+    w.rollback(event, group.service, status, verdict=verdict, arrives=False)
 
 
 def dead_compensation(w: World) -> None:
@@ -129,7 +154,7 @@ def discarded_compensation(w: World) -> None:
 
 def discarded_rollback(w: World) -> None:
     event, group = refused(w)
-    w.rollback(event, group.service, O.DISCARDED, verdict=V.DISCARDED)
+    w.rollback(event, group.service, O.DISCARDED, verdict=V.DISCARDED, arrives=False)
 
 
 def open_compensation(w: World) -> None:
@@ -140,7 +165,7 @@ def open_compensation(w: World) -> None:
 
 def rollback_on_its_way(w: World) -> None:
     event, group = refused(w)
-    w.rollback(event, group.service, verdict=V.IN_FLIGHT, settled_age=3)
+    w.rollback(event, group.service, verdict=V.IN_FLIGHT, arrives=False, settled_age=3)
 
 
 def changed_reason(w: World) -> None:
@@ -160,6 +185,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     uncalled_rollback,
     compensation_that_never_was,
     lost_rollback,
+    lost_rollback_elsewhere,
+    effect_that_stays_elsewhere,
     rollback_that_was_not_sent,
     dead_compensation,
     discarded_compensation,

@@ -38,7 +38,7 @@ def invented_rollback(w: World) -> None:
         kind=TxKind.ROLLBACK,
         cause=(event.id, event.upstream),
     )
-    w.returned(ghost)
+    w.returned(ghost, elsewhere=False)
     w.say(ghost, w.compensator(ghost), V.UNKNOWN_UPSTREAM)
 
 

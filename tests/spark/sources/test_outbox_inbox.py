@@ -225,6 +225,42 @@ def test_a_rollback_is_called_for_by_a_group_that_gave_up_or_by_a_compensation_f
     ]
 
 
+def test_a_group_owes_a_compensation_of_what_it_has_applied_and_of_its_services_own(
+    spark, orders, stock
+):
+    """Of an event of another service with this id that the group has applied, it owes nothing."""
+    applied, gave_up, elsewhere, foreign = (orders.write() for _ in range(4))
+    of = {"group": "reserve", "source": "orders"}
+    stock.receive(applied, **of)
+    stock.receive(gave_up, InboxStatus.MAX_RECONSUMED, **of)
+    stock.receive(elsewhere, group="mail", source="orders")
+    stock.receive(foreign, group="reserve", source="bank")
+    own, never = new_event_id(), new_event_id()
+
+    def back(event, status=InboxStatus.PROCESSED, *, by="orders", writer="orders"):
+        rollback = new_event_id()
+        cause = {"causation_id": event, "causation_source": writer}
+        of = {"group": "reserve", "source": by, "kind": TxKind.ROLLBACK}
+        stock.receive(rollback, status, **of, **cause)
+        return str(rollback)
+
+    owes = {
+        back(applied): True,
+        back(applied, by="stock"): True,
+        back(own, writer="stock"): True,
+        back(gave_up): False,
+        back(elsewhere): False,
+        back(foreign): False,
+        back(never): False,
+        back(applied, InboxStatus.DEAD): None,
+    }
+    back(applied, writer="bank")
+    read = inbox(spark, orders.database(), stock.database(), of=1).collect()
+
+    assert {r.event_id: r.downstream_owes for r in read if r.kind == "ROLLBACK"} == owes
+    assert {r.downstream_owes for r in read if r.kind == "COMMIT"} == {None}
+
+
 def test_an_outbox_row_moves_when_it_is_due_leased_or_settled(spark, orders, stock):
     now = orders.now()
     settled = orders.write(age=60, settled_age=50, due_age=-90)

@@ -45,6 +45,7 @@ retention = "for-ever"
 name = "reserve"
 receives = ["orders.placed", "orders.changed"]
 compensates = ["stock.low"]
+compensates_others = ["placed"]
 events = ["placed"]
 from = ["orders"]
 may_be_unused = ["orders.changed"]
@@ -113,6 +114,15 @@ def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
                     ExpectedGroup(
                         name="reserve", kind=TxKind.ROLLBACK, topics=("stock.low",), **found
                     ),
+                    ExpectedGroup(
+                        name="reserve",
+                        kind=TxKind.ROLLBACK,
+                        of_others=True,
+                        topics=("orders.placed", "orders.changed"),
+                        event_types=("placed",),
+                        upstreams=("orders",),
+                        may_be_unused=("orders.changed",),
+                    ),
                 ),
             ),
         ),
@@ -171,4 +181,23 @@ def test_whose_events_a_group_compensates_is_no_question(read) -> None:
         groups = [{name = "refund", compensates = ["stock.low"], from = ["orders"]}]
     """
     with pytest.raises(ConfigurationError, match="refund has `from` and does not `receive`"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ('compensates = ["stock.low"]', "`compensates_others` and does not `receive` anything"),
+        ('receives = ["orders"], events = ["paid"]', "placed, which is not among its `events`"),
+    ],
+)
+def test_a_group_compensates_events_of_others_only_where_it_handles_them(
+    read, more: str, problem: str
+) -> None:
+    text = f"""
+        [services.stock]
+        url = "STOCK_URL"
+        groups = [{{name = "reserve", compensates_others = ["placed"], {more}}}]
+    """
+    with pytest.raises(ConfigurationError, match=problem):
         read(text)

@@ -268,17 +268,109 @@ def test_a_rollback_is_expected_of_the_service_whose_event_it_takes_back_alone()
     }
 
 
-def test_a_rollback_that_others_listen_to_as_well_is_not_judged_there():
-    """A group downstream undoes its own effect by the same rollback: that is no route of ours."""
-    heard = returned("mail", "notify", "stock", "placed", of="orders")
-    found = expectation_of(
-        [ORDERS, STOCK, MAIL],
-        sent=[taken_back("stock", "orders", "placed")],
-        received=[heard, returned("orders", "refund", "stock", "placed")],
+# Rollbacks of the events of others.
+
+REFUND = returned("orders", "refund", "stock", "placed")
+REFUNDED = (ROLLBACK, "stock", "orders", "refund", "placed")
+
+
+def undoing(name, *topics, types=(), upstreams=()):
+    """Declare a group that compensates events of other services, and the half that handles them."""
+    both = {"name": name, "topics": topics, "upstreams": upstreams}
+    return (
+        ExpectedGroup(**both),
+        ExpectedGroup(**both, kind=ROLLBACK, of_others=True, event_types=types or topics),
     )
-    assert {named(route) for route in found.routes} == {
-        (ROLLBACK, "stock", "orders", "refund", "placed")
+
+
+def test_a_group_that_is_declared_to_compensate_an_event_of_another_should_have_each_rollback():
+    mail = Member(name="mail", groups=undoing("notify", "placed"))
+    back = [taken_back(by, "orders", "placed") for by in ("stock", "mail")]
+    assert routes([ORDERS, STOCK, mail], back, [REFUND]) == {
+        REFUNDED,
+        (ROLLBACK, "mail", "orders", NOBODY, "placed"),
+        (ROLLBACK, "stock", "mail", "notify", "placed"),
+        (ROLLBACK, "mail", "mail", "notify", "placed"),
     }
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        # It handles the event, and is not said to compensate it.
+        (group("notify", "placed"),),
+        # What it compensates are events of its own, on the same topic and of the same type.
+        (group("notify", "placed"), group("notify", "placed", kind=ROLLBACK)),
+        (group("notify", "placed"), group("notify", kind=ROLLBACK)),
+        undoing("notify", "other"),
+        undoing("notify", "placed", types=("paid",)),
+        undoing("notify", "placed", upstreams=("stock",)),
+    ],
+)
+def test_a_group_that_is_not_declared_to_compensate_an_event_is_not_accused(groups):
+    mail = Member(name="mail", groups=groups)
+    back = [taken_back("stock", "orders", "placed")]
+    assert routes([ORDERS, STOCK, mail], back, [REFUND]) == {REFUNDED}
+
+
+def test_a_group_should_have_all_rollbacks_of_events_of_others_that_it_has_compensated_before():
+    past = [
+        REFUND,
+        received("mail", "notify", "orders", "placed"),
+        returned("mail", "notify", "shop", "placed", of="orders"),
+    ]
+    members = [ORDERS, STOCK, MAIL, Member(name="shop")]
+    back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
+    expected = {
+        REFUNDED,
+        (ROLLBACK, "stock", "orders", NOBODY, "paid"),
+        (ROLLBACK, "stock", "mail", "notify", "placed"),
+        (COMMIT, "orders", "mail", "notify", "placed"),
+    }
+    assert routes(members, back, past) == expected
+    handles = Member(name="mail", groups=(group("notify", "placed"),))
+    members = [ORDERS, STOCK, handles, Member(name="shop")]
+    assert (ROLLBACK, "stock", "mail", "notify", "placed") in routes(members, back, past)
+
+
+@pytest.mark.parametrize(
+    "mail",
+    [
+        MAIL,
+        Member(name="mail", groups=(group("notify", "paid"),)),
+        Member(name="mail", groups=(group("other", "placed"),)),
+        Member(name="mail", groups=undoing("other", "paid")),
+    ],
+)
+def test_what_a_group_has_received_because_it_compensates_its_own_events_is_not_missed(mail):
+    """Two services write a type: each receives the rollbacks of both, and passes over others."""
+    heard = returned("mail", "notify", "stock", "placed", of="orders")
+    back = [taken_back("stock", "orders", "placed")]
+    assert routes([ORDERS, STOCK, mail], back, [REFUND, heard]) == {REFUNDED}
+    assert unexpected([ORDERS, STOCK, mail], back, [REFUND, heard]) == {
+        (ROLLBACK, "stock", "mail", "notify", "placed")
+    }
+
+
+def test_rollbacks_of_two_writers_of_a_type_are_two_routes():
+    """A group compensates the type of one writer, and its own service compensates its own."""
+    shop = Member(name="shop", groups=undoing("notify", "placed", upstreams=("orders",)))
+    back = [taken_back("stock", "orders", "placed"), taken_back("stock", "shop", "placed")]
+    found = expectation_of([ORDERS, STOCK, shop], sent=back, received=[REFUND]).routes
+    assert {(*named(route), route.causation_source) for route in found} == {
+        (*REFUNDED, "orders"),
+        (ROLLBACK, "stock", "shop", "notify", "placed", "orders"),
+        (ROLLBACK, "stock", "shop", NOBODY, "placed", "shop"),
+    }
+
+
+def test_rollbacks_of_a_service_that_takes_no_part_are_left_out_wherever_they_arrive():
+    mail = Member(name="mail", groups=undoing("notify", "placed"))
+    heard = returned("mail", "notify", "stock", "placed", of="legacy")
+    found = expectation_of(
+        [STOCK, mail], sent=[taken_back("stock", "legacy", "placed")], received=[heard]
+    )
+    assert found.routes == ()
 
 
 def test_no_group_has_to_receive_a_rollback_never_received_before():

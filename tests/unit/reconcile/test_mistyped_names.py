@@ -82,6 +82,27 @@ def test_a_group_that_compensates_what_it_receives_is_named_rightly():
     assert list(mistyped_names([ORDERS, stock, everyone], types, [])) == []
 
 
+def test_an_event_of_others_that_a_group_compensates_is_named_rightly_or_told():
+    halves = (
+        ExpectedGroup(name="audit", topics=("placed",)),
+        ExpectedGroup(
+            name="audit",
+            kind=ROLLBACK,
+            of_others=True,
+            topics=("placed",),
+            event_types=("placed", "reserved", "later"),
+            may_be_unused=("later",),
+        ),
+    )
+    stock = Member(name="stock", groups=halves)
+    types = [sent("orders", "placed"), sent("stock", "reserved")]
+
+    ((whose, problem),) = mistyped_names([ORDERS, stock], types, [])
+
+    assert whose == "stock"
+    assert "group audit of stock compensates events of others called reserved, and no" in problem
+
+
 def test_what_only_an_inbox_still_keeps_is_no_mistyped_name():
     stock = declared("recalled", event_types=("recalled",), upstreams=("orders",))
     past = [

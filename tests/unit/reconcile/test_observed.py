@@ -66,6 +66,31 @@ def test_the_first_group_that_receives_rollbacks_of_a_type_is_not_told() -> None
     assert len(list(received_first(Observed(received=(TAKEN_BACK,)), [TAKEN_BACK, another]))) == 1
 
 
+OF_ORDERS = replace(TAKEN_BACK, source="mail", causation_source="orders")
+
+
+def test_the_first_group_that_compensates_events_of_others_is_told() -> None:
+    """None was expected to: earlier rollbacks may not have arrived there."""
+    known = Observed(received=(PLACED, TAKEN_BACK))
+    elsewhere = replace(OF_ORDERS, source="bank")
+
+    assert len(list(received_first(known, [PLACED, TAKEN_BACK, OF_ORDERS]))) == 1
+    known = Observed(received=(PLACED, OF_ORDERS))
+    assert list(received_first(known, [PLACED, OF_ORDERS, elsewhere])) == []
+    assert len(list(received_first(known, [replace(OF_ORDERS, group="audit")]))) == 1
+
+
+def test_what_compensates_events_of_others_is_decisive_where_nothing_is_declared_to() -> None:
+    mail, own = Member(name="mail"), ExpectedGroup(name="undo", kind=TxKind.ROLLBACK)
+    of_others = replace(own, of_others=True)
+    seen = [TAKEN_BACK, OF_ORDERS, replace(OF_ORDERS, causation_source="bank")]
+    seen = [replace(each, source="mail") for each in seen]
+
+    assert set(decisive([*members(), mail], seen)) == {seen[0], seen[1]}
+    assert decisive([*members(own), mail], seen) == ()
+    assert decisive([*members(of_others), mail], seen) == (seen[0],)
+
+
 def test_a_type_that_is_not_received_any_more_is_not_told() -> None:
     assert list(received_first(Observed(received=(PLACED, TAKEN_BACK)), [PLACED])) == []
 

@@ -70,6 +70,7 @@ def judge_pair(kind, upstream, downstream, **facts):
         F.SAME_ENVELOPE: True,
         F.ANSWERED: False,
         F.ENTITLED: True,
+        F.OWES: True,
         F.WITHIN_LIMIT: True,
     }
     known |= {F.UNDONE_FIRST: False, F.OVERTAKEN: False, F.QUIET: True, F.KEPT: True, F.KIND: kind}
@@ -85,7 +86,7 @@ def judge_record(upstream, *, recorded, **facts):
 
 def test_every_combination_of_facts_has_one_verdict():
     both, one = 7 * 7, 7 + 7
-    assert len(OF_PAIRS) == 2 * (both * 2**2 + one) * 2**7
+    assert len(OF_PAIRS) == 2 * (both * 2**2 + one) * 2**8
     assert len(OF_TOPICS) == (7 * (1 + 2 * 2) + 2) * 2**2
     assert {type(book.judge(facts)) for book, facts in EVERY} == {Verdict}
 
@@ -228,6 +229,19 @@ def test_a_rollback_nothing_called_for_accuses_an_effect_and_nothing_else():
     }
 
 
+def test_a_group_without_an_effect_has_nothing_to_compensate_at_any_time() -> None:
+    changed = {
+        (PAIRS.judge(nothing), PAIRS.judge(owing), owing[F.KIND], owing[F.DOWNSTREAM])
+        for _, nothing, owing in differing_in(F.OWES)
+        if PAIRS.judge(nothing) is not PAIRS.judge(owing)
+    }
+    before = {V.ROLLBACK_NOT_COMPENSATED, V.TOO_OLD, V.IN_FLIGHT}
+    assert changed == {(V.MATCHED, verdict, ROLLBACK, I.PROCESSED) for verdict in before}
+    # As long as it has not settled the rollback, it has not said so.
+    for status, verdict in ((None, V.MISSING_DOWNSTREAM), (I.INIT, V.STUCK), (I.DEAD, V.PARKED)):
+        assert judge_pair(ROLLBACK, O.PROCESSED, status, owes=False) is verdict
+
+
 def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:
     changed = {
         (PAIRS.judge(late), PAIRS.judge(right))
@@ -280,7 +294,8 @@ def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
     for facts in OF_PAIRS:
         if PAIRS.judge(facts) in {V.MATCHED, V.REFUSED}:
             assert is_same(facts)
-            owes = facts[F.KIND] is ROLLBACK or facts[F.DOWNSTREAM] is I.MAX_RECONSUMED
+            is_rollback = facts[F.KIND] is ROLLBACK
+            owes = facts[F.OWES] if is_rollback else facts[F.DOWNSTREAM] is I.MAX_RECONSUMED
             assert facts[F.ANSWERED] or not owes
 
 

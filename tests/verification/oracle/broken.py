@@ -7,7 +7,9 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.healthy import (
     applied,
     applied_at_once,
+    comes_before_its_event,
     returned,
+    returned_to_others,
     some_time,
     some_type,
 )
@@ -55,7 +57,12 @@ def record_is_lost_and_taken_back(h: History) -> None:
             h.say(V.REFUSED, event, group, since=back_at, rows=rows, arrival=tombstone)
             continue
         is_concerned = group.service == refusing.service
-        h.lacks(event, group, since=at + 1, moved=at + 2 if is_concerned else None)
+        moved = at + 2 if is_concerned else None
+        if event_type in group.undoes:
+            tombstone = comes_before_its_event(h, event, rollback, group)
+            h.lacks(event, group, since=at + 1, until=tombstone.born_at, moved=moved)
+        else:
+            h.lacks(event, group, since=at + 1, moved=moved)
 
 
 def record_is_lost_before_another_of_its_key(h: History) -> None:
@@ -167,17 +174,29 @@ def _given_up(h: History) -> tuple[Life, Group, Life, int]:
     return event, refusing, rollback, at + 3
 
 
+def _compensating(h: History, rollback: Life) -> list[Group | str]:
+    """Return all groups that should receive a rollback."""
+    return [UNDO, *h.setting.undoers(rollback.columns["event_type"])]
+
+
 def rollback_is_stuck(h: History) -> None:
     """Nobody sends a rollback."""
     _, _, rollback, _ = _given_up(h)
-    h.waits(rollback, [UNDO])
+    h.waits(rollback, _compensating(h, rollback))
 
 
 def rollback_is_lost(h: History) -> None:
-    """The broker acknowledges a rollback and loses it."""
+    """The broker acknowledges a rollback and loses it for some of the groups."""
     _, _, rollback, at = _given_up(h)
     h.sent(rollback, at + 1)
-    h.lacks(rollback, UNDO, since=at + 1)
+    groups = _compensating(h, rollback)
+    lacking = h.random.sample(groups, h.random.randint(1, len(groups)))
+    for group in lacking:
+        h.lacks(rollback, group, since=at + 1)
+    if UNDO not in lacking:
+        arrival = h.compensated(rollback, at + 2)
+        h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, arrival), arrival=arrival)
+    returned_to_others(h, rollback, at + 1, *lacking)
 
 
 def rollback_is_refused(h: History) -> None:
@@ -185,31 +204,45 @@ def rollback_is_refused(h: History) -> None:
     _, _, rollback, at = _given_up(h)
     rollback.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
     rollback.becomes(O.FAILED, at + 1, last_error="TopicAuthorizationFailed")
-    h.say(V.PARKED, rollback, UNDO, since=at + 1)
+    for group in _compensating(h, rollback):
+        h.say(V.PARKED, rollback, group, since=at + 1)
 
 
 def nobody_compensates(h: History) -> None:
-    """A rollback has arrived, and no worker goes on with it."""
+    """A rollback has arrived, and no worker goes on with it in one of the groups."""
     _, _, rollback, at = _given_up(h)
     h.sent(rollback, at + 1)
-    arrival = h.received(rollback, UNDO, at + 2, status=h.random.choice((I.INIT, I.PROCESSING)))
-    h.is_left(rollback, arrival, UNDO, since=at + 2)
+    group = _all_but_one_compensate(h, rollback, at + 1)
+    arrival = h.received(rollback, group, at + 2, status=h.random.choice((I.INIT, I.PROCESSING)))
+    h.is_left(rollback, arrival, group, since=at + 2)
+
+
+def _all_but_one_compensate(h: History, rollback: Life, sent_at: int) -> Group | str:
+    """Let all groups but one compensate; return the one."""
+    group = h.random.choice(_compensating(h, rollback))
+    if group != UNDO:
+        arrival = h.compensated(rollback, sent_at + 1)
+        rows = rollback, arrival
+        h.say(V.MATCHED, rollback, UNDO, since=sent_at + 2, rows=rows, arrival=arrival)
+    returned_to_others(h, rollback, sent_at, group)
+    return group
 
 
 def compensation_fails(h: History) -> None:
     """A compensation fails for good; a person may discard it later."""
     _, _, rollback, at = _given_up(h)
     h.sent(rollback, at + 1)
-    arrival = h.received(rollback, UNDO, at + 2)
+    group = _all_but_one_compensate(h, rollback, at + 1)
+    arrival = h.received(rollback, group, at + 2)
     arrival.becomes(I.DEAD, at + 3, attempts=LIMIT, last_error="ValueError: no such order")
     if h.random.random() < 0.5:
-        h.say(V.PARKED, rollback, UNDO, since=at + 3, arrival=arrival)
+        h.say(V.PARKED, rollback, group, since=at + 3, arrival=arrival)
         return
     seen_at = at + h.random.choice((30, 2000))
     arrival.becomes(I.DISCARDED, seen_at, attempts=LIMIT, last_error="ValueError: no such order")
     known = {"arrival": arrival}
-    h.say(V.PARKED, rollback, UNDO, since=at + 3, until=seen_at, **known)
-    h.say(V.DISCARDED, rollback, UNDO, since=seen_at, rows=(rollback, arrival), **known)
+    h.say(V.PARKED, rollback, group, since=at + 3, until=seen_at, **known)
+    h.say(V.DISCARDED, rollback, group, since=seen_at, rows=(rollback, arrival), **known)
 
 
 BROKEN = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle.healthy import returned, some_time, some_type
+from tests.verification.oracle.healthy import returned, returned_to_others, some_time, some_type
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import LIMIT, UNDO, Group
 from tests.verification.oracle.timeline import DAY, Life
@@ -160,6 +160,66 @@ def compensation_is_not_there(h: History) -> None:
     settled = h.compensated(rollback, a.at + 2, first=False)
     known = {"moved": a.at + 3, "trace": rollback.born_at, "rows": (rollback, settled)}
     h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, UNDO, since=a.at + 3, arrival=settled, **known)
+    returned_to_others(h, rollback, a.at + 1)
+
+
+def effect_is_not_taken_back(h: History) -> None:
+    """A group settled a rollback and compensated nothing; it had applied the event or does so late.
+
+    Late, it has a tombstone until then, and nothing of the rollback moves when it is lost.
+    """
+    choices = [
+        (group, refusing, event_type)
+        for group in h.setting.groups
+        for event_type in group.undoes
+        for refusing in h.setting.receivers(event_type)
+        if refusing != group
+    ]
+    if not choices:
+        compensation_is_not_there(h)
+        return
+    group, refusing, event_type = h.random.choice(choices)
+    at = some_time(h)
+    event, gave_up, rollback = _given_up_by(h, event_type, refusing, but=group, at=at)
+    late = at + h.random.choice((5, 300, DAY, 2 * DAY)) if h.random.random() < 0.5 else None
+    arrival = h.received(event, group, at + 1, status=I.FENCED if late else I.PROCESSING)
+    if late is None:
+        h.applied(arrival, at + 1)
+    returned(h, rollback, at + 1, but=group)
+    settled = h.compensated(rollback, rollback.settled_at + 1, group=group, first=False)
+    since = settled.settled_at
+    known = {"rows": (rollback, settled), "arrival": settled}
+    wrong = {"moved": since, "trace": rollback.born_at, "rows": (rollback, settled, arrival)}
+    if late is not None:
+        rows = event, arrival, settled
+        h.say(V.REFUSED, event, group, since=since, until=late, rows=rows, arrival=arrival)
+        h.say(V.MATCHED, rollback, group, since=since, until=late, **known)
+        arrival.is_said_to_be(I.PROCESSED, late)
+    grounds = (gave_up,) if group.service == refusing.service else ()
+    rows = event, arrival, *grounds
+    h.say(V.MATCHED, event, group, since=late or since, rows=rows, arrival=arrival)
+    stays = {**known, **wrong}
+    h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, group, since=late or since, **stays)
+
+
+def _given_up_by(
+    h: History, event_type: str, refusing: Group, *, but: Group, at: int
+) -> tuple[Life, Life, Life]:
+    """Let a group give an event up, and others apply it; return it, the row and the rollback."""
+    event = h.written(event_type, at)
+    h.sent(event, at)
+    gave_up = h.received(event, refusing, at)
+    rollback = h.gave_up(gave_up, at)
+    rows = event, gave_up, rollback
+    h.say(V.REFUSED, event, refusing, since=at, rows=rows, arrival=gave_up)
+    for group in h.setting.receivers(event_type):
+        if group not in (refusing, but):
+            arrival = h.received(event, group, at)
+            h.applied(arrival, at)
+            grounds = (gave_up,) if group.service == refusing.service else ()
+            rows = event, arrival, *grounds
+            h.say(V.MATCHED, event, group, since=at, rows=rows, arrival=arrival)
+    return event, gave_up, rollback
 
 
 def effect_was_kept(h: History) -> None:
@@ -168,9 +228,14 @@ def effect_was_kept(h: History) -> None:
     arrival.is_said_to_be(I.PROCESSED, a.at)
     returned(h, rollback, a.at + 1)
     for group, each in (*a.others, (a.group, arrival)):
+        undone = h.undone_by(each)
         known = {"rows": (a.event, each), "arrival": each}
         if group.service != a.group.service:
             h.say(V.MATCHED, a.event, group, since=a.at, **known)
+            continue
+        if undone is not None:
+            known["rows"] = (a.event, each, undone)
+            h.say(V.MATCHED, a.event, group, since=undone.settled_at, **known)
             continue
         wrong = {**known, "rows": (a.event, each, rollback)}
         wrong |= {"moved": a.at, "trace": a.event.born_at}
@@ -191,6 +256,11 @@ def is_taken_back_days_later(h: History) -> None:
             h.say(V.MATCHED, a.event, group, since=a.at, **known)
             continue
         h.say(V.MATCHED, a.event, group, since=a.at, until=back_at, **known)
+        undone = h.undone_by(each)
+        if undone is not None:
+            known["rows"] = (a.event, each, undone)
+            h.say(V.MATCHED, a.event, group, since=undone.settled_at, **known)
+            continue
         wrong = {**known, "rows": (a.event, each, rollback)}
         wrong |= {"moved": back_at, "trace": a.event.born_at}
         h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, since=back_at, **wrong)
@@ -254,6 +324,7 @@ DAMAGED = (
     rollback_row_is_lost,
     was_tried_too_often,
     compensation_is_not_there,
+    effect_is_not_taken_back,
     effect_was_kept,
     is_taken_back_days_later,
     is_parked_without_a_reason,

@@ -34,6 +34,8 @@ class Facts:
     compensations: Mapping[tuple[str, str, Any], float]
     """By service, group and event: when it was compensated."""
     received_rollbacks: frozenset[tuple[str, str, Any]]
+    applied: frozenset[tuple[str, str, str, Any]]
+    """By service, group and source: the events of which the group has an effect."""
     holders: Mapping[tuple[str, int, Any], float]
     """By service and row: until when an open row of its key holds it back."""
     settled: Mapping[tuple[Any, ...], Sequence[tuple[int, float]]]
@@ -72,6 +74,11 @@ class Facts:
                 for row in rows.inbox
                 if row["kind"] is TxKind.ROLLBACK
             ),
+            applied=frozenset(
+                (row["service"], row["group"], row["source"], row["event_id"])
+                for row in rows.inbox
+                if row["kind"] is TxKind.COMMIT and row["status"] is InboxStatus.PROCESSED
+            ),
             holders=_holders(rows),
             settled=_settled(rows),
         )
@@ -91,6 +98,8 @@ class Facts:
             answered_at = self.compensations.get((*group, row["causation_id"]))
             entitled = answered_at is not None
         undone_at = self.compensations.get((*group, pair.event_id))
+        effect = (*group, row["causation_source"], row["causation_id"])
+        is_own = row["causation_source"] == pair.downstream
         settled_at = None if received is None else received["settled_at"]
         moves = [self._moved_at(each, night) for each in (sent, received) if each is not None]
         last_move = max(*moves, answered_at or 0)
@@ -104,7 +113,8 @@ class Facts:
                 sent, received, "topic", "event_type", "key", "biz_key", "operation"
             ),
             Fact.ANSWERED: answered_at is not None,
-            Fact.ENTITLED: entitled,
+            Fact.ENTITLED: entitled or undone_at is not None,
+            Fact.OWES: pair.kind == TxKind.COMMIT or is_own or effect in self.applied,
             Fact.UNDONE_FIRST: undone_at is not None
             and settled_at is not None
             and undone_at < settled_at,

@@ -123,14 +123,46 @@ def refused(h: History, at: int, event_type: str, refusing: Sequence[Group]) -> 
         first = first or arrival
 
 
-def returned(h: History, rollback: Life, at: int, *, after: Life | None = None) -> Life:
+def returned(
+    h: History, rollback: Life, at: int, *, after: Life | None = None, but: Group | None = None
+) -> Life:
     """Let a rollback be sent, and compensated unless another one was before."""
     sent_at = at + h.random.randint(0, 3)
     h.sent(rollback, sent_at)
     arrival = h.compensated(rollback, sent_at + 2, first=after is None)
     rows = rollback, arrival, *((after,) if after else ())
     h.say(V.MATCHED, rollback, UNDO, since=sent_at + 3, rows=rows, arrival=arrival)
+    returned_to_others(h, rollback, sent_at, but)
     return arrival
+
+
+def returned_to_others(
+    h: History, rollback: Life, sent_at: float, *but: Group | str | None
+) -> None:
+    """Let groups of other services compensate what they have applied, once."""
+    for group in h.setting.undoers(rollback.columns["event_type"]):
+        if group not in but:
+            returned_to(h, rollback, group, sent_at)
+
+
+def returned_to(h: History, rollback: Life, group: Group, sent_at: float) -> None:
+    """Let one such group receive a rollback, which may be the second one of its event."""
+    event = h.arrival_of(rollback.columns["causation_id"], group)
+    undone = event and h.undone_by(event)
+    is_first = undone is None and event is not None and event.status is I.PROCESSED
+    arrival = h.compensated(rollback, sent_at + 2, group=group, first=is_first)
+    rows = rollback, arrival, *((undone,) if undone else ())
+    h.say(V.MATCHED, rollback, group, since=sent_at + 3, rows=rows, arrival=arrival)
+
+
+def comes_before_its_event(h: History, event: Life, rollback: Life, group: Group) -> Life:
+    """Let a group receive a rollback and have a tombstone in the place of its event."""
+    arrival = h.arrival_of(rollback.event_id, group)
+    assert arrival is not None
+    tombstone = h.received(event, group, arrival.born_at, status=I.FENCED)
+    rows = event, tombstone, arrival
+    h.say(V.REFUSED, event, group, since=arrival.settled_at, rows=rows, arrival=tombstone)
+    return tombstone
 
 
 def is_delayed(h: History) -> None:
@@ -249,28 +281,24 @@ def is_taken_back_in_a_chain(h: History) -> None:
     caused = h.written(next_type, at + 1, because=event)
     h.sent(caused, at + 1)
     late = at + 1 + some_while(h)
-    given_up: Life | None = None
     others = [each for each in h.setting.receivers(next_type) if each != last]
-    returned_caused: list[Life] = []
-    for each in (last, *others):
+    given_up = h.received(caused, last, at + 2)
+    given_up.becomes(I.PROCESSING, at + 2, attempts=2, due_at=late + 1)
+    for each in others:
         arrival = h.received(caused, each, at + 2)
-        if each == last:
-            given_up = arrival
-            arrival.becomes(I.PROCESSING, at + 2, attempts=2, due_at=late + 1)
-            rollback = h.gave_up(arrival, late + 1)
-            known = {"rows": (caused, arrival, rollback), "arrival": arrival}
-            h.say(V.REFUSED, caused, each, since=late + 1, **known)
-            returned_caused.append(returned(h, rollback, late + 1))
-        else:
-            h.applied(arrival, at + 2)
-            grounds = (given_up,) if given_up and each.service == last.service else ()
-            known = {"rows": (caused, arrival, *grounds), "arrival": arrival}
-            h.say(V.MATCHED, caused, each, since=late + 1, **known)
+        h.applied(arrival, at + 2)
+        grounds = (given_up,) if each.service == last.service else ()
+        known = {"rows": (caused, arrival, *grounds), "arrival": arrival}
+        h.say(V.MATCHED, caused, each, since=late + 1, **known)
+    rollback = h.gave_up(given_up, late + 1)
+    known = {"rows": (caused, given_up, rollback), "arrival": given_up}
+    h.say(V.REFUSED, caused, last, since=late + 1, **known)
+    returned_caused = returned(h, rollback, late + 1)
     # With its compensation, the middle service takes back what it had handled.
     passed_on = h.rollback(arrivals[group], late + 8)
     returned(h, passed_on, late + 8)
     for each, arrival in arrivals.items():
-        reasons = [*returned_caused, caused] if each.service == group.service else []
+        reasons = [returned_caused, caused] if each.service == group.service else []
         rows = (event, arrival, *reasons)
         h.say(V.MATCHED, event, each, since=late + 8, rows=rows, arrival=arrival)
 

@@ -221,12 +221,26 @@ class History:
         event_id = self.new_id(at)
         return self._write(arrival.service, event_id, TxKind.ROLLBACK, O.INIT, at, None, columns)
 
-    def compensated(self, rollback: Life, at: float, *, first: bool = True) -> Life:
-        """Let the service that wrote an event receive its rollback, and compensate it."""
-        arrival = self.received(rollback, UNDO, at)
+    def compensated(
+        self, rollback: Life, at: float, *, group: Group | str = UNDO, first: bool = True
+    ) -> Life:
+        """Let a group receive a rollback and compensate the event, unless it did before."""
+        arrival = self.received(rollback, group, at)
         done = {"compensated_id": rollback.columns["causation_id"]} if first else {}
         self.applied(arrival, at + 1, **done)
         return arrival
+
+    def arrival_of(self, event_id: UUID, group: Group) -> Life | None:
+        """Return the row that a group has of an event."""
+        of = event_id, group.service, group.name
+        there = (each for each in self.lives if (each.event_id, each.service, each.group) == of)
+        return next(there, None)
+
+    def undone_by(self, arrival: Life) -> Life | None:
+        """Return the rollback by which a group has compensated an event that it had received."""
+        of = arrival.service, arrival.group
+        there = (each for each in self.lives if (each.service, each.group) == of)
+        return next((e for e in there if e.compensates(arrival.event_id)), None)
 
     def say(
         self,

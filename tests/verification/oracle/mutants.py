@@ -95,6 +95,10 @@ def instead(of: Any, name: str, mutant: Any) -> Callable[[], AbstractContextMana
     return lambda: patch.object(of, name, mutant)
 
 
+def _any_settled_rollback_has_compensated(rule: Rule) -> Rule | None:
+    return _without(rule, Fact.OWES)
+
+
 _declared = expectations._declared
 
 
@@ -141,6 +145,14 @@ BY_RULES: Final = (
     ),
     Mutant(
         name="N17 payloads alone are compared", applied=rules_of(PAIRS, _envelopes_are_not_compared)
+    ),
+    Mutant(
+        name="rollbacks are not expected of groups of other services",
+        applied=instead(expectations, "_of_others", lambda *_: iter(())),
+    ),
+    Mutant(
+        name="what another service's group has settled counts as compensated",
+        applied=rules_of(PAIRS, _any_settled_rollback_has_compensated),
     ),
     Mutant(
         name="open and too old upstream is in order",

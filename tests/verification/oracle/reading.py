@@ -104,7 +104,19 @@ class Reading:
             for row in read
             if row["kind"] is TxKind.ROLLBACK
         }
-        return {(row["source"], row["event_id"]) for row in read} | taken_back
+        effects = {
+            (row["service"], row["group"], row["source"], row["event_id"])
+            for row in read
+            if row["status"] is InboxStatus.PROCESSED
+        }
+        without = {
+            (row["source"], row["event_id"])
+            for row in rows.inbox
+            if (row["service"], row["group"], row["causation_source"], row["causation_id"])
+            in effects
+            and row["kind"] is TxKind.ROLLBACK
+        }
+        return {(row["source"], row["event_id"]) for row in read} | taken_back | without
 
     def _is_read(self, row: Row) -> bool:
         if row["settled_at"] is None:
@@ -187,18 +199,18 @@ def _pairs(
     by_type: dict[tuple[Any, ...], list[Route]] = defaultdict(list)
     for route in routes:
         stream = route.stream
-        by_type[stream.kind, stream.upstream, route.topic, route.event_type].append(route)
+        writer = route.causation_source
+        by_type[stream.kind, stream.upstream, route.topic, route.event_type, writer].append(route)
     pairs: dict[Pair, tuple[Row | None, Row | None, Route | None]] = {}
     for row in rows.outbox:
-        for route in by_type[row["kind"], row["source"], row["topic"], row["event_type"]]:
-            if _is_addressed(row, route.stream.downstream):
-                pairs[_pair(route.stream, route.group, row)] = (row, None, route)
+        type_ = row["kind"], row["source"], row["topic"], row["event_type"], _cause(row)
+        for route in by_type[type_]:
+            pairs[_pair(route.stream, route.group, row)] = (row, None, route)
     for row in rows.inbox:
-        if _is_addressed(row, row["service"]):
-            stream = Stream(kind=row["kind"], upstream=row["source"], downstream=row["service"])
-            pair = _pair(stream, row["group"], row)
-            sent, _, known = pairs.get(pair, (None, None, None))
-            pairs[pair] = (sent, row, known)
+        stream = Stream(kind=row["kind"], upstream=row["source"], downstream=row["service"])
+        pair = _pair(stream, row["group"], row)
+        sent, _, known = pairs.get(pair, (None, None, None))
+        pairs[pair] = (sent, row, known)
     return {
         pair: found
         for pair, found in pairs.items()
@@ -208,7 +220,3 @@ def _pairs(
 
 def _pair(stream: Stream, group: str, row: Row) -> Pair:
     return Pair(stream.kind.value, stream.upstream, stream.downstream, group, row["event_id"])
-
-
-def _is_addressed(row: Row, downstream: str) -> bool:
-    return row["kind"] is TxKind.COMMIT or row["causation_source"] == downstream

@@ -72,6 +72,8 @@ class Services:
             if group.service == name:
                 for event_type in group.types:
                     app.consumer(group.name).handles(event_type)(self._handler(name, group.name))
+                for event_type in group.undoes:
+                    app.consumer(group.name).compensates(event_type)(_compensation)
         for event_type in self.setting.types_of(name):
             app.consumer(undo_of(name)).compensates(event_type)(_compensation)
         return app

@@ -35,6 +35,8 @@ class Group:
     """It is declared by its event types; otherwise by its topics alone."""
     from_named: bool = False
     """Its declaration names the services whose events it is to have."""
+    undoes: tuple[str, ...] = ()
+    """Those of its types of which it compensates events that are taken back."""
 
     @property
     def is_second(self) -> bool:
@@ -60,6 +62,17 @@ class Group:
             event_types=tuple(f"{each}s" for each in self.types) if mistyped else types,
             upstreams=self.upstreams if self.from_named else (),
             max_attempts=LIMIT,
+        )
+
+    def declared_to_undo(self) -> ExpectedGroup:
+        """Return how a configuration names what the group compensates."""
+        return ExpectedGroup(
+            name=self.name,
+            kind=TxKind.ROLLBACK,
+            of_others=True,
+            topics=self.upstreams,
+            event_types=self.undoes,
+            upstreams=self.upstreams if self.from_named else (),
         )
 
 
@@ -121,6 +134,10 @@ class Setting:
         """Return the groups that handle a type."""
         return [group for group in self.groups if event_type in group.types]
 
+    def undoers(self, event_type: str) -> list[Group]:
+        """Return the groups that handle a type of another service, and compensate it."""
+        return [group for group in self.groups if event_type in group.undoes]
+
     def unreceived(self, service: str) -> bool:
         """Whether no group handles anything of a service."""
         return not any(self.receivers(each) for each in self.types_of(service))
@@ -137,10 +154,18 @@ class Setting:
             for group in self.groups
             if group.service == service and (service, group.name) not in night.unknown
         ]
+        left_out = night.mistyped | night.unknown
+        undoing = [
+            group.declared_to_undo()
+            for group in self.groups
+            if group.service == service and group.undoes
+            if (service, group.name) not in left_out
+        ]
         # Whose events a group is to have says nothing about who may take back its own.
         upstreams = next((group.upstreams for group in named), ())
         return (
             *named,
+            *undoing,
             ExpectedGroup(name=undo_of(service), kind=TxKind.ROLLBACK, upstreams=upstreams),
         )
 
@@ -180,6 +205,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
         upstreams=upstreams,
         types=types,
         from_named=r.random() < 0.3,
+        undoes=_some(r, types),
     )
     if r.random() < 0.5:
         return [first]
@@ -190,6 +216,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
         upstreams=tuple(sorted({each.partition(".")[0] for each in some})),
         types=some,
         filtered=True,
+        undoes=_some(r, some),
     )
     return [first, audit]
 
@@ -198,6 +225,10 @@ def _own_group(setting: Setting, service: str) -> Group:
     """Return a group that handles all events of its own service, and compensates them."""
     types = setting.types_of(service)
     return Group(service=service, name=undo_of(service), upstreams=(service,), types=types)
+
+
+def _some(r: Random, types: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each for each in types if r.random() < 0.3)
 
 
 def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, ...]:

@@ -9,7 +9,7 @@ from shieldtx.reconcile import basis
 from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
 from spark.compare import read_plan
-from spark.sources import other_sources, outbox_inbox, row_filters
+from spark.sources import other_sources, outbox_inbox, row_filters, taken_back
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import damaged, healthy, odd_names, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
@@ -53,6 +53,11 @@ ON_SPARK: Final = (
         name="N10 texts are hashed in the bytes of their database",
         applied=instead(Servers, "all_utf8", _YES),
         stories=(healthy.is_applied,),
+    ),
+    Mutant(
+        name="a later effect brings no settled rollback into a further run",
+        applied=instead(taken_back, "_WITHOUT_EFFECT", taken_back._BY_INBOX),
+        stories=(damaged.effect_is_not_taken_back,),
     ),
     Mutant(
         name="N11 a restored database goes unnoticed",

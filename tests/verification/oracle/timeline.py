@@ -87,6 +87,10 @@ class Life:
         assert at >= self.versions[-1].at, "time goes on"
         self.versions.append(Version(at=at, status=self.versions[-1].status, changes=changes))
 
+    def compensates(self, event_id: UUID) -> bool:
+        """Whether it is the rollback by which an event was compensated."""
+        return any(v.changes.get("compensated_id") == event_id for v in self.versions)
+
     def at(self, night: float) -> dict[str, Any] | None:
         """Return its columns as they stand; None where it is not there."""
         if night >= self.gone_at or not self.versions or night < self.born_at:
