@@ -17,6 +17,8 @@ from tests.verification.faults.reconciliation_outcomes import Mismatch
 
 Found = set[Mismatch]
 
+FOR_AUDITORS = 2
+"""Refused transfers that are kept for damage to what the auditors have struck out."""
 LAPSED = "statement_timestamp() - interval '1 minute'"
 
 
@@ -110,6 +112,10 @@ class SavedRows:
         sent = list(self._keys)
         self._matched = [event for event in sent if event not in given_up]
         self._refused = [event for event in sent if event in given_up & compensated]
+        struck_out = {row.causation_id for row in down.rows(_COMPENSATED)}
+        self._struck = [event for event in self._refused if event in struck_out]
+        del self._struck[FOR_AUDITORS:]
+        self._refused = [event for event in self._refused if event not in self._struck]
 
     @property
     def _both(self) -> list[str]:
@@ -172,12 +178,12 @@ class SavedRows:
         """Events that were taken back look as if the tills had never given them up."""
         events = _take(self._refused, number)
         self._alter_tills("status = 'PROCESSED'", events)
-        return _found(Verdict.EFFECT_DESPITE_ROLLBACK, self._both, events)
+        # The auditors have struck out what they had entered.
+        return _found(Verdict.EFFECT_DESPITE_ROLLBACK, self._both[:1], events)
 
     def settle_without_compensation(self, number: int) -> Found:
         """Upstream, rollbacks are settled by which nothing was compensated."""
-        up, events = self._banks.upstream, _take(self._refused, number)
-        rollbacks = [row.event_id for row in up.rows(_ROLLBACKS, ids=events)]
+        up, rollbacks = self._banks.upstream, self._returned(_take(self._refused, number))
         self._alter(
             "returned",
             f"UPDATE shield_inbox SET compensated_id = NULL {_OF_GROUP}",
@@ -185,6 +191,25 @@ class SavedRows:
             group=up.group,
         )
         return _found(Verdict.ROLLBACK_NOT_COMPENSATED, [up.group], rollbacks)
+
+    def lose_rollbacks_of_auditors(self, number: int) -> Found:
+        """The broker loses rollbacks for the auditors: what the tills refused stays in their books.
+
+        A repair publishes the rollbacks again, and the auditors strike the entries out.
+        """
+        down, events = self._banks.downstream, _take(self._struck, number)
+        group, rollbacks = auditors_of(down.group), self._returned(events)
+        down.tamper(f"DELETE FROM shield_inbox {_OF_GROUP}", ids=rollbacks, group=group)
+        down.execute("DELETE FROM audit WHERE entry < 0 AND id = ANY(:ids)", ids=events)
+        return _found(Verdict.MISSING_DOWNSTREAM, [group], rollbacks)
+
+    def settle_by_auditors_without_compensation(self, number: int) -> Found:
+        """The auditors have settled rollbacks of what they had entered, and struck out nothing."""
+        rollbacks = self._returned(_take(self._struck, number))
+        group = auditors_of(self._banks.downstream.group)
+        statement = f"UPDATE shield_inbox SET compensated_id = NULL {_OF_GROUP}"
+        self._alter("received", statement, rollbacks, group=group)
+        return _found(Verdict.ROLLBACK_NOT_COMPENSATED, [group], rollbacks)
 
     def undo(self) -> None:
         """Put back what no repair can mend."""
@@ -196,6 +221,9 @@ class SavedRows:
                 f"SELECT * FROM kept_{table} {_OF_EVENTS}",
                 ids=ids,
             )
+
+    def _returned(self, events: Sequence[UUID]) -> list[UUID]:
+        return [row.event_id for row in self._banks.upstream.rows(_ROLLBACKS, ids=list(events))]
 
     def _alter_tills(self, change: str, events: Sequence[UUID]) -> None:
         statement = f"UPDATE shield_inbox SET {change} {_OF_GROUP}"

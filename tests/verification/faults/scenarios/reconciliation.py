@@ -109,7 +109,7 @@ def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
     dead = up.rows("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'")
     forgotten, denied = saved.forget_upstream(2), saved.deny(2)
     return _Planted(
-        repairable=pending | stuck | lost,
+        repairable=pending | stuck | lost | saved.lose_rollbacks_of_auditors(1),
         overtaken=saved.forget_by_auditors(2),
         absent=damage.on_topic(Verdict.ABSENT_FROM_TOPIC, lost),
         parked=rejected | {Mismatch(Verdict.PARKED, up.group, row.event_id) for row in dead},
@@ -122,7 +122,8 @@ def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
         | saved.relabel(1)
         | saved.try_too_often(1)
         | saved.keep_effect(1)
-        | saved.settle_without_compensation(1),
+        | saved.settle_without_compensation(1)
+        | saved.settle_by_auditors_without_compensation(1),
         idle=idle,
     ), saved
 
@@ -155,6 +156,7 @@ def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted)
     """Repair what can be, what is parked when it is named, and each of it once."""
     first = reconciliation.repair()
     wanted = {"hand over": 6, "release event": 2, "release attempt": 1, "raise rollback": 2}
+    wanted |= {"publish again": 1}
     banks.expect(done_by(first) == wanted, f"the repair did {done_by(first)}")
     left = sum(entry["rows"] for entry in first["not_repairable"])
     others = len(planted.all - planted.repairable)
@@ -248,15 +250,21 @@ def open_all(banks: Banks, **upstream: str) -> None:
 
 
 def await_auditors(banks: Banks) -> None:
-    """Wait until the auditors have entered all that was sent."""
-    up, down = banks.sides
-    sent = "SELECT count(*) FROM shield_outbox WHERE tx_kind = 'COMMIT' AND status = 'PROCESSED'"
-    entered = (
-        "SELECT count(*) FROM shield_inbox WHERE tx_kind = 'COMMIT' "
+    """Wait until the auditors have entered all that was sent, and struck out what was refused."""
+    sent = "SELECT count(*) FROM shield_outbox WHERE tx_kind = :kind AND status = 'PROCESSED'"
+    settled = (
+        "SELECT count(*) FROM shield_inbox WHERE tx_kind = :kind "
         "AND consumer_group = :group AND settled_at IS NOT NULL"
     )
-    group = auditors_of(down.group)
-    banks.until(lambda: down.one(entered, group=group) >= up.one(sent), "the auditors keep up", 60)
+    down, group = banks.downstream, auditors_of(banks.downstream.group)
+    for kind, side in (("COMMIT", banks.upstream), ("ROLLBACK", down)):
+        banks.until(
+            lambda kind=kind, side=side: (
+                down.one(settled, kind=kind, group=group) >= side.one(sent, kind=kind)
+            ),
+            "the auditors keep up",
+            60,
+        )
 
 
 FAULTS = (
