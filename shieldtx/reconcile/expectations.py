@@ -37,16 +37,21 @@ class ExpectedGroup:
 
     def takes(self, what: Sent, *, service: str) -> bool:
         """Whether the group, which is of this service, should receive such events."""
-        own = what.kind is TxKind.COMMIT and what.upstream == service
+        is_commit = what.kind is TxKind.COMMIT
+        if is_commit and what.upstream == service and not self.topics:
+            return False
+        # Of a rollback, that is whoever gave the event up: not whose event it is.
+        return self.names(what, what.upstream if is_commit else None)
+
+    def names(self, what: Sent | Received, writer: str | None) -> bool:
+        """Whether events of a type, by this service, are among those that the group names.
+
+        None: whichever service has written them.
+        """
         return (
-            (what.topic in self.topics if self.topics or own else True)
+            (not self.topics or what.topic in self.topics)
             and (not self.event_types or what.event_type in self.event_types)
-            # Of a rollback, that is whoever gave the event up: not whose event it is.
-            and (
-                what.kind is TxKind.ROLLBACK
-                or not self.upstreams
-                or what.upstream in self.upstreams
-            )
+            and (writer is None or not self.upstreams or writer in self.upstreams)
         )
 
 
@@ -186,7 +191,7 @@ def _of_others(
         writer = what.causation_source
         if what.kind is TxKind.COMMIT or writer is None or writer == member.name:
             continue
-        groups = [g.name for g in declared if g.of_others and _is_among(g, what, writer)]
+        groups = [g.name for g in declared if g.of_others and g.names(what, writer)]
         if not declared:
             groups = sorted(
                 {
@@ -206,18 +211,9 @@ def _handles(member: Member, rollback: Received, writer: str, received: Iterable
     declared = [group for group in member.groups or () if group.kind is TxKind.COMMIT]
     if declared:
         own = [group for group in declared if group.name == rollback.group]
-        return any(_is_among(group, rollback, writer) for group in own)
+        return any(group.names(rollback, writer) for group in own)
     event = replace(rollback, kind=TxKind.COMMIT, source=writer, causation_source=None)
     return event in received
-
-
-def _is_among(group: ExpectedGroup, what: Sent | Received, writer: str) -> bool:
-    """Whether events of a type are among those that a group names."""
-    return (
-        (not group.topics or what.topic in group.topics)
-        and (not group.event_types or what.event_type in group.event_types)
-        and (not group.upstreams or writer in group.upstreams)
-    )
 
 
 def _route(what: Sent, member: Member, group: str, *, max_attempts: int | None = None) -> Route:

@@ -96,7 +96,7 @@ def instead(of: Any, name: str, mutant: Any) -> Callable[[], AbstractContextMana
 
 
 def _any_settled_rollback_has_compensated(rule: Rule) -> Rule | None:
-    return _without(rule, Fact.OWES)
+    return without(rule, Fact.OWES)
 
 
 _declared = expectations._declared

@@ -182,7 +182,7 @@ def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
     """Return what a run has to say for certain: of groups, and of topics."""
     of_groups = history.expected(night) | renames.expected(history, night)
     of_topics = topic_truth.expected(history, night)
-    return renames.with_names_of(night, of_groups | of_topics)
+    return renames.with_names_of(history, night, of_groups | of_topics)
 
 
 def must_tell(history: History, night: Judged) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from shieldtx.domain.states import InboxStatus
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle.healthy import is_given_up, some_time
+from tests.verification.oracle.healthy import is_given_up, returned_to_others, some_time
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import UNDO, Group, undo_of
 from tests.verification.oracle.timeline import DAY, Life
@@ -85,6 +85,7 @@ def rollback_comes_first(h: History) -> None:
     event, own, rollback, at = refused
     h.lacks(event, own, since=event.settled_at, until=at + 3)
     undone = h.compensated(rollback, at + 2)
+    returned_to_others(h, rollback, at)
     h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
     tombstone = fenced(h, event, own, at + 3, by=rollback)
     rows = event, tombstone, undone
@@ -100,6 +101,7 @@ def effect_follows_the_compensation(h: History) -> None:
     event, own, rollback, at = refused
     h.lacks(event, own, since=event.settled_at, until=at + 3)
     undone = h.compensated(rollback, at + 2)
+    returned_to_others(h, rollback, at)
     h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
     arrival = h.received(event, own, at + 4)
     h.applied(arrival, at + 5)
@@ -117,6 +119,7 @@ def tombstone_is_alone(h: History) -> None:
     event, own, rollback, at = refused
     h.lacks(event, own, since=event.settled_at, until=at + 3)
     undone = h.compensated(rollback, at + 2)
+    returned_to_others(h, rollback, at)
     tombstone = fenced(h, event, own, at + 3, by=rollback)
     lost_at = at + 4
     undone.gone_at = lost_at

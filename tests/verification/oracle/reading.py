@@ -81,7 +81,11 @@ class Reading:
     def _of_members(self) -> Rows:
         """Return the rows that are of these services' events."""
         names = {member.name for member in self._members()}
-        inbox = [row for row in self.rows.inbox if row["source"] in names]
+        inbox = [
+            row
+            for row in self.rows.inbox
+            if row["source"] in names and (_cause(row) or row["source"]) in names
+        ]
         return Rows(outbox=self.rows.outbox, inbox=inbox)
 
     def _expectation(self, rows: Rows) -> Expectation:

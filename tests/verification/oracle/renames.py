@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.setting import Group, Judged
@@ -42,14 +43,20 @@ def must_tell(h: History, night: Judged) -> bool:
     )
 
 
-def with_names_of(night: Judged, found: Mapping[Pair, Verdict]) -> dict[Pair, Verdict]:
+def with_names_of(h: History, night: Judged, found: Mapping[Pair, Verdict]) -> dict[Pair, Verdict]:
     """Return what is said under the names of a night's configuration."""
     renamed = night.renamed_service
+    # A rollback that takes back what was written under the former name.
+    of_former = {
+        life.event_id
+        for life in h.lives
+        if life.kind is TxKind.ROLLBACK and life.columns["causation_source"] == renamed
+    }
     return {
         pair._replace(downstream=night.called(pair.downstream)): verdict
         for pair, verdict in found.items()
-        # A rollback takes back what was written under the former name.
-        if pair.upstream != renamed and (pair.downstream != renamed or pair.kind == TxKind.COMMIT)
+        if pair.upstream != renamed
+        and (pair.downstream == TOPICS or pair.event_id not in of_former)
     }
 
 

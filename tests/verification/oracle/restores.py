@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from shieldtx.domain.states import TxKind
 from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.healthy import happens_at_once, is_given_up, some_type
 from tests.verification.oracle.history import History
-from tests.verification.oracle.setting import UNDO, Group, Judged
+from tests.verification.oracle.setting import UNDO, Group, Judged, undo_of
 from tests.verification.oracle.timeline import DAY, Life, Restore
 from tests.verification.oracle.topic_stories import keys_are_used_for_days
 
@@ -85,12 +86,14 @@ def _say(h: History, restore: Restore, event: Life, arrival: Life) -> None:
 
 def _group_of(h: History, arrival: Life) -> Group | str:
     """Return the group that has received an event, or that has received a rollback."""
-    of_commits = (
+    if arrival.kind is TxKind.ROLLBACK and arrival.group == undo_of(arrival.service):
+        return UNDO
+    of_its_name = (
         group
         for group in h.setting.groups
         if (group.service, group.name) == (arrival.service, arrival.group)
     )
-    return UNDO if arrival.kind.value == "ROLLBACK" else next(of_commits)
+    return next(of_its_name)
 
 
 def _quiet(h: History, moment: float) -> float:

@@ -154,7 +154,7 @@ class Setting:
             for group in self.groups
             if group.service == service and (service, group.name) not in night.unknown
         ]
-        left_out = night.mistyped | night.unknown
+        left_out = night.mistyped | night.unknown | night.renamed
         undoing = [
             group.declared_to_undo()
             for group in self.groups
