@@ -120,9 +120,9 @@ class RepairStore(Protocol):
         ...
 
     def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
-        """Yield the numbers of events of these keys that were sent, and are above the one given.
+        """Yield the numbers above the ones given of events of these keys, if they are sent ones.
 
-        Also of those that are being sent now.
+        Also of those that are still to be sent.
         """
         ...
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import groupby
 from typing import Final
@@ -16,7 +14,7 @@ from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.expectations import Sent
 from shieldtx.reconcile.key_order import KeyOrder
 from shieldtx.reconcile.limits import Limits
-from shieldtx.reconcile.repair_decisions import OVERTAKEN, TOO_OLD, Policy
+from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, OVERTAKEN, TOO_OLD, Policy
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.revoked import Revoked
@@ -61,24 +59,22 @@ class PublishAgain:
 
     def carry_out(self, tally: Tally) -> None:
         """Publish again what was added, and count it."""
-        rows = self._rows.in_order()
         order = _OrderForAll(
             self._publication.upstream,
             stores=self._stores,
             policy=self._policy,
-            published=rows.seqs,
             looked_up=self._limits.looked_up,
         )
-        for chunk in rows.parts(self._limits.compared):
-            overtaken = order.overtaken(chunk)
+        for chunk in self._rows.in_order().parts(self._limits.compared):
+            late = order.late(chunk)
             for part in slices(chunk, self._limits.looked_up):
-                kept = self._look_up(part, overtaken, tally)
-                for some in _alike(kept, overtaken):
+                kept = self._look_up(part, late, tally)
+                for some in _alike(kept, late):
                     for batch in slices(some, self._limits.batch):
-                        self._publish(batch, overtaken, tally)
+                        self._publish(batch, late, tally)
 
     def _look_up(
-        self, rows: Sequence[RowSeen], overtaken: AbstractSet[UUID], tally: Tally
+        self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally
     ) -> list[RowSeen]:
         """Leave out what has arrived, what was revoked, and what would come too late."""
         verdict, kept = self._publication.verdict, []
@@ -93,15 +89,15 @@ class PublishAgain:
                 tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._policy.young_for_all):
                 tally.refuse(verdict, TOO_OLD)
-            elif row.event_id in overtaken and not self._policy.out_of_order:
-                tally.refuse(verdict, OVERTAKEN)
+            elif row.event_id in late and not self._policy.out_of_order:
+                tally.refuse(verdict, late[row.event_id])
             else:
                 kept.append(row)
         return kept
 
-    def _publish(self, rows: Sequence[RowSeen], overtaken: AbstractSet[UUID], tally: Tally) -> None:
+    def _publish(self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally) -> None:
         repaired = self._upstream.repair(_ACTION, rows, note=self._note, dry_run=self._dry_run)
-        if rows[0].event_id in overtaken:
+        if rows[0].event_id in late:
             repaired = replace(repaired, out_of_order=repaired.done)
         tally.add(self._publication.verdict, _ACTION, repaired)
 
@@ -114,9 +110,9 @@ class PublishAgain:
         return {event.event_id for event in self._stores[missing.downstream].received(events)}
 
 
-def _alike(rows: Sequence[RowSeen], overtaken: AbstractSet[UUID]) -> Iterator[list[RowSeen]]:
-    """Cut rows, in their order, into those that are overtaken and those that are not."""
-    for _, some in groupby(rows, lambda row: row.event_id in overtaken):
+def _alike(rows: Sequence[RowSeen], late: Mapping[UUID, str]) -> Iterator[list[RowSeen]]:
+    """Cut rows, in their order, into those that come too late and those that do not."""
+    for _, some in groupby(rows, lambda row: row.event_id in late):
         yield list(some)
 
 
@@ -129,59 +125,63 @@ class _OrderForAll:
         *,
         stores: Mapping[str, RepairStore],
         policy: Policy,
-        published: Sequence[int],
         looked_up: int,
     ) -> None:
-        """Know the numbers of all that is published again, the lowest first."""
+        """Ask all services, for each may receive the copies."""
         self._source = source
         self._stores = stores
         self._upstream = stores[source]
         self._policy = policy
-        self._published = published
         self._looked_up = looked_up
         self._received: dict[str, set[tuple[str, str]]] = {}
+        self._open: set[tuple[str, str, Key]] = set()
+        """Keys of which a group lacks events that can still be handed over in their order."""
 
-    def overtaken(self, rows: Sequence[RowSeen]) -> set[UUID]:
-        """Return which events a group lacks that has later ones of their keys, or will have."""
+    def late(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
+        """Return which events would come to a group behind later ones of their keys, and why.
+
+        It is asked for parts of the rows in the order of their numbers.
+        """
         ordered: dict[UUID, Line] = {}
         for part in slices(rows, self._looked_up):
             lines = self._upstream.lines([row.event_id for row in part])
             ordered |= {event_id: line for event_id, line in lines.items() if line.ordered_by}
-        late, lacked = set[UUID](), dict[UUID, Line]()
+        late: dict[UUID, str] = {}
         for service, group in self._groups() if ordered else ():
-            lacks = self._lacked(service, group, ordered)
-            order = KeyOrder(
-                upstream=self._upstream,
-                downstream=self._stores[service],
-                source=self._source,
-                group=group,
-            )
-            late |= order.overtaken(lacks)
-            lacked |= lacks
-        return late | self._behind_sent(lacked)
+            late = self._late_for(service, group, ordered) | late
+        return late
 
-    def _behind_sent(self, lines: Mapping[UUID, Line]) -> set[UUID]:
-        """Return which events have later ones of their keys that are, or may be, in the topic.
+    def _late_for(self, service: str, group: str, lines: Mapping[UUID, Line]) -> dict[UUID, str]:
+        lacked = self._lacked(service, group, lines)
+        order = KeyOrder(
+            upstream=self._upstream,
+            downstream=self._stores[service],
+            source=self._source,
+            group=group,
+        )
+        late = dict.fromkeys(order.overtaken(lacked), OVERTAKEN)
+        latest = self._latest_sent(lacked)
+        for event_id, line in sorted(lacked.items(), key=lambda each: each[1].seq):
+            if event_id in late or not (key := line.ordered_by):
+                continue
+            if latest.get(key, line.seq) > line.seq or (service, group, key) in self._open:
+                late[event_id] = AMONG_OTHERS
+                self._open.add((service, group, key))
+        return late
 
-        A group that has not read them yet will have them before the copy.
+    def _latest_sent(self, lines: Mapping[UUID, Line]) -> dict[Key, int]:
+        """Return the highest number above those of the events, by key.
+
+        A relay has no order for what comes back in line: what is written later may be sent first.
         """
         after: dict[Key, int] = {}
         for line in lines.values():
             if key := line.ordered_by:
                 after[key] = min(line.seq, after.get(key, line.seq))
-        highest: dict[Key, int] = {}
+        latest: dict[Key, int] = {}
         for key, seq in self._upstream.sent_after(after):
-            if not self._is_published(seq):
-                highest[key] = max(seq, highest.get(key, seq))
-        return {
-            event_id
-            for event_id, line in lines.items()
-            if (key := line.ordered_by) and highest.get(key, line.seq) > line.seq
-        }
-
-    def _is_published(self, seq: int) -> bool:
-        place = bisect_left(self._published, seq)
-        return place < len(self._published) and self._published[place] == seq
+            latest[key] = max(seq, latest.get(key, seq))
+        return latest
 
     def _groups(self) -> list[tuple[str, str]]:
         if not self._received:

@@ -105,6 +105,11 @@ OVERTAKEN: Final = (
     "the group has received later events of its key: its effect would come after theirs; make sure "
     "that the group can take that, and repair with `--out-of-order`"
 )
+AMONG_OTHERS: Final = (
+    "a group lacks it, and its key has other events that were sent later or are published again: "
+    "copies keep no order; hand it over first (`--verdict MISSING_DOWNSTREAM`), or make sure that "
+    "the group can take that, and repair with `--out-of-order`"
+)
 BUSINESS_KEY: Final = (
     "the group has received another event with its type and business key, and takes only one; if "
     "its record came, it is parked there: see `shieldtx dead list --status PARKED` of that "

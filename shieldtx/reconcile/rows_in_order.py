@@ -35,11 +35,6 @@ class RowsInOrder:
         self._attempts.append(_NONE if row.attempts is None else row.attempts)
         self._ids += row.event_id.bytes
 
-    @property
-    def seqs(self) -> array[int]:
-        """Return the numbers, the lowest first."""
-        return array("q", sorted(self._seqs))
-
     def parts(self, size: int) -> Iterator[list[RowSeen]]:
         """Yield the rows, the lowest number first, `size` at a time."""
         order = array("q", sorted(range(len(self._seqs)), key=self._seqs.__getitem__))

@@ -50,7 +50,7 @@ class KeyOrders:
     def sent_after(
         self, connection: Connection, after: Mapping[Key, int]
     ) -> Iterator[tuple[Key, int]]:
-        """Yield the numbers of events of these keys that were sent, and are above the one given."""
+        """Yield the numbers above the ones given of events of these keys, if they are sent ones."""
         topics, keys = _parted(after)
         statement = sql.sent_after(
             self._tables, self._dialect, topics=topics, keys=keys, above=min(after.values())

@@ -90,7 +90,7 @@ class SqlRepairStore:
             return self._orders.lines(connection, ids)
 
     def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
-        """Yield the numbers of events of these keys that were sent, and are above the one given."""
+        """Yield the numbers above the ones given of events of these keys, if they are sent ones."""
         if not after:
             return
         with self._engine.connect() as connection:

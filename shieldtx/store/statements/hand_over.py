@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, literal, or_, select, tuple_
@@ -12,6 +12,9 @@ from sqlalchemy import ColumnElement, Select, func, literal, or_, select, tuple_
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables
+
+_SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
+"""Of what is or may be in a topic, or will be."""
 
 
 def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
@@ -34,7 +37,7 @@ def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
 def sent_after(
     t: Tables, d: Dialect, *, topics: Sequence[str], keys: Sequence[str], above: int
 ) -> Select[Any]:
-    """Select the events of these keys that are or may be in their topics, above a number.
+    """Select the events of these keys above a number that were sent, or are to be.
 
     There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
     """
@@ -42,7 +45,7 @@ def sent_after(
     return select(o.c.topic, o.c.key, o.c.seq).where(
         o.c.seq > above,
         o.c.tx_kind == TxKind.COMMIT.value,
-        o.c.status.in_([OutboxStatus.PROCESSING.value, OutboxStatus.PROCESSED.value]),
+        o.c.status.in_([status.value for status in _SENT]),
         d.is_in(o.c.topic, topics, o.c.topic.type),
         d.is_in(o.c.key, keys, o.c.key.type),
     )

@@ -79,6 +79,18 @@ def record_is_lost_before_another_of_its_key(h: History) -> None:
         applied_at_once(h, event, having, at + number)
 
 
+def records_of_a_key_are_lost(h: History) -> None:
+    """A group lacks several events of one key, and has none that is later."""
+    event_type, groups = some_type(h)
+    lacking = h.random.choice(groups)
+    at, key = some_time(h), h.new_key()
+    for number in range(h.random.randint(2, 3)):
+        event = h.written(event_type, at + number, key=key)
+        h.sent(event, at + number)
+        h.lacks(event, lacking, since=at + number)
+        applied_at_once(h, event, [g for g in groups if g != lacking], at + number)
+
+
 def nobody_sends(h: History) -> None:
     """No relay looks at it, or one has left it behind."""
     event_type, groups = some_type(h)

@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from shieldtx.embedded import EmbeddedPostgres
 from tests.spark.planting import Service
 from tests.support.migrated_databases import MigratedDatabases
-from tests.verification.oracle.generate import Story, a_history
+from tests.verification.oracle.broken import records_of_a_key_are_lost
+from tests.verification.oracle.generate import STORIES, Story, a_history
 from tests.verification.oracle.nights import mismatches
 from tests.verification.oracle.repairs import Repaired, RepairedNight
 from tests.verification.oracle.spark_world import four_services
+
+_OFTEN: Final = 6
+_STORIES: Final[Sequence[Story]] = (*STORIES, *[records_of_a_key_are_lost] * _OFTEN)
+"""The order of a key is what a repair can do harm to."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,7 +99,7 @@ def search(
 
 
 def _repaired(services: Mapping[str, Service], seed: int, stories: Sequence[Story]) -> Repaired:
-    history = a_history(Random(seed), stories=stories)
+    history = a_history(Random(seed), stories=stories or _STORIES)
     night = history.random.choice(history.setting.nights).as_named
     return RepairedNight(history=history, night=night, services=services).run()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from shieldtx.reconcile import publish_again
 from shieldtx.reconcile.key_order import KeyOrder
 from shieldtx.store.repair import SqlRepairStore
 from tests.verification.oracle import broken
@@ -19,5 +20,15 @@ OF_REPAIRS: Final = (
         name="N4 delivered behind later events of its key",
         applied=instead(KeyOrder, "overtaken", lambda *_, **__: set()),
         stories=(broken.record_is_lost_before_another_of_its_key,),
+    ),
+    Mutant(
+        name="published again behind later events of its key",
+        applied=instead(publish_again._OrderForAll, "late", lambda *_: {}),
+        stories=(broken.record_is_lost_before_another_of_its_key,),
+    ),
+    Mutant(
+        name="what a person has discarded is delivered",
+        applied=instead(SqlRepairStore, "discarded", lambda *_, **__: set()),
+        stories=(broken.record_is_lost,),
     ),
 )

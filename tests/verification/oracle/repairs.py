@@ -8,7 +8,7 @@ it was taken back, and what is repaired is in order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -28,12 +28,14 @@ from tests.verification.oracle.facts import Row, Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.nights import Verdicts
 from tests.verification.oracle.reading import Reading
+from tests.verification.oracle.repair_plan import RepairPlan, a_plan
 from tests.verification.oracle.services import Effect, Services
 from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.spark_nights import fill
 
 V = Verdict
-MOST_STEPS: Final = 200
+MOST_STEPS: Final = 400
+LATEST_WORK: Final = 12
 MENDED: Final = frozenset({V.MISSING_DOWNSTREAM, V.STUCK, V.NEITHER_EFFECT_NOR_COMPENSATION})
 """What a repair and workers that run put in order, unless it is left to a person."""
 
@@ -50,6 +52,8 @@ class DyingStore:
     steps: Iterator[int]
     """One for each moment at which the process may end."""
     dies_at: int
+    work: Callable[[int], None]
+    """At one of these moments, relays and consumers do all that there is to do."""
 
     def __getattr__(self, name: str) -> Any:
         """Ask what changes nothing."""
@@ -70,7 +74,9 @@ class DyingStore:
         return done
 
     def _step(self) -> None:
-        if next(self.steps) == self.dies_at:
+        step = next(self.steps)
+        self.work(step)
+        if step == self.dies_at:
             raise Killed
 
 
@@ -100,9 +106,12 @@ class RepairedNight:
         fill(self.history, self.night, self.services, began=began)
         rows_before, whole_before = self._read(began)
         found = self._judge(rows_before, self.night)
-        listed = list(self._listed(rows_before, found, began))
-        steps, report = self._repair(listed, began)
+        plan = a_plan(self.history.random, rows_before, found, self.night)
+        plan.plant(self.services)
+        listed = [*plan.listed(began), *self._listed(rows_before, found, began)]
+        self.history.random.shuffle(listed)
         with Services(setting=self.history.setting, services=self.services) as running:
+            steps, report = self._repair(listed, began, running)
             running.go_on()
         rows_after, whole_after = self._read(began)
         # An hour later, with nothing done since: what was left alone then, and what is left now.
@@ -110,8 +119,9 @@ class RepairedNight:
         before, after = self._judge(rows_before, later), self._judge(rows_after, later)
         again = self._report(listed, began)
         result = Repaired(before=before, after=after, steps=steps)
-        result.wrong += self._touched(whole_before, whole_after, before)
-        result.wrong += self._badly_applied(rows_before, running.effects)
+        result.wrong += self._touched(whole_before, whole_after, before, plan)
+        result.wrong += self._badly_applied(rows_before, Counter(running.applied), plan)
+        result.wrong += self._inverted(rows_before, running.applied)
         result.wrong += self._not_put_right(found, before, after, report)
         if any(rows.done for rows in again.repaired.values()):
             result.wrong.append(f"a second repair had something to do: {again.repaired}")
@@ -119,12 +129,29 @@ class RepairedNight:
 
     # --- the repair ------------------------------------------------------------------------------
 
-    def _repair(self, rows: list[ListedRow], began: datetime) -> tuple[int, RepairReport]:
-        """Repair a row at a time; the process ends at each step, and another one begins again."""
+    def _repair(
+        self, rows: list[ListedRow], began: datetime, running: Services
+    ) -> tuple[int, RepairReport]:
+        """Repair a row at a time; the process ends at each step, and another one begins again.
+
+        Once in between, relays and consumers work.
+        """
+        work_at = {self.history.random.randint(0, LATEST_WORK)}
+
+        def work(step: int) -> None:
+            if step in work_at:
+                work_at.clear()
+                running.go_on()
+
         for dies_at in range(MOST_STEPS):
             steps = iter(range(MOST_STEPS))
             stores = {
-                name: DyingStore(store=store, steps=steps, dies_at=dies_at)
+                name: DyingStore(
+                    store=store,
+                    steps=steps,
+                    dies_at=dies_at,
+                    work=work,
+                )
                 for name, store in self._stores().items()
             }
             try:
@@ -146,15 +173,24 @@ class RepairedNight:
     def _work(self, stores: Any, began: datetime) -> Repair:
         at = began + timedelta(minutes=self.night.at)
         kept = {name: r for name, r in self.night.retention.items() if r is not None}
+        groups = {name: self.history.setting.expected(name, self.night) or () for name in stores}
         policy = Policy(
             services=frozenset(stores),
+            named=frozenset({V.ABSENT_FROM_TOPIC}),
+            groups=groups,
             young_since={
                 name: at - timedelta(minutes=minutes) * PART_OF_RETENTION
                 for name, minutes in kept.items()
             },
         )
         return Repair(
-            stores=stores, policy=policy, run_id="night", who="oracle", batch=1, looked_up=2
+            stores=stores,
+            policy=policy,
+            run_id="night",
+            who="oracle",
+            batch=1,
+            looked_up=2,
+            compared=4,
         )
 
     # --- rows ------------------------------------------------------------------------------------
@@ -194,16 +230,48 @@ class RepairedNight:
     # --- what must be, and what must not ---------------------------------------------------------
 
     def _touched(
-        self, before: Mapping[Any, Any], after: Mapping[Any, Any], verdicts: Verdicts
+        self,
+        before: Mapping[Any, Any],
+        after: Mapping[Any, Any],
+        verdicts: Verdicts,
+        plan: RepairPlan,
     ) -> Iterator[str]:
         """Say which rows were changed that were at rest, and that no repair was asked for."""
         asked = {str(pair.event_id) for pair, v in verdicts.items() if v.is_mismatch}
+        published = {
+            (row["service"], "None", row["source"], str(row["event_id"])) for row in plan.absent
+        }
         for key, row in before.items():
-            if row["settled_at"] is not None and key[-1] not in asked and after.get(key) != row:
+            is_asked = key[-1] in asked or key in published
+            if row["settled_at"] is not None and not is_asked and after.get(key) != row:
                 yield f"{key} was at rest, and was changed"
 
-    def _badly_applied(self, rows: Rows, effects: Counter[Effect]) -> Iterator[str]:
-        """Say what was applied twice, or though it had been taken back."""
+    def _inverted(self, rows: Rows, applied: list[Effect]) -> Iterator[str]:
+        """Say what a group lacked and got behind a later event of its key that it lacked too."""
+        received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
+        sent = {
+            row["event_id"]: row
+            for row in rows.outbox
+            if row["key"] is not None and row["status"] is OutboxStatus.PROCESSED
+        }
+        latest: dict[tuple[str, ...], int] = {}
+        for effect in applied:
+            service, group, event_id = effect
+            if effect in received or event_id not in sent:
+                continue
+            row = sent[event_id]
+            key = service, group, row["service"], row["key"]
+            if row["seq"] < latest.get(key, 0):
+                yield f"{effect} was applied behind a later one that was missing too"
+            latest[key] = max(row["seq"], latest.get(key, 0))
+
+    def _badly_applied(
+        self, rows: Rows, effects: Counter[Effect], plan: RepairPlan
+    ) -> Iterator[str]:
+        """Say what was applied twice, or though it had been taken back or discarded."""
+        discarded = {(pair.downstream, pair.group, pair.event_id) for pair in plan.discarded}
+        for effect in sorted(discarded & effects.keys()):
+            yield f"{effect} was applied though a person had discarded its record"
         applied = {
             (row["service"], row["group"], row["event_id"])
             for row in rows.inbox

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,31 +28,33 @@ class Services:
 
     setting: Setting
     services: Mapping[str, Service]
-    effects: Counter[Effect] = field(default_factory=Counter)
-    _open: ExitStack = field(default_factory=ExitStack)
-    _workers: list[Relay | Consumer] = field(default_factory=list)
+    applied: list[Effect] = field(default_factory=list)
+    """In the order in which handlers were called."""
+    _apps: list[ShieldTx] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         """Open the applications."""
         broker = MemoryBroker()
-        apps = [self._opened(name, broker) for name in self.setting.services]
-        for app in apps:
+        self._apps = [self._opened(name, broker) for name in self.setting.services]
+        for app in self._apps:
             broker.topics().create(app.topics(), partitions=2, replication=1)
-        for app in apps:
-            workers: list[Relay | Consumer] = [app.build_consumer(group) for group in app.groups]
-            workers.append(app.build_relay())
-            for worker in workers:
-                self._open.callback(worker.close)
-            self._workers += workers
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close them."""
-        self._open.close()
+        """Let go of them."""
+        self._apps.clear()
 
     def go_on(self) -> None:
-        """Work until nothing is left to do."""
-        drain(*self._workers)
+        """Work until nothing is left to do; new workers look at everything at once."""
+        with ExitStack() as open_:
+            workers: list[Relay | Consumer] = []
+            for app in self._apps:
+                own: list[Relay | Consumer] = [app.build_consumer(group) for group in app.groups]
+                own.append(app.build_relay())
+                for worker in own:
+                    open_.callback(worker.close)
+                workers += own
+            drain(*workers)
 
     def _opened(self, name: str, broker: MemoryBroker) -> ShieldTx:
         service = self.services[name]
@@ -81,7 +82,7 @@ class Services:
     def _handler(self, service: str, group: str) -> Callable[[Session, Event], None]:
         def handler(session: Session, event: Event) -> None:
             del session
-            self.effects[service, group, event.id] += 1
+            self.applied.append((service, group, event.id))
 
         return handler
 

@@ -9,8 +9,8 @@ WHERE shield_outbox.event_id = ANY (:param_1::UUID[]);
 -- sent_after
 SELECT shield_outbox.topic, shield_outbox.key, shield_outbox.seq
 FROM shield_outbox
-WHERE shield_outbox.seq > 100 AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('PROCESSING',
-    'PROCESSED') AND shield_outbox.topic = ANY ('orders'[]) AND shield_outbox.key = ANY ('k1'[]);
+WHERE shield_outbox.seq > 100 AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('INIT',
+    'PROCESSING', 'PROCESSED') AND shield_outbox.topic = ANY ('orders'[]) AND shield_outbox.key = ANY ('k1'[]);
 
 -- receivers
 SELECT DISTINCT shield_inbox.consumer_group, shield_inbox.event_type

@@ -1,0 +1,113 @@
+"""What a night of a repair is told besides what rows say: records that a topic lost, and discards.
+
+Rows know nothing of topics and of parked records, so they are chosen at random among what they fit.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import insert, text
+
+from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.reconcile.findings import TOPICS
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.planting import Service
+from tests.verification.oracle.facts import Row, Rows
+from tests.verification.oracle.history import Pair
+from tests.verification.oracle.nights import Verdicts
+from tests.verification.oracle.setting import Judged
+
+MOST_ABSENT: Final = 5
+_DISCARDED_SHARE: Final = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairPlan:
+    """Which events are absent from their topics, and which records a person has discarded."""
+
+    absent: tuple[Row, ...]
+    discarded: frozenset[Pair]
+
+    @property
+    def absent_ids(self) -> frozenset[UUID]:
+        """Return the events that are published again, if they may be."""
+        return frozenset(row["event_id"] for row in self.absent)
+
+    def listed(self, began: datetime) -> Iterator[ListedRow]:
+        """Yield what a run that reads topics lists of the absent ones."""
+        for row in self.absent:
+            yield ListedRow(
+                kind=row["kind"],
+                upstream=row["service"],
+                downstream=TOPICS,
+                group=row["topic"],
+                event_id=row["event_id"],
+                topic=row["topic"],
+                verdict=Verdict.ABSENT_FROM_TOPIC,
+                upstream_status=row["status"],
+                downstream_status=None,
+                upstream_attempts=row["attempts"],
+                attempts=None,
+                published_at=began + timedelta(minutes=row["settled_at"]),
+                settled_at=None,
+            )
+
+    def plant(self, services: Mapping[str, Service]) -> None:
+        """Leave the discarded records in the databases of their groups."""
+        for service in services.values():
+            prefix = "" if service.schema is None else f"{service.schema}."
+            with service.engine.begin() as connection:
+                connection.execute(text(f"TRUNCATE {prefix}shield_parked"))
+        for offset, pair in enumerate(sorted(self.discarded)):
+            service = services[pair.downstream]
+            headers = {"ce_id": str(pair.event_id), "ce_source": pair.upstream}
+            with service.engine.begin() as connection:
+                now = service.now()
+                values = {
+                    "consumer_group": pair.group,
+                    "topic": pair.upstream,
+                    "record_partition": 0,
+                    "record_offset": offset,
+                    "digest": "",
+                    "reason": "planted",
+                    "record_headers": json.dumps(
+                        [[n, base64.b64encode(v.encode()).decode()] for n, v in headers.items()]
+                    ),
+                    "parked_at": now,
+                    "discarded_at": now,
+                }
+                connection.execute(insert(service.tables.parked).values(values))
+
+
+def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
+    """Choose some events of those that were sent, half of them such that groups lack."""
+    missing = sorted(
+        pair
+        for pair, verdict in found.items()
+        if verdict is Verdict.MISSING_DOWNSTREAM and pair.kind == TxKind.COMMIT
+    )
+    lacked = {pair.event_id for pair in missing}
+    sent = [
+        row
+        for row in rows.outbox
+        if row["status"] is OutboxStatus.PROCESSED and row["settled_at"] < night.watermark
+    ]
+    absent: list[Row] = []
+    for some in (
+        [row for row in sent if row["event_id"] in lacked],
+        [row for row in sent if row["event_id"] not in lacked],
+    ):
+        absent += r.sample(some, min(len(some), r.randint(0, MOST_ABSENT)))
+    return RepairPlan(
+        absent=tuple(absent),
+        discarded=frozenset(pair for pair in missing if r.random() < _DISCARDED_SHARE),
+    )
