@@ -18,7 +18,7 @@ from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, OVERTAKEN, TOO_OLD
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import NumberedRows
+from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
 from shieldtx.reconcile.slices import slices
 
 _ACTION: Final = RepairAction.PUBLISH_AGAIN
@@ -57,12 +57,16 @@ class PublishAgain:
         """Add a PROCESSED row of the outbox."""
         self._rows.add(row)
 
-    def carry_out(self, tally: Tally) -> None:
-        """Publish again what was added, and count it."""
+    def carry_out(self, tally: Tally, would_have: Mapping[tuple[str, str], EventIds]) -> None:
+        """Publish again what was added, and count it.
+
+        `would_have` is, by service and group, what a dry run has handed over in pretence.
+        """
         order = _OrderForAll(
             self._publication.upstream,
             stores=self._stores,
             policy=self._policy,
+            would_have=would_have,
             looked_up=self._limits.looked_up,
         )
         for chunk in self._rows.in_order().parts(self._limits.compared):
@@ -125,6 +129,7 @@ class _OrderForAll:
         *,
         stores: Mapping[str, RepairStore],
         policy: Policy,
+        would_have: Mapping[tuple[str, str], EventIds],
         looked_up: int,
     ) -> None:
         """Ask all services, for each may receive the copies."""
@@ -132,6 +137,7 @@ class _OrderForAll:
         self._stores = stores
         self._upstream = stores[source]
         self._policy = policy
+        self._would_have = would_have
         self._looked_up = looked_up
         self._received: dict[str, set[tuple[str, str]]] = {}
         self._open: set[tuple[str, str, Key]] = set()
@@ -198,7 +204,12 @@ class _OrderForAll:
 
     def _lacked(self, service: str, group: str, lines: Mapping[UUID, Line]) -> dict[UUID, Line]:
         """Return what is for a group that has not received it."""
-        wanted = [i for i, line in lines.items() if self._is_for(service, group, line)]
+        would_have = self._would_have.get((service, group), EventIds())
+        wanted = [
+            event_id
+            for event_id, line in lines.items()
+            if self._is_for(service, group, line) and event_id not in would_have
+        ]
         has: set[UUID] = set()
         for part in slices(wanted, self._looked_up):
             events = [

@@ -97,8 +97,13 @@ class Repair:
         # events that are handed over.
         for hand_over in work.hand_overs.values():
             hand_over.carry_out(tally)
-        for publication in work.publications.values():
-            publication.carry_out(tally)
+        for publication, publish_again in work.publications.items():
+            would_have = {
+                (missing.downstream, missing.group): hand_over.would_have
+                for missing, hand_over in work.hand_overs.items()
+                if missing.upstream == publication.upstream
+            }
+            publish_again.carry_out(tally, would_have)
         return tally.report
 
     def _add(self, verdict: Verdict, step: AnyStep, work: _Work, tally: Tally) -> None:

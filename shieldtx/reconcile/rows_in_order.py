@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -14,6 +15,7 @@ from shieldtx.ports.repair import RepairStore, RowSeen
 _ID: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_LOWER_HALF: Final = 2**64 - 1
 _NONE: Final = -(2**63)
 _GONE: Final = -1
 """In place of a number, where the outbox does not have the event any more."""
@@ -50,6 +52,30 @@ class RowsInOrder:
             settled_at=None if settled == _NONE else _EPOCH + timedelta(microseconds=settled),
             attempts=None if attempts == _NONE else attempts,
         )
+
+
+class EventIds:
+    """Ids of events, however many: each takes eight bytes.
+
+    The lower half of a UUID of shieldtx is random, and tells events apart.
+    """
+
+    def __init__(self) -> None:
+        self._halves = array("Q")
+        self._is_sorted = True
+
+    def add(self, event_ids: Iterable[UUID]) -> None:
+        """Add ids."""
+        self._halves.extend(event_id.int & _LOWER_HALF for event_id in event_ids)
+        self._is_sorted = False
+
+    def __contains__(self, event_id: UUID) -> bool:
+        if not self._is_sorted:
+            self._halves = array("Q", sorted(self._halves))
+            self._is_sorted = True
+        half = event_id.int & _LOWER_HALF
+        place = bisect_left(self._halves, half)
+        return place < len(self._halves) and self._halves[place] == half
 
 
 class NumberedRows:

@@ -455,17 +455,21 @@ def absent(pair: Pair, *numbers: int) -> list[ListedRow]:
 
 def test_what_is_absent_too_is_handed_over_before_it_is_published_again(pair: Pair):
     """A relay and consumers are at work while the repair is."""
+    named = [ExpectedGroup(name=name, topics=("orders.placed",)) for name in ("stock", "mail")]
+    with_groups = replace(EVERYTHING, groups={"stock": named})
     write_one_by_one(pair, 6)
     pair.work()
     pair.lose_inbox_rows("stock", "mail")
-    listed_ = [*absent(pair, 3, 4, 5), *pair.missing("stock", "mail")]
+    listed_ = [*absent(pair, 0, 3, 4, 5), *pair.missing("stock", "mail")]
+    tried = pair.repair(listed_, policy=with_groups, batch=2, looked_up=2, dry_run=True)
 
     with before_statements(working_before("INSERT INTO shield_inbox", pair)):
-        report = pair.repair(listed_, policy=EVERYTHING, batch=2, looked_up=2)
+        report = pair.repair(listed_, policy=with_groups, batch=2, looked_up=2)
     pair.work()
 
+    assert report == tried
     assert report.refused == {}
-    assert report.repaired == {HANDED_OVER: Repaired(done=12), PUBLISHED: Repaired(done=3)}
+    assert report.repaired == {HANDED_OVER: Repaired(done=12), PUBLISHED: Repaired(done=4)}
     assert in_order(pair)
     assert in_order(pair, "mail")
     assert Counter(pair.stock.effects()) == Counter({"k0": 4, "k1": 4, "k2": 4})

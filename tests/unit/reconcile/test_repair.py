@@ -30,7 +30,7 @@ from shieldtx.reconcile.repair_decisions import (
     step_of,
 )
 from shieldtx.reconcile.repair_steps import HandOverStep, PublishStep, Refusal
-from shieldtx.reconcile.rows_in_order import RowsInOrder
+from shieldtx.reconcile.rows_in_order import EventIds, RowsInOrder
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
@@ -517,6 +517,19 @@ def test_many_missing_events_take_little_memory():
     assert peak < 20_000_000
     assert first[0] == seen
     assert sum(map(len, parts)) == 95_000
+
+
+def test_ids_of_events_are_told_apart_and_take_little_memory():
+    ids = [new_event_id() for _ in range(50_000)]
+    tracemalloc.start()
+    known = EventIds()
+    known.add(ids[:40_000:2])
+    known.add(ids[1:40_000:2])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 1_000_000
+    assert [event_id in known for event_id in ids] == [True] * 40_000 + [False] * 10_000
 
 
 def test_a_row_is_read_back_as_it_was_added():
