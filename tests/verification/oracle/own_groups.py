@@ -99,7 +99,7 @@ def effect_follows_the_compensation(h: History) -> None:
         is_given_up(h)
         return
     event, own, rollback, at = refused
-    h.lacks(event, own, since=event.settled_at, until=at + 3)
+    h.lacks(event, own, since=event.settled_at, until=at + 4)
     undone = h.compensated(rollback, at + 2)
     returned_to_others(h, rollback, at)
     h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
