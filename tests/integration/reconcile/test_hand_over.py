@@ -148,8 +148,11 @@ def test_what_came_late_is_not_handed_over(pair: Pair, dry_run: bool):
     assert pair.audits(pair.stock) == []
 
 
-def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair):
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair, level: str):
     """The consumer has stored it by the time of the INSERT, in a transaction that is still open."""
+    set_level = f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"
+    stock_url = pair.stock.engine.url.update_query_dict({"options": set_level})
     pair.write(2)
     pair.work()
     kept = pair.received("stock")[0]
@@ -160,6 +163,7 @@ def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair):
 
         def commit_when_waited_for() -> None:
             inserted.wait(timeout=10)
+            wait_until_blocked(pair)
             consumer.commit()
 
         committing = threading.Thread(target=commit_when_waited_for)
@@ -167,7 +171,8 @@ def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair):
         with before_statements(
             lambda text: inserted.set() if text.startswith("INSERT INTO shield_inbox") else None
         ):
-            report = pair.repair(pair.missing("stock"), policy=PLAIN)
+            missing = pair.missing("stock")
+            report = repair(pair.orders.engine.url, stock_url, missing, policy=PLAIN)
         committing.join(timeout=10)
 
     assert report.repaired == {HANDED_OVER: Repaired(done=1, needless=1)}
