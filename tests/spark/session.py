@@ -12,6 +12,10 @@ from pyspark.sql import SparkSession
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
 
+# What hundreds of runs compile does not fit into the 48 MB that the first compiler has by itself:
+# Java goes on without a compiler then.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+
 
 @contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
@@ -23,7 +27,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         .master("local[2]")
         .appName("tests")
         .config("spark.jars", str(fetch_jdbc_driver()))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
