@@ -79,6 +79,7 @@ def judged(
         F.lit(None).cast("timestamp").alias("downstream_moved_at"),
         F.when(is_recorded(), F.concat_ws(":", "first.partition", "first.offset")).alias("record"),
         F.lit(col=False).alias("unlisted"),
+        F.lit(col=False).alias("ambiguous"),
         verdict_of(TOPICS).alias("verdict"),
     )
 

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.domain.states import TxKind
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import PAIRS
@@ -36,10 +36,12 @@ ROW = (
     "downstream_moved_at",
     "record",
     "unlisted",
+    "ambiguous",
     "verdict",
 )
 """The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
-person, and a further run would not find it, for it has no error."""
+person, and a further run would not find it, for it has no error. `ambiguous`: the group has purged
+its row or has never received the event, and no row shows which."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
@@ -186,6 +188,7 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
             | F.coalesce("downstream_unlisted", F.lit(col=False)),
         )
         .withColumn("verdict", verdict_of(PAIRS))
+        .withColumn("ambiguous", _is_ambiguous())
         .select(*ROW)
     )
 
@@ -202,10 +205,10 @@ def listed(rows: DataFrame) -> DataFrame:
     """Keep what is worth a look: whatever is not clean.
 
     Of an event that one side has purged as it should, nothing is. There can be as many of these as
-    of all others.
+    of all others. Where that side may also lack its row, the row is kept.
     """
     is_alone = F.col("upstream_status").isNull() | F.col("downstream_status").isNull()
-    is_purged = (F.col("verdict") == Verdict.TOO_OLD.value) & is_alone
+    is_purged = (F.col("verdict") == Verdict.TOO_OLD.value) & is_alone & ~F.col("ambiguous")
     is_listed = F.col("verdict").isin([v.value for v in Verdict if v.is_listed])
     return rows.where(is_listed & ~is_purged)
 
@@ -214,7 +217,9 @@ def counted(rows: DataFrame) -> DataFrame:
     """Count events by pair and verdict, mismatches also by the `day` on which they were written."""
     day = F.when(is_mismatch(), F.to_date(F.coalesce("created_at", "received_at")))
     return rows.groupBy(*PAIR, "verdict", day.alias("day")).agg(
-        F.count(F.lit(1)).alias("rows"), F.count_if("unlisted").alias("unlisted")
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if("unlisted").alias("unlisted"),
+        F.count_if("ambiguous").alias("ambiguous"),
     )
 
 
@@ -231,6 +236,22 @@ def first_rows(rows: DataFrame, limit: int) -> DataFrame:
         rows.where(is_mismatch())
         .withColumn("number", F.row_number().over(of_its_pair))
         .where(F.col("number") <= limit)
+    )
+
+
+def _is_ambiguous() -> Column:
+    """Whether an event was sent more than once, lately enough to be missed, and is not.
+
+    A group that has handled the first record purges its row earlier than the outbox does. A group
+    that has received no record looks the same.
+    """
+    return _unless_unknown(
+        (F.col("verdict") == Verdict.TOO_OLD.value)
+        & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
+        & F.col("downstream_status").isNull()
+        & F.col("upstream_unconfirmed")
+        & (F.col("published_at") >= F.col("horizon")),
+        otherwise=False,
     )
 
 

@@ -31,6 +31,8 @@ class Tally:
     rows: int
     unlisted: int = 0
     """Of these, how many wait for a person and would not be found by a further run."""
+    ambiguous: int = 0
+    """Of these, how many the group has purged or never received."""
     day: date | None = None
     """Of mismatches: when they were written, in UTC."""
 
@@ -43,6 +45,7 @@ def tallies_of(rows: DataFrame) -> list[Tally]:
             verdict=Verdict[row.verdict],
             rows=row.rows,
             unlisted=row.unlisted,
+            ambiguous=row.ambiguous,
             day=row.day,
         )
         for row in transforms.counted(rows).collect()
@@ -60,6 +63,22 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
                 f"{rows:,} rows between {pair.upstream} and {pair.downstream} wait for a person "
                 "and have no last_error, by which a further run finds those: it would pass over "
                 "them; set it, or settle them"
+            )
+
+
+def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
+    """Say of which groups it is not known whether they have received an event."""
+    found: Counter[Pair] = Counter()
+    for tally in tallies:
+        found[tally.pair] += tally.ambiguous
+    for pair, rows in found.items():
+        if rows:
+            yield (
+                f"{rows:,} events of {pair.upstream} were sent more than once, and group "
+                f"{pair.group} of {pair.downstream} has no row of them: it has purged the row of "
+                "the first copy, or it has received none. They are the rows of this group under "
+                "rows/ that are `ambiguous`: look for their effects, and for parked records with "
+                "`shieldtx dead list --status PARKED`"
             )
 
 

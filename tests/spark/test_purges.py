@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
 from shieldtx.domain.events import first_id_of
 from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict
@@ -32,6 +33,31 @@ def delivered(orders: Service, stock: Service, *ages: float) -> None:
         event_id = first_id_of((orders.now() - timedelta(minutes=age)).timestamp())
         orders.write(event_id=event_id, age=age)
         stock.receive(event_id, group="reserve", source="orders", age=age)
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_what_was_sent_twice_and_is_not_received_is_told_until_it_is_too_old(
+    nights, orders, stock, push_down
+):
+    """A person replays an old event whose sends had no answer: no row shows who has had it."""
+    delivered(orders, stock, 3 * DAY, 60)
+    services = of_a_week(orders, stock)
+    assert nights.run(*services).outcome is RunOutcome.CLEAN
+    a_day_passes(orders)
+    replayed = orders.write(age=8 * DAY, settled_age=60, unconfirmed=True)
+    orders.write(age=16 * DAY, settled_age=8 * DAY, unconfirmed=True)
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, RunOutcome.NOT_JUDGED)
+        (told,) = night.problems
+        assert told.startswith(
+            "1 events of orders were sent more than once, and group reserve of stock has no row"
+        )
+        rows = pq.read_table(OutputFolder(path=nights.folder).rows).to_pylist()
+        assert [row["event_id"] for row in rows if row["ambiguous"]] == [str(replayed)]
+        a_day_passes(orders)
 
 
 def purge_inbox(service: Service, older_than: timedelta) -> int:

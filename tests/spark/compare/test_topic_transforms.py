@@ -476,6 +476,7 @@ def test_a_judged_row_tells_what_is_known(spark):
         "downstream_status": None,
         "attempts": None,
         "unlisted": False,
+        "ambiguous": False,
     }
     for row in told.values():
         for name in ("created_at", "published_at", "upstream_moved_at"):

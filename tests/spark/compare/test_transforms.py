@@ -544,6 +544,7 @@ def test_a_compared_row_tells_both_sides(spark):
         "attempts": 1,
         "record": None,
         "unlisted": False,
+        "ambiguous": False,
     }
     assert {name: when.astimezone(UTC) for name, when in times.items()} == {
         "created_at": before(30),
@@ -584,7 +585,7 @@ def judged(spark, *verdicts):
     rows = [
         (
             *("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None),
-            *("PROCESSED", "PROCESSED", verdict is Verdict.STUCK, verdict.value),
+            *("PROCESSED", "PROCESSED", verdict is Verdict.STUCK, False, verdict.value),
         )
         for n, verdict in enumerate(verdicts)
     ]
@@ -592,7 +593,7 @@ def judged(spark, *verdicts):
         rows,
         "kind string, upstream string, downstream string, consumer_group string, "
         "event_id string, created_at timestamp, received_at timestamp, upstream_status string, "
-        "downstream_status string, unlisted boolean, verdict string",
+        "downstream_status string, unlisted boolean, ambiguous boolean, verdict string",
     )
 
 
@@ -608,6 +609,30 @@ def test_rows_are_counted_by_pair_and_verdict(spark):
 def test_clean_rows_are_not_listed(spark):
     listed = transforms.listed(judged(spark, *Verdict)).collect()
     assert {row.verdict for row in listed} == {v.value for v in Verdict if v.is_listed}
+
+
+def test_what_was_sent_twice_and_is_alone_is_ambiguous_until_its_row_is_too_old(spark):
+    twice = {"upstream_unconfirmed": True, "created_at": before(90), "published_at": before(50)}
+    rows = rows_of(
+        spark,
+        sent(
+            spark,
+            {"event_id": "twice"} | twice,
+            {"event_id": "received"} | twice,
+            {"event_id": "moving"} | twice | {"upstream_moved_at": before(-1)},
+            {"event_id": "parked"} | twice | {"upstream_status": "FAILED"},
+            {"event_id": "settled long ago"} | twice | {"published_at": before(61)},
+            {"event_id": "young"} | twice | {"created_at": before(55)},
+            {"event_id": "once", "created_at": before(90), "published_at": before(61)},
+        ),
+        received(spark, {"event_id": "received"}, {"event_id": "ghost", "event_time": before(90)}),
+        window=Window(horizon=before(60), watermark=NOON),
+    )
+    assert {row.event_id for row in rows.collect() if row.ambiguous} == {"twice"}
+    assert {row.event_id for row in transforms.listed(rows).collect()} >= {"twice"}
+    ambiguous = {row.verdict: row.ambiguous for row in transforms.counted(rows).collect()}
+    assert ambiguous.pop("TOO_OLD") == 1
+    assert set(ambiguous.values()) == {0}
 
 
 @pytest.mark.parametrize("side", ["upstream_status", "downstream_status"])

@@ -16,7 +16,7 @@ from tests.verification.oracle.healthy import (
 from tests.verification.oracle.history import History
 from tests.verification.oracle.own_groups import fenced
 from tests.verification.oracle.setting import LIMIT, UNDO, Group, undo_of
-from tests.verification.oracle.timeline import Life
+from tests.verification.oracle.timeline import DAY, Life
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
 
@@ -89,6 +89,29 @@ def records_of_a_key_are_lost(h: History) -> None:
         h.sent(event, at + number)
         h.lacks(event, lacking, since=at + number)
         applied_at_once(h, event, [g for g in groups if g != lacking], at + number)
+
+
+def record_of_a_replayed_event_is_lost(h: History) -> None:
+    """An event fails when its sends have no answer; long after, it is replayed, and is lost."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    again_at = at + h.random.choice((30, 2 * DAY, 4 * DAY, 8 * DAY))
+    event = h.written(event_type, at)
+    event.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1, unconfirmed=True)
+    event.becomes(O.FAILED, at + 1, last_error="KafkaTimeoutError: no answer")
+    event.becomes(O.INIT, again_at, attempts=0, due_at=again_at, last_error=None)
+    event.becomes(O.PROCESSING, again_at, attempts=1, lease_until=again_at + 1)
+    event.becomes(O.PROCESSED, again_at + 1)
+    lacking = h.random.sample(groups, h.random.randint(1, len(groups)))
+    for group in groups:
+        h.say(V.PARKED, event, group, since=at + 1, until=again_at)
+        if group not in lacking:
+            applied_at_once(h, event, [group], again_at + 1)
+            continue
+        known = {"since": again_at + 1, "moved": again_at + 1, "rows": (event,)}
+        h.say(V.MISSING_DOWNSTREAM, event, group, trace=at, **known)
+        # A run cannot know whether the group has handled the first record, and purged its row.
+        h.say(V.TOO_OLD, event, group, trace=again_at + 1, ambiguous_since=at, **known)
 
 
 def nobody_sends(h: History) -> None:
@@ -261,6 +284,7 @@ BROKEN = (
     record_is_lost,
     record_is_lost_and_taken_back,
     record_is_lost_before_another_of_its_key,
+    record_of_a_replayed_event_is_lost,
     nobody_sends,
     is_passed_over,
     nobody_notes_that_it_was_sent,

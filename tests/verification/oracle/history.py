@@ -47,6 +47,9 @@ class Claim:
     """What has to be there still."""
     unlisted: bool = False
     """A further run would not know the row, so that a run has to say so."""
+    ambiguous_since: float | None = None
+    """When an event was written that was sent more than once. It is so once that lies before the
+    horizon, and a run has to say that it cannot know."""
     arrival: Life | None = None
     """The group's own row: a group that is not known is judged by what it has alone."""
 
@@ -67,7 +70,9 @@ class Claim:
         until = min(self.until, *(row.gone_at for row in self.rows), NEVER)
         is_kept = self.trace is None or self.trace >= night.horizon(*self.pair[1:3])
         is_quiet = self.moved is None or self.moved < night.watermark
-        return self.since <= night.at < until and is_quiet and is_kept
+        written = self.ambiguous_since
+        is_due = written is None or written < night.horizon(*self.pair[1:3])
+        return self.since <= night.at < until and is_quiet and is_kept and is_due
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,11 +103,28 @@ class History:
     def must_tell(self, night: Judged) -> bool:
         """Whether a run of this night has to say that there is something it cannot judge."""
         is_known = all(life.source == life.service for life in self.outboxes(night))
-        is_unlisted = any(
-            claim.unlisted and claim.is_said_by(night, self.setting) for claim in self.claims
+        is_told = any(
+            (claim.unlisted or claim.ambiguous_since is not None)
+            and claim.is_said_by(night, self.setting)
+            for claim in self.claims
         )
         named = night.mistyped - night.unknown
-        return bool(named) or is_unlisted or not is_known
+        return bool(named) or is_told or not is_known
+
+    def may_tell(self, night: Judged) -> bool:
+        """Whether a run may say that it does not know which group has had an event.
+
+        A group that has purged its row of the first record looks like one that has received none.
+        Whether a further run reads the event depends on what earlier ones have said.
+        """
+        return any(
+            row["status"] is O.PROCESSED
+            and row.get("unconfirmed")
+            and row["created_at"] < night.horizon(life.source, service) <= row["settled_at"]
+            for life in self.outboxes(night)
+            for service in self.setting.services
+            if life.source == life.service and (row := life.at(night.at)) is not None
+        )
 
     def outboxes(self, night: Judged) -> list[Life]:
         """Return the rows of all outboxes that are there."""

@@ -40,6 +40,8 @@ class Said:
     tells: bool
     """Whether it says that there is something it cannot judge."""
     must_tell: bool
+    may_tell: bool = False
+    """Whether it may say so, though nothing is wrong."""
     is_whole: bool = True
     """Whether what is only counted is among what was found."""
     because: tuple[str, ...] = ()
@@ -59,7 +61,7 @@ class Said:
         if self.problem:
             yield f"{run} broke off: {self.problem}"
             return
-        if self.tells is not self.must_tell:
+        if self.must_tell > self.tells or self.tells > (self.must_tell or self.may_tell):
             yield f"{run} {'says' if self.tells else 'does not say'} that it cannot judge something"
         if self.restored and not self._sees_the_restored():
             yield f"{run} does not see that the database of {self.restored} was put back"
@@ -120,8 +122,9 @@ class PythonNights:
             looked_at=reading.own_outbox(),
             moved_since=moved_since,
         )
-        found = {**reading.verdicts(), **beside.verdicts()}
-        problems = [*reading.obstacles(), *beside.obstacles()]
+        of_groups = reading.verdicts()
+        found = {**of_groups, **beside.verdicts()}
+        problems = [*reading.obstacles(), *beside.obstacles(), *reading.ambiguous(of_groups)]
         tells = bool(problems) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
@@ -138,6 +141,7 @@ class PythonNights:
             is_full=start is None,
             tells=tells,
             must_tell=must_tell(self.history, night),
+            may_tell=self.history.may_tell(night),
             because=because,
             restored=restores.must_look_at_all(self.history, night),
         )

@@ -56,6 +56,21 @@ class Reading:
                 found[pair] = PAIRS.judge(facts)
         return found
 
+    def ambiguous(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
+        """Return which of these pairs lack a row that was purged, or has never been there."""
+        sent = {(row["source"], row["event_id"]): row for row in self.rows.outbox}
+        received = {(r["service"], r["group"], r["event_id"]) for r in self.rows.inbox}
+        return {
+            pair
+            for pair, verdict in found.items()
+            if verdict is Verdict.TOO_OLD
+            and (row := sent.get((pair.upstream, pair.event_id))) is not None
+            and row["status"] is OutboxStatus.PROCESSED
+            and row["unconfirmed"]
+            and (pair.downstream, pair.group, pair.event_id) not in received
+            and row["settled_at"] >= self.night.horizon(pair.upstream, pair.downstream)
+        }
+
     def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""
         rows = self.rows

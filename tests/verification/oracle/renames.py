@@ -37,9 +37,25 @@ def must_tell(h: History, night: Judged) -> bool:
     That is what a further run would not find again, or the events of a service of another name.
     """
     is_left_out = any(life.source == night.renamed_service for life in h.outboxes(night))
-    return is_left_out or any(
+    is_unlisted = any(
         claim.unlisted and claim.pair[2:4] in night.renamed and claim.is_true_at(night)
         for claim in h.claims
+    )
+    return is_left_out or is_unlisted or _is_any_ambiguous(h, night)
+
+
+def _is_any_ambiguous(h: History, night: Judged) -> bool:
+    """Whether an event was sent more than once, long after it was written.
+
+    The group that the configuration names has no row of it, and could have purged one.
+    """
+    return any(
+        (event.at(night.at) or {})["status"] is OutboxStatus.PROCESSED
+        and _is_missed(h, night, group, event, by="settled_at")
+        and not _is_missed(h, night, group, event)
+        for group in h.setting.groups
+        if (group.service, group.name) in night.renamed
+        for event in _events_for(h, night, group)
     )
 
 
@@ -68,10 +84,7 @@ def _lacking(h: History, night: Judged, group: Group) -> Iterator[tuple[Life, Ve
         and claim.verdict in _OF_THE_OUTBOX
         and claim.is_true_at(night)
     }
-    for event in h.outboxes(night):
-        is_theirs = event.kind is TxKind.COMMIT and event.source == event.service
-        if not is_theirs or not group.is_for(event.columns["event_type"]):
-            continue
+    for event in _events_for(h, night, group):
         if (event.at(night.at) or {})["status"] is OutboxStatus.PROCESSED:
             if _is_missed(h, night, group, event):
                 yield event, V.MISSING_DOWNSTREAM
@@ -79,7 +92,14 @@ def _lacking(h: History, night: Judged, group: Group) -> Iterator[tuple[Life, Ve
             yield event, said[event.event_id]
 
 
-def _is_missed(h: History, night: Judged, group: Group, event: Life) -> bool:
+def _events_for(h: History, night: Judged, group: Group) -> Iterator[Life]:
+    for event in h.outboxes(night):
+        is_theirs = event.kind is TxKind.COMMIT and event.source == event.service
+        if is_theirs and group.is_for(event.columns["event_type"]):
+            yield event
+
+
+def _is_missed(h: History, night: Judged, group: Group, event: Life, *, by: str = "") -> bool:
     row = event.at(night.at) or {}
     taken_back = [
         life.born_at
@@ -89,6 +109,6 @@ def _is_missed(h: History, night: Judged, group: Group, event: Life) -> bool:
         and life.columns["causation_id"] == event.event_id
         and life.at(night.at) is not None
     ]
-    trace = row["created_at"] if row.get("unconfirmed") else row["settled_at"]
+    trace = row[by or ("created_at" if row.get("unconfirmed") else "settled_at")]
     is_kept = trace >= night.horizon(event.source, group.service)
     return is_kept and max(row["settled_at"], *taken_back, 0) < night.watermark

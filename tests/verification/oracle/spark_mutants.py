@@ -11,7 +11,7 @@ from spark import job
 from spark.compare import read_plan
 from spark.sources import other_sources, outbox_inbox, taken_back
 from spark.sources.server_checks import Servers
-from tests.verification.oracle import damaged, healthy, restores, topic_stories
+from tests.verification.oracle import broken, damaged, healthy, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
 
 
@@ -74,6 +74,11 @@ ON_SPARK: Final = (
         name="sent twice, and taken for sent once",
         applied=instead(outbox_inbox, "_OUTBOX", _SENT_ONCE),
         stories=(topic_stories.is_sent_twice,),
+    ),
+    Mutant(
+        name="sent twice, not received, and the run is good",
+        applied=instead(job, "ambiguous_in", lambda _: ()),
+        stories=(broken.record_of_a_replayed_event_is_lost,),
     ),
     Mutant(
         name="N17 payloads alone are compared",

@@ -103,6 +103,7 @@ class SparkNights:
             is_full=mode(findings) is Mode.FULL,
             tells=bool(findings.problems),
             must_tell=must_tell(self.history, night),
+            may_tell=self.history.may_tell(night),
             is_whole=False,
             because=findings.full_because,
             restored=must_look_at_all(self.history, night),
