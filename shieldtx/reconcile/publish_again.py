@@ -49,8 +49,8 @@ class PublishAgain:
         self._policy = policy
         self._dry_run = dry_run
         self._limits = limits
-        # The copy goes to all groups; a rollback is for those of the service that it names alone.
-        self._revoked = Revoked(stores, lacked_by=publication.unless_received)
+        # All groups get the copy. A rollback, too, is for groups of other services that compensate.
+        self._revoked = Revoked(stores, lacked_by=None)
         self._rows = NumberedRows(publication.upstream, self._upstream, looked_up=limits.looked_up)
 
     def add(self, row: RowSeen) -> None:

@@ -384,24 +384,37 @@ def test_an_event_that_one_group_has_discarded_is_not_published_again(pair: Pair
     assert report.repaired == {PUBLISHED: Repaired(done=1)}
 
 
-def test_a_rollback_whose_record_was_discarded_is_not_published_again(pair: Pair):
+@pytest.mark.parametrize(("service", "group"), [("orders", "orders"), ("stock", "mail")])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_rollback_that_a_group_has_discarded_is_not_published_again(
+    pair: Pair, service: str, group: str, dry_run: bool
+):
+    """All groups would get the copy: those that compensate events of other services, too."""
     pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
     (rollback, *_) = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq")
-    headers = [
-        [name, base64.b64encode(value.encode()).decode()]
-        for name, value in (("ce_id", str(rollback["event_id"])), ("ce_source", "stock"))
-    ]
-    pair.orders.execute(
-        "INSERT INTO shield_parked (consumer_group, topic, record_partition, record_offset, "
-        "reason, record_headers, parked_at, discarded_at) "
-        "VALUES ('orders', 't', 0, 0, 'r', :headers, now(), now())",
-        headers=json.dumps(headers),
+    headers = [("ce_id", str(rollback["event_id"])), ("ce_source", "stock")]
+    insert_discard(getattr(pair, service), group, headers)
+
+    report = pair.repair(
+        [listed(MISSING, sent=rollback, group="orders")], policy=CAREFUL, dry_run=dry_run
     )
 
-    report = pair.repair([listed(MISSING, sent=rollback, group="orders")], policy=CAREFUL)
-
     assert report.refused == {(MISSING, DISCARDED): 1}
+
+
+def insert_discard(service: Service, group: str, headers: Sequence[tuple[str, str | None]]) -> None:
+    """Have a group hold a discarded record with these headers."""
+    encoded = [
+        [name, value and base64.b64encode(value.encode()).decode()] for name, value in headers
+    ]
+    service.execute(
+        "INSERT INTO shield_parked (consumer_group, topic, record_partition, record_offset, "
+        "reason, record_headers, parked_at, discarded_at) "
+        "VALUES (:group, 't', 0, 0, 'r', :headers, now(), now())",
+        group=group,
+        headers=json.dumps(encoded),
+    )
 
 
 # --- within a step of the clock ------------------------------------------------------------------
