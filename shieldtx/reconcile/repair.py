@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
+from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.hand_over import HandOver
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.publish_again import PublishAgain
-from shieldtx.reconcile.repair_decisions import Policy, step_of
+from shieldtx.reconcile.repair_decisions import TOO_OLD, Policy, step_of
 from shieldtx.reconcile.repair_steps import (
     AnyStep,
     HandOverStep,
@@ -146,7 +147,7 @@ class Repair:
 
     def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
         if kind.action is RepairAction.REPLAY_EVENT:
-            rows = self._not_revoked(kind, rows, tally)
+            rows = self._may_be_sent(kind, rows, tally)
         # Those of a key in the order in which they were written, as far as their ids tell.
         rows = sorted(rows, key=lambda row: row.event_id)
         store, note = self._stores[kind.service], self._note(kind.verdict)
@@ -155,11 +156,20 @@ class Repair:
             repaired = store.repair(kind.action, part, note=note, dry_run=self._dry_run)
             tally.add(kind.verdict, kind.action, repaired)
 
-    def _not_revoked(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
+    def _may_be_sent(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
+        """Leave out what was revoked, and what may have been delivered before all can know it."""
         revoked = Revoked(self._stores, lacked_by=None).among(rows)
-        for reason in revoked.values():
-            tally.refuse(kind.verdict, reason)
-        return [row for row in rows if row.event_id not in revoked]
+        lines = self._stores[kind.service].lines([row.event_id for row in rows])
+        young_since, kept = self._policy.young_for_all, []
+        for row in rows:
+            if reason := revoked.get(row.event_id):
+                tally.refuse(kind.verdict, reason)
+            # An event that was certainly never delivered may be sent at any age.
+            elif may_be_forgotten(None, lines.get(row.event_id), since=young_since):
+                tally.refuse(kind.verdict, TOO_OLD)
+            else:
+                kept.append(row)
+        return kept
 
     def _note(self, verdict: Verdict) -> Note:
         return Note(who=self._who, run_id=self._run_id, verdict=verdict)

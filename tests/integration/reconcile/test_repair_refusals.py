@@ -100,6 +100,25 @@ def test_a_failed_event_that_was_taken_back_is_not_replayed(pair: Pair):
     assert pair.orders.outbox() == {"FAILED": 1}
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_old_failed_event_that_may_have_arrived_is_not_replayed(pair: Pair, dry_run: bool):
+    """A group may have applied it, and purged its row."""
+    write_one_by_one(pair, 3)
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'timeout', "
+        "unconfirmed = key <> 'k0', "
+        "created_at = now() - make_interval(days => CASE key WHEN 'k2' THEN 1 ELSE 9 END)"
+    )
+    week = datetime.now(UTC) - timedelta(days=7)
+    parked = [listed(Verdict.PARKED, sent=sent) for sent in pair.sent()]
+    named = Policy(services=BOTH, named=frozenset({Verdict.PARKED}), young_since={"stock": week})
+
+    report = pair.repair(parked, policy=named, dry_run=dry_run)
+
+    assert report.refused == {(Verdict.PARKED, TOO_OLD): 1}
+    assert report.repaired == {(Verdict.PARKED, RepairAction.REPLAY_EVENT): Repaired(done=2)}
+
+
 def test_an_event_whose_rollback_was_discarded_is_delivered(pair: Pair):
     pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
