@@ -146,8 +146,8 @@ class RepairStore(Protocol):
 
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
-    ) -> Sequence[Arrival]:
-        """Return what a group has received of these keys that was written then or later."""
+    ) -> Iterator[Arrival]:
+        """Yield what a group has received of these keys that was written then or later."""
         ...
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:

@@ -1,32 +1,31 @@
 """Which events a group would get behind later ones of their keys.
 
-The time at which an event was written says that, and within a step of the clock the number that its
-outbox gave it: writers on several machines, or a clock that was set back, number events otherwise
-than their times say.
+The number that its outbox gave an event says that: events of a key are sent in the order of their
+numbers. The time at which an event was written says where in the inbox to look for later ones, and
+decides where the outbox has forgotten the number.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import accumulate
 from typing import Final
 from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Key, Line
 from shieldtx.ports.repair import RepairStore
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.slices import batches
 
 CLOCK_STEP: Final = timedelta(seconds=10)
-"""Events that were written further apart are in the order of their times."""
+"""What was written longer before an event is no later one: clocks of writers differ by less."""
 
 _LOOKED_UP: Final = 5_000
 """Events that are looked up at once."""
 
-_UNKNOWN: Final = -1
-"""In place of a number, where the outbox does not have the event any more."""
+_NONE: Final = -1
+"""In place of a number."""
 
 
 class KeyOrder:
@@ -46,55 +45,90 @@ class KeyOrder:
 
         With `since`, by those alone that have come or settled since.
         """
-        keyed = {i: (key, line) for i, line in lines.items() if (key := line.ordered_by)}
-        keys = {key for key, _ in keyed.values()}
-        latest = self._downstream.latest_received(self._group, self._source, keys, since=since)
-        overtaken, close = set[UUID](), dict[UUID, tuple[Key, Line]]()
-        for event_id, (key, line) in keyed.items():
-            when = latest.get(key)
-            if when is not None and when > line.written_at + CLOCK_STEP:
-                overtaken.add(event_id)
-            elif when is not None and when >= line.written_at - CLOCK_STEP:
-                close[event_id] = key, line
-        # What was written before that is too early for any of them.
-        after = {key: latest[key] - 2 * CLOCK_STEP for key, _ in close.values()}
-        arrivals = self._downstream.received_after(self._group, self._source, after, since=since)
-        numbered = self._numbered(arrivals)
-        return overtaken | {
-            event_id
-            for event_id, (key, line) in close.items()
-            if key in numbered and numbered[key].overtake(line)
-        }
+        keyed: dict[Key, dict[UUID, Line]] = defaultdict(dict)
+        for event_id, line in lines.items():
+            if key := line.ordered_by:
+                keyed[key][event_id] = line
+        latest = self._downstream.latest_received(
+            self._group, self._source, keyed.keys(), since=since
+        )
 
-    def _numbered(self, arrivals: Sequence[Arrival]) -> Mapping[Key, _Arrivals]:
-        """Return what the group has received by key, with the numbers that its outbox gave it."""
-        by_key: dict[Key, list[tuple[datetime, int]]] = defaultdict(list)
-        for part in slices(arrivals, _LOOKED_UP):
+        def reached(key: Key, line: Line, by: timedelta) -> bool:
+            """Whether the key has arrivals that were written so much later than an event."""
+            return key in latest and latest[key] >= line.written_at + by
+
+        # The latest arrivals tell of nearly all events, also where the key has millions of others.
+        near = _selected(keyed, lambda key, _, line: reached(key, line, -CLOCK_STEP))
+        late = self._late(near, {key: latest[key] - 2 * CLOCK_STEP for key in near}, since)
+        # These have lower numbers where a clock was set back: one before them may have a higher.
+        far = _selected(near, lambda key, i, line: i not in late and reached(key, line, CLOCK_STEP))
+        earliest = {
+            key: min(line.written_at for line in events.values()) - CLOCK_STEP
+            for key, events in far.items()
+        }
+        return late | self._late(far, earliest, since)
+
+    def _late(
+        self,
+        keyed: Mapping[Key, Mapping[UUID, Line]],
+        after: Mapping[Key, datetime],
+        since: datetime | None,
+    ) -> set[UUID]:
+        """Return which events are overtaken by what was written after a time, by key."""
+        events = {key: _OfOneKey(of_key) for key, of_key in keyed.items()}
+        for arrival, seq in self._numbered(after, since):
+            events[arrival.ordered_by].add(arrival.written_at, seq)
+        return {event_id for of_key in events.values() for event_id in of_key.overtaken()}
+
+    def _numbered(
+        self, after: Mapping[Key, datetime], since: datetime | None
+    ) -> Iterator[tuple[Arrival, int]]:
+        """Yield what the group has received, with the numbers that its outbox gave it."""
+        arrivals = self._downstream.received_after(self._group, self._source, after, since=since)
+        for part in batches(arrivals, _LOOKED_UP):
             lines = self._upstream.lines([arrival.event_id for arrival in part])
             for arrival in part:
                 line = lines.get(arrival.event_id)
-                seq = _UNKNOWN if line is None else line.seq
-                by_key[arrival.ordered_by].append((arrival.written_at, seq))
-        return {key: _Arrivals(found) for key, found in by_key.items()}
+                yield arrival, _NONE if line is None else line.seq
 
 
-class _Arrivals:
-    """What a group has received of one key."""
+def _selected(
+    keyed: Mapping[Key, Mapping[UUID, Line]], is_wanted: Callable[[Key, UUID, Line], bool]
+) -> dict[Key, dict[UUID, Line]]:
+    """Return the keys that have events which are wanted, with these."""
+    selected = {
+        key: {i: line for i, line in events.items() if is_wanted(key, i, line)}
+        for key, events in keyed.items()
+    }
+    return {key: events for key, events in selected.items() if events}
 
-    def __init__(self, found: Iterable[tuple[datetime, int]]) -> None:
-        in_order = sorted(found)
-        self._times = [written_at for written_at, _ in in_order]
-        self._latest_unknown = max((at for at, seq in in_order if seq == _UNKNOWN), default=None)
-        # Of each one and those behind it: the highest number.
-        highest = accumulate((seq for _, seq in reversed(in_order)), max)
-        self._highest_from = list(highest)[::-1]
 
-    def overtake(self, line: Line) -> bool:
-        """Whether one of them is later than an event.
+class _OfOneKey:
+    """Events of one key, which are compared with its arrivals one by one, however many."""
+
+    def __init__(self, events: Mapping[UUID, Line]) -> None:
+        self._events = sorted(events.items(), key=lambda event: event[1].written_at)
+        self._times = [line.written_at for _, line in self._events]
+        self._highest = [_NONE] * len(self._events)
+        """Of the arrivals that are late enough for an event, and for none after it."""
+        self._latest_unknown: datetime | None = None
+
+    def add(self, written_at: datetime, seq: int) -> None:
+        """Add an arrival."""
+        if seq == _NONE:
+            self._latest_unknown = max(written_at, self._latest_unknown or written_at)
+        elif place := bisect_right(self._times, written_at + CLOCK_STEP):
+            self._highest[place - 1] = max(seq, self._highest[place - 1])
+
+    def overtaken(self) -> Iterator[UUID]:
+        """Yield the events of which a later one has arrived.
 
         What the outbox has forgotten may have had any number, so that its time decides.
         """
-        if self._latest_unknown is not None and self._latest_unknown >= line.written_at:
-            return True
-        first = bisect_left(self._times, line.written_at - CLOCK_STEP)
-        return first < len(self._times) and self._highest_from[first] > line.seq
+        highest, unknown = _NONE, self._latest_unknown
+        for (event_id, line), of_its in zip(
+            reversed(self._events), reversed(self._highest), strict=True
+        ):
+            highest = max(highest, of_its)
+            if highest > line.seq or (unknown is not None and unknown >= line.written_at):
+                yield event_id

@@ -1,8 +1,9 @@
-"""Sequences in parts of a bounded length."""
+"""Sequences, and what is read one by one, in parts of a bounded length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -12,3 +13,10 @@ def slices(items: Sequence[ItemT], size: int) -> Iterator[Sequence[ItemT]]:
     """Yield the items in their order, `size` at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+    """Yield the items in their order, `size` at a time; no more of them are held in memory."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -94,8 +94,8 @@ class KeyOrders:
         source: str,
         after: Mapping[Key, datetime],
         since: datetime | None,
-    ) -> Sequence[Arrival]:
-        """Return what a group has received of these keys that was written then or later."""
+    ) -> Iterator[Arrival]:
+        """Yield what a group has received of these keys that was written then or later."""
         topics, keys = _parted(after)
         statement = sql.received_after(
             self._tables,
@@ -107,12 +107,10 @@ class KeyOrders:
             after=min(after.values()),
             since=since,
         )
-        return [
-            Arrival(event_id=row.event_id, ordered_by=key, written_at=row.event_time)
-            for row in _streamed(connection, statement)
-            for key in ((row.topic, row.key),)
-            if key in after and row.event_time >= after[key]
-        ]
+        for row in _streamed(connection, statement):
+            key = row.topic, row.key
+            if key in after and row.event_time >= after[key]:
+                yield Arrival(event_id=row.event_id, ordered_by=key, written_at=row.event_time)
 
 
 def _parted(keys: Collection[Key]) -> tuple[list[str], list[str]]:

@@ -113,12 +113,12 @@ class SqlRepairStore:
 
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
-    ) -> Sequence[Arrival]:
-        """Return what a group has received of these keys that was written then or later."""
+    ) -> Iterator[Arrival]:
+        """Yield what a group has received of these keys that was written then or later."""
         if not after:
-            return []
+            return
         with self._engine.connect() as connection:
-            return self._orders.received_after(connection, group, source, after, since)
+            yield from self._orders.received_after(connection, group, source, after, since)
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         """Read the events of those rows of the outbox that still are as they were seen."""

@@ -466,7 +466,7 @@ def test_a_later_event_whose_writers_clock_is_behind_overtakes_all_the_same(
     assert report.refused == {(MISSING, OVERTAKEN): 1}
 
 
-@pytest.mark.parametrize("ahead", [-60, -4, 0, 4])
+@pytest.mark.parametrize("ahead", [-60, -4, 0, 4, 60])
 def test_an_earlier_event_whose_writers_clock_is_ahead_overtakes_nothing(pair: Pair, ahead: float):
     write_with_clocks(pair, ahead, 0)
     lose(pair, "stock", pair.sent()[1]["event_id"])
@@ -677,3 +677,27 @@ def test_a_later_event_that_comes_while_others_are_handed_over_is_seen(pair: Pai
 
     assert report.refused == {(MISSING, OVERTAKEN): 2}
     assert report.repaired == {HANDED_OVER: Repaired(done=4)}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_the_repair_has_stored_overtakes_nothing_where_a_clock_was_set_back(
+    pair: Pair, dry_run: bool
+):
+    write_with_clocks(pair, 60, 0, 120, -60)
+    pair.lose_inbox_rows("stock")
+    sizes = {"batch": 1, "looked_up": 1, "compared": 1}
+
+    report = pair.repair(pair.missing("stock"), policy=CAREFUL, dry_run=dry_run, **sizes)
+
+    assert report.refused == {}
+    assert report.repaired == {HANDED_OVER: Repaired(done=4)}
+    assert dry_run or in_order(pair)
+
+
+def test_an_event_is_late_although_a_clock_was_set_back_after_it(pair: Pair):
+    write_with_clocks(pair, 0, 1, 600, -60)
+    lose(pair, "stock", pair.sent()[1]["event_id"])
+
+    report = pair.repair(pair.missing("stock")[1:2], policy=CAREFUL)
+
+    assert report.refused == {(MISSING, OVERTAKEN): 1}

@@ -314,8 +314,21 @@ class Databases:
         later = {("orders.placed", str(event_id)): NOW + HOUR for event_id in self.behind}
         return {key: later[key] for key in keys if key in later}
 
-    def received_after(self, *_: Any, **__: Any) -> list[Arrival]:
-        return []
+    def received_after(
+        self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
+    ) -> Iterator[Arrival]:
+        del group, source, since
+        for topic, key in after:
+            if UUID(key) in self.behind:
+                yield Arrival(
+                    event_id=self.later_of(UUID(key)),
+                    ordered_by=(topic, key),
+                    written_at=NOW + HOUR,
+                )
+
+    @staticmethod
+    def later_of(event_id: UUID) -> UUID:
+        return UUID(int=event_id.int + (1 << 80))
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         self.parts.append(len(rows))
