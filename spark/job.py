@@ -28,7 +28,7 @@ from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
 from .sources import topics
-from .sources.for_others import failed_for_others
+from .sources.for_others import waiting_for_others
 from .sources.jdbc import Databases
 from .sources.other_sources import OtherSources, other_sources
 
@@ -77,7 +77,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *found.beside.left_out,
         ),
         remarks=tuple(clock.remark for clock in at_end.values() if clock.remark),
-        obstacles=(*_obstacles(found, planned.others), *failed_for_others(databases)),
+        obstacles=(*_obstacles(found, planned.others), *waiting_for_others(databases, at_end)),
         observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )

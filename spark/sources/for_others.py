@@ -2,39 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.window import Clock, window_of
 
 from . import incremental
-from .row_filters import listed, quoted
-from .server_checks import Servers
+from .jdbc import Databases
+from .outbox_inbox import UPSTREAM_MOVED_AT
+from .row_filters import LATEST, listed, literal_time, quoted
 
-_FAILED = """
-    SELECT o.topic, o.status, count(*) AS events FROM {outbox} o
+# Nothing holds back, nor has in hand, what has not moved: see `UPSTREAM_MOVED_AT`.
+_COUNTED = """
+    SELECT o.topic, o.status, {told} AS told, count(*) AS events FROM {outbox} o
     WHERE o.source = {name} AND o.topic IN ({topics}) AND {condition}
-    GROUP BY 1, 2 ORDER BY 1, 2"""
+    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+_OF_OPERATORS = "(o.settled_at IS NOT NULL AND o.status IN ('FAILED', 'UNRESOLVED'))"
+_IS_LISTED = "o.last_error IS NOT NULL"
 
 
-def failed_for_others(servers: Servers) -> tuple[str, ...]:
-    """Say in sentences which events on topics for others wait for a person.
+def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
+    """Say in sentences which events on topics for others wait for a person, or for a relay.
 
     No group is judged by them, so that no verdict names them.
     """
-    return tuple(_sentences(servers))
-
-
-def _sentences(servers: Servers) -> Iterator[str]:
-    for service in servers.services:
-        if not service.others:
-            continue
-        rows = servers.rows(
-            service,
-            _FAILED,
-            name=quoted(service.name),
-            topics=listed(service.others),
-            condition=incremental.OF_OPERATORS_IN_OUTBOX,
+    return tuple(
+        sentence
+        for service in databases.services
+        if service.others
+        for sentence in (
+            *_of_operators(databases, service),
+            *_stuck(databases, service, clocks[service.name]),
         )
-        for topic, status, events in rows:
-            yield (
-                f"{events:,} events of {service.name} on {topic}, a topic for others, are {status} "
-                "and wait for a person: see `shieldtx dead list` of that service"
-            )
+    )
+
+
+def _of_operators(databases: Databases, service: ServiceDatabase) -> Iterator[str]:
+    read = incremental.read_of_outbox(databases.request.selection, service.name)
+    condition = f"({read.condition} OR {incremental.OF_OPERATORS_IN_OUTBOX}) AND {_OF_OPERATORS}"
+    for topic, status, is_listed, events in _counted(databases, service, condition, _IS_LISTED):
+        todo = (
+            "see `shieldtx dead list` of that service"
+            if is_listed
+            else "they have no last_error, by which `shieldtx dead list` finds them: set it, or "
+            "settle them"
+        )
+        yield (
+            f"{events:,} events of {service.name} on {topic}, a topic for others, are {status} "
+            f"and wait for a person: {todo}"
+        )
+
+
+def _stuck(databases: Databases, service: ServiceDatabase, clock: Clock) -> Iterator[str]:
+    watermark = window_of([clock], margin=databases.request.margin).watermark
+    if watermark is None:
+        return
+    condition = _has_not_moved_since(watermark, databases.lately)
+    for topic, status, _, events in _counted(databases, service, condition, "true"):
+        yield (
+            f"{events:,} events of {service.name} on {topic}, a topic for others, are {status}, "
+            f"and nothing has moved them since before {watermark:%Y-%m-%d %H:%M:%S%z}: see whether "
+            "the relays of that service run and keep up"
+        )
+
+
+def _has_not_moved_since(watermark: datetime, lately: datetime) -> str:
+    is_open = " OR ".join(incremental.OPEN_IN_OUTBOX)
+    moved = UPSTREAM_MOVED_AT.replace("{latest}", LATEST).replace("{lately}", literal_time(lately))
+    return f"({is_open}) AND {moved} < {literal_time(watermark)}"
+
+
+def _counted(
+    databases: Databases, service: ServiceDatabase, condition: str, told: str
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    return databases.rows(
+        service,
+        _COUNTED.replace("{condition}", condition).replace("{told}", told),
+        name=quoted(service.name),
+        topics=listed(service.others),
+    )

@@ -10,11 +10,12 @@ from .row_filters import EVERYTHING, Read, literal_time
 
 # In the words of the indexes, one for each of these: what is open, what waits for a person (and
 # stays in the report until somebody has seen to it), what has settled since.
-_OPEN_IN_OUTBOX = (
+OPEN_IN_OUTBOX = (
     "(o.settled_at IS NULL AND NOT o.waiting AND NOT o.holds_key)",
     "(o.settled_at IS NULL AND o.holds_key)",
     "(o.settled_at IS NULL AND o.waiting)",
 )
+"""What is open, `o`; each in the words of an index."""
 _OPEN_IN_INBOX = ("i.settled_at IS NULL",)
 OF_OPERATORS_IN_OUTBOX = (
     "(o.settled_at IS NOT NULL AND o.last_error IS NOT NULL"
@@ -30,7 +31,7 @@ _MOVED = "{row}.settled_at >= {since}"
 
 def read_of_outbox(selection: Selection, service: str) -> Read:
     """Return the rows of a service's outbox that a selection covers."""
-    any_of = (*_OPEN_IN_OUTBOX, OF_OPERATORS_IN_OUTBOX)
+    any_of = (*OPEN_IN_OUTBOX, OF_OPERATORS_IN_OUTBOX)
     return _read(selection, service, row="o", written="created_at", any_of=any_of)
 
 

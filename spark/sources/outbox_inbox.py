@@ -38,6 +38,23 @@ IS_ODD_DOWNSTREAM = """(
 # may have been held back until a moment ago: then an earlier row of its key has settled lately. The
 # first such row of each key is looked up once a read, in a value of its own (an InitPlan), and only
 # where a row waits.
+UPSTREAM_MOVED_AT = """least({latest}, CASE WHEN o.settled_at IS NULL
+         THEN greatest(o.created_at, o.due_at, o.lease_until, (
+             SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
+             WHERE h.settled_at IS NULL AND h.holds_key
+               AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
+             ORDER BY h.seq LIMIT 1),
+             CASE WHEN o.status = 'INIT' AND NOT o.waiting AND o.seq > ((
+                 SELECT jsonb_object_agg(jsonb_build_array(f.shard, f.key)::text, f.seq)
+                 FROM (SELECT l.shard, l.key, min(l.seq) AS seq FROM {outbox} l
+                       WHERE l.settled_at >= {lately} AND l.key IS NOT NULL
+                       GROUP BY 1, 2) f
+                 ) ->> jsonb_build_array(o.shard, o.key)::text)::bigint
+             THEN now() END)
+         ELSE greatest(o.created_at, o.settled_at)
+    END)"""
+"""When an outbox row has moved, or is due to. It asks for `{outbox}`, `{latest}` and `{lately}`."""
+
 # Unlisted: what waits for a person and has no error, which is not in the index of those.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
@@ -48,21 +65,7 @@ _OUTBOX = """
            {bucket} AS bucket, {odd} AS upstream_odd,
            (o.settled_at IS NOT NULL AND o.last_error IS NULL
             AND o.status IN ('FAILED', 'UNRESOLVED')) AS upstream_unlisted,
-           least({latest}, CASE WHEN o.settled_at IS NULL
-                THEN greatest(o.created_at, o.due_at, o.lease_until, (
-                    SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
-                    WHERE h.settled_at IS NULL AND h.holds_key
-                      AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
-                    ORDER BY h.seq LIMIT 1),
-                    CASE WHEN o.status = 'INIT' AND NOT o.waiting AND o.seq > ((
-                        SELECT jsonb_object_agg(jsonb_build_array(f.shard, f.key)::text, f.seq)
-                        FROM (SELECT l.shard, l.key, min(l.seq) AS seq FROM {outbox} l
-                              WHERE l.settled_at >= {lately} AND l.key IS NOT NULL
-                              GROUP BY 1, 2) f
-                        ) ->> jsonb_build_array(o.shard, o.key)::text)::bigint
-                    THEN now() END)
-                ELSE greatest(o.created_at, o.settled_at)
-           END) AS upstream_moved_at
+           {moved} AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""
 _INBOX = """
     SELECT i.event_id, i.seq, i.source AS upstream, i.tx_kind AS kind, i.causation_source,
@@ -143,7 +146,9 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
     """Read rows of an outbox."""
     return databases.frame(
         service,
-        _OUTBOX.replace("{odd}", IS_ODD_UPSTREAM).replace("{condition}", read.condition),
+        _OUTBOX.replace("{odd}", IS_ODD_UPSTREAM)
+        .replace("{moved}", UPSTREAM_MOVED_AT)
+        .replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="o"),
         **_digests(databases, "o"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.spark.planting import TOPIC
 DAY = 24 * 60
 CLEAN, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
+AUDITED = {"topic": "orders.audited", "event_type": "orders.audited"}
 AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
 
 
@@ -78,11 +80,10 @@ def test_events_for_others_that_have_failed_are_told_of_in_every_night(
 ):
     event_id = orders.write(age=3 * DAY)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
-    audited = {"topic": "orders.audited", "event_type": "orders.audited"}
-    orders.write(age=3 * DAY, **audited)
-    services = (orders.database(others=("orders.audited",)), stock.database(groups=(RESERVE,)))
+    orders.write(age=3 * DAY, **AUDITED)
+    services = _with_an_audit(orders, stock)
     assert nights.run(*services, push_down=push_down).outcome is CLEAN
-    orders.write(OutboxStatus.FAILED, age=2 * DAY, last_error="no such topic", **audited)
+    orders.write(OutboxStatus.FAILED, age=2 * DAY, last_error="no such topic", **AUDITED)
     a_day_passes(orders)
 
     for _ in range(2):
@@ -93,6 +94,64 @@ def test_events_for_others_that_have_failed_are_told_of_in_every_night(
         assert told.startswith(
             "1 events of orders on orders.audited, a topic for others, are FAILED"
         )
+
+
+@pytest.mark.parametrize("status", [OutboxStatus.FAILED, OutboxStatus.UNRESOLVED])
+def test_events_for_others_that_have_failed_without_an_error_are_told_of(
+    nights, orders, stock, status
+):
+    event_id = orders.write(age=DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    for error in (None, None, "no such topic"):
+        orders.write(status, age=DAY, last_error=error, **AUDITED)
+
+    found = nights.run(*_with_an_audit(orders, stock))
+
+    assert found.outcome is NOT_JUDGED
+    unlisted, listed = found.problems
+    on_topic = "events of orders on orders.audited, a topic for others, are"
+    assert unlisted.startswith(f"2 {on_topic} {status} and wait for a person: they have no last_er")
+    assert listed.startswith(f"1 {on_topic} {status} and wait for a person: see `shieldtx dead")
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_events_for_others_that_no_relay_takes_are_told_of_in_every_night(
+    nights, orders, stock, push_down
+):
+    event_id = orders.write(age=3 * DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
+    orders.write(age=3 * DAY, **AUDITED)
+    services = _with_an_audit(orders, stock)
+    assert nights.run(*services, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders)
+    init, processing = OutboxStatus.INIT, OutboxStatus.PROCESSING
+    for _ in range(2):
+        orders.write(init, age=DAY // 2, **AUDITED)
+    orders.write(processing, age=DAY // 2, **AUDITED)
+    now = orders.now()
+    # Just written, due later, in hand, and behind one that is due later.
+    waits = {"waiting": True, "holds_key": True}
+    orders.write(init, age=1, **AUDITED)
+    orders.write(init, age=DAY // 2, due_age=-60, waiting=True, **AUDITED)
+    orders.write(processing, age=DAY // 2, lease_until=now + timedelta(hours=1), **AUDITED)
+    orders.write(init, age=DAY // 2, due_age=-60, key="k", **waits, **AUDITED)
+    orders.write(init, age=DAY // 2, key="k", **AUDITED)
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
+        told = [problem.partition(",")[0::2] for problem in night.problems]
+        assert [begin for begin, _ in told] == [
+            "2 events of orders on orders.audited",
+            "1 events of orders on orders.audited",
+        ]
+        assert [rest.split(",")[1].split()[-1] for _, rest in told] == ["INIT", "PROCESSING"]
+
+
+def _with_an_audit(orders, stock):
+    """Return the services, one of which writes to a topic that is for none of them."""
+    return orders.database(others=("orders.audited",)), stock.database(groups=(RESERVE,))
 
 
 def test_services_that_share_their_tables_are_no_strangers_to_each_other(nights, orders, stock):
