@@ -119,10 +119,13 @@ class RepairStore(Protocol):
         """Return where these events stand in its outbox."""
         ...
 
-    def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
+    def sent_after(
+        self, after: Mapping[Key, int], *, since: datetime | None = None
+    ) -> Iterator[tuple[Key, int]]:
         """Yield the numbers above the ones given of events of these keys, if they are sent ones.
 
-        Also of those that are still to be sent.
+        Also of those that are still to be sent. With `since`, only of rows that are open or have
+        settled since: they are found by indexes, where all others take a scan of the outbox.
         """
         ...
 

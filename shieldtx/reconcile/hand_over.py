@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 from uuid import UUID
 
 from shieldtx.ports.hand_over import HandedOver, Line
@@ -18,7 +17,7 @@ from shieldtx.ports.repair import (
     RowSeen,
 )
 from shieldtx.reconcile.age import may_be_forgotten
-from shieldtx.reconcile.key_order import KeyOrder
+from shieldtx.reconcile.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.repair_decisions import (
     BUSINESS_KEY,
@@ -32,16 +31,13 @@ from shieldtx.reconcile.revoked import Revoked
 from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
 from shieldtx.reconcile.slices import slices
 
-_SETTLING: Final = timedelta(minutes=10)
-"""Before a scan: rows that it did not see may have been settled then, and committed later."""
-
 
 @dataclass(slots=True)
 class _Found:
     """How the events of a part of the rows stand."""
 
-    sizes: Mapping[UUID, int]
-    overtaken: AbstractSet[UUID]
+    lines: Mapping[UUID, Line]
+    overtaken: set[UUID]
     rows: list[RowSeen] = field(default_factory=list)
     """What is to be handed over."""
 
@@ -51,9 +47,8 @@ class HandOver:
 
     The rows are numbered first and handed over in the order of these numbers, for an inbox handles
     the events of a key in the order in which it was given them. One scan of the inbox finds the
-    later events of many keys. Each part is looked up right before it is stored, and with it what
-    the group has received since that scan. What has been stored before it is earlier, so it counts
-    as no overtaking.
+    later events of many keys. Right before a part is stored, what the group has received since that
+    scan is looked up. What has been stored before it is earlier, so it counts as no overtaking.
     """
 
     def __init__(
@@ -96,14 +91,14 @@ class HandOver:
     def carry_out(self, tally: Tally) -> None:
         """Hand over what was added, and count it."""
         for chunk in self._rows.in_order().parts(self._limits.compared):
-            scanned = self._downstream.now() - _SETTLING
+            since = self._downstream.now() - SETTLING
             overtaken = self._overtaken(chunk)
-            for number, rows in enumerate(slices(chunk, self._limits.looked_up)):
-                # The scan is as good as new for the first of them.
-                found = self._look_up(rows, overtaken, scanned if number else None, tally)
+            for rows in slices(chunk, self._limits.looked_up):
+                found = self._look_up(rows, overtaken, tally)
                 for batch in slices(found.rows, self._limits.batch):
-                    for part in _parts_of(batch, found.sizes, self._limits.part_bytes):
-                        self._hand_over(found, part, tally)
+                    for part in _parts_of(batch, found.lines, self._limits.part_bytes):
+                        in_time = self._in_time(part, found, since, tally)
+                        self._hand_over(found, in_time, tally)
 
     def _overtaken(self, chunk: Sequence[RowSeen]) -> set[UUID]:
         """Return which events the group would get behind later ones of their keys."""
@@ -116,25 +111,17 @@ class HandOver:
     def _look_up(
         self,
         rows: Sequence[RowSeen],
-        overtaken: AbstractSet[UUID],
-        since: datetime | None,
+        overtaken: set[UUID],
         tally: Tally,
     ) -> _Found:
-        """Leave out what has arrived, what was revoked, and what would come too late.
-
-        `overtaken` are those that were so at `since`; None: just now.
-        """
+        """Leave out what has arrived, what was revoked, and what would come too late."""
         verdict = self._missing.verdict
         revoked = self._revoked.among(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
-        if since is not None:
-            overtaken = overtaken | self._order.overtaken(lines, since=since)
         # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
         events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
-        found = _Found(
-            sizes={event_id: line.size for event_id, line in lines.items()}, overtaken=overtaken
-        )
+        found = _Found(lines=lines, overtaken=overtaken.intersection(lines))
         for row in rows:
             line = lines.get(row.event_id)
             if events[row.event_id] in arrived:
@@ -149,12 +136,36 @@ class HandOver:
                 found.rows.append(row)
         return found
 
-    def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
+    def _in_time(
+        self, rows: Sequence[RowSeen], found: _Found, since: datetime, tally: Tally
+    ) -> list[RowSeen]:
+        """Leave out what was revoked by now, and what has been overtaken since the scan."""
         # What came before this may have taken minutes.
         revoked = self._revoked.among(rows)
-        for reason in revoked.values():
-            tally.refuse(self._missing.verdict, reason)
-        rows = [row for row in rows if row.event_id not in revoked]
+        late = self._overtaken_since(since, rows, found)
+        found.overtaken |= late
+        kept = []
+        for row in rows:
+            if reason := revoked.get(row.event_id):
+                tally.refuse(self._missing.verdict, reason)
+            elif row.event_id in late and not self._out_of_order:
+                tally.refuse(self._missing.verdict, OVERTAKEN)
+            else:
+                kept.append(row)
+        return kept
+
+    def _overtaken_since(
+        self, since: datetime, rows: Sequence[RowSeen], found: _Found
+    ) -> set[UUID]:
+        lines = {
+            row.event_id: found.lines[row.event_id] for row in rows if row.event_id in found.lines
+        }
+        late = self._order.overtaken(lines, since=since)
+        # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
+        events = [self._missing.event(event_id) for event_id in late]
+        return late - {event.event_id for event in self._downstream.received(events)}
+
+    def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
         sent = self._upstream.sent(rows, payloads=not self._dry_run)
         self._count(tally, Repaired(needless=sent.needless, changed=sent.changed))
         handed = self._downstream.hand_over(
@@ -179,12 +190,12 @@ def _counted(handed: HandedOver, overtaken: AbstractSet[UUID]) -> Repaired:
 
 
 def _parts_of(
-    rows: Sequence[RowSeen], sizes: Mapping[UUID, int], most: int
+    rows: Sequence[RowSeen], lines: Mapping[UUID, Line], most: int
 ) -> Iterator[Sequence[RowSeen]]:
     """Cut rows where the next one would make their payloads larger than `most` together."""
     start = size = 0
     for number, row in enumerate(rows):
-        its = sizes.get(row.event_id, 0)
+        its = lines[row.event_id].size if row.event_id in lines else 0
         if number > start and size + its > most:
             yield rows[start:number]
             start, size = number, 0

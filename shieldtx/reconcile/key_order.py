@@ -21,6 +21,9 @@ from shieldtx.reconcile.slices import batches
 CLOCK_STEP: Final = timedelta(seconds=10)
 """What was written longer before an event is no later one: clocks of writers differ by less."""
 
+SETTLING: Final = timedelta(minutes=10)
+"""Before a scan: rows that it did not see may have been settled then, and committed later."""
+
 _LOOKED_UP: Final = 5_000
 """Events that are looked up at once."""
 

@@ -48,12 +48,17 @@ class KeyOrders:
         }
 
     def sent_after(
-        self, connection: Connection, after: Mapping[Key, int]
+        self, connection: Connection, after: Mapping[Key, int], since: datetime | None
     ) -> Iterator[tuple[Key, int]]:
         """Yield the numbers above the ones given of events of these keys, if they are sent ones."""
         topics, keys = _parted(after)
         statement = sql.sent_after(
-            self._tables, self._dialect, topics=topics, keys=keys, above=min(after.values())
+            self._tables,
+            self._dialect,
+            topics=topics,
+            keys=keys,
+            above=min(after.values()),
+            since=since,
         )
         for row in _streamed(connection, statement):
             least = after.get((row.topic, row.key))

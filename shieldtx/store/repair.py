@@ -89,12 +89,14 @@ class SqlRepairStore:
         with self._engine.connect() as connection:
             return self._orders.lines(connection, ids)
 
-    def sent_after(self, after: Mapping[Key, int]) -> Iterator[tuple[Key, int]]:
+    def sent_after(
+        self, after: Mapping[Key, int], *, since: datetime | None = None
+    ) -> Iterator[tuple[Key, int]]:
         """Yield the numbers above the ones given of events of these keys, if they are sent ones."""
         if not after:
             return
         with self._engine.connect() as connection:
-            yield from self._orders.sent_after(connection, after)
+            yield from self._orders.sent_after(connection, after, since)
 
     def receivers(self, source: str) -> set[tuple[str, str]]:
         """Return which groups have received events of a source, by group and event type."""

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, func, literal, or_, select, tuple_
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
-from shieldtx.store.tables import Tables
+from shieldtx.store.tables import Tables, in_line
 
 _SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
 """Of what is or may be in a topic, or will be."""
@@ -35,19 +35,38 @@ def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
 
 
 def sent_after(
-    t: Tables, d: Dialect, *, topics: Sequence[str], keys: Sequence[str], above: int
+    t: Tables,
+    d: Dialect,
+    *,
+    topics: Sequence[str],
+    keys: Sequence[str],
+    above: int,
+    since: datetime | None,
 ) -> Select[Any]:
     """Select the events of these keys above a number that were sent, or are to be.
 
     There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
+    With `since`, only of rows that are open or have settled since: these are found by indexes.
     """
     o = t.outbox
-    return select(o.c.topic, o.c.key, o.c.seq).where(
+    statement = select(o.c.topic, o.c.key, o.c.seq).where(
         o.c.seq > above,
         o.c.tx_kind == TxKind.COMMIT.value,
         o.c.status.in_([status.value for status in _SENT]),
         d.is_in(o.c.topic, topics, o.c.topic.type),
         d.is_in(o.c.key, keys, o.c.key.type),
+    )
+    if since is None:
+        return statement
+    open_ = o.c.settled_at.is_(None)
+    # The open rows in the words of the three indexes that have them.
+    return statement.where(
+        or_(
+            in_line(o),
+            and_(open_, o.c.waiting),
+            and_(open_, o.c.holds_key),
+            o.c.settled_at >= since,
+        )
     )
 
 

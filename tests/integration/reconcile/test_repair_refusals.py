@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -36,7 +37,7 @@ from tests.support.repair_scenarios import (
     lose,
     rows,
 )
-from tests.support.service import Service
+from tests.support.service import Service, drain
 
 MISSING = Verdict.MISSING_DOWNSTREAM
 CAREFUL = Policy(services=BOTH)
@@ -701,3 +702,98 @@ def test_an_event_is_late_although_a_clock_was_set_back_after_it(pair: Pair):
     report = pair.repair(pair.missing("stock")[1:2], policy=CAREFUL)
 
     assert report.refused == {(MISSING, OVERTAKEN): 1}
+
+
+WITH_MAIL = replace(
+    EVERYTHING, groups={"stock": [ExpectedGroup(name="mail", topics=("orders.placed",))]}
+)
+
+
+def after_the_first_batch(act: Callable[[], None]) -> Callable[[str], None]:
+    """Do something as soon as the first batch has been stored, but for its audit."""
+    done: list[str] = []
+
+    def look(text: str) -> None:
+        if text.startswith("INSERT INTO shield_audit") and not done:
+            done.append(text)
+            act()
+
+    return look
+
+
+def write_later_one_of_k2(pair: Pair, *groups: str) -> None:
+    """Write one more event of a key, and let groups receive it."""
+    with pair.orders.transaction() as session:
+        pair.orders.app.outbox.add(session, Event(type="orders.placed", key="k2"))
+    workers = [
+        pair.orders.relay(),
+        *(pair.stock.app.build_consumer(group) for group in groups),
+    ]
+    if groups:
+        drain(*workers)
+    for worker in workers:
+        worker.close()
+
+
+@pytest.mark.parametrize("policy", [CAREFUL, OUT_OF_ORDER])
+def test_a_later_event_that_comes_between_two_batches_of_a_hand_over_is_seen(
+    pair: Pair, policy: Policy
+):
+    write_one_by_one(pair, 3)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+
+    look = after_the_first_batch(partial(write_later_one_of_k2, pair, "stock"))
+    with before_statements(look):
+        report = pair.repair(pair.missing("stock"), policy=policy, batch=1)
+
+    if policy.out_of_order:
+        assert report.repaired == {HANDED_OVER: Repaired(done=3, out_of_order=1)}
+    else:
+        assert report.refused == {(MISSING, OVERTAKEN): 1}
+        assert report.repaired == {HANDED_OVER: Repaired(done=2)}
+
+
+@pytest.mark.parametrize("groups", [("mail",), ()])
+@pytest.mark.parametrize("out_of_order", [True, False])
+def test_a_later_event_that_comes_between_two_batches_of_copies_is_seen(
+    pair: Pair, groups: Sequence[str], out_of_order: bool
+):
+    """It has been applied by the group, or waits in line."""
+    write_one_by_one(pair, 3)
+    pair.work()
+    pair.lose_inbox_rows("mail")
+    policy = replace(WITH_MAIL, out_of_order=out_of_order)
+
+    look = after_the_first_batch(partial(write_later_one_of_k2, pair, *groups))
+    with before_statements(look):
+        report = pair.repair(pair.absent(), policy=policy, batch=1)
+
+    if out_of_order:
+        assert report.repaired == {PUBLISHED: Repaired(done=3, out_of_order=1)}
+    else:
+        assert report.refused == {(ABSENT, OVERTAKEN if groups else AMONG_OTHERS): 1}
+        assert report.repaired == {PUBLISHED: Repaired(done=2)}
+
+
+def test_a_discard_that_comes_between_two_batches_of_copies_is_heeded(pair: Pair):
+    parked = park(pair, 3)
+
+    look = after_the_first_batch(lambda: discard(pair, parked[2]))
+    with before_statements(look):
+        report = pair.repair(pair.absent(), policy=EVERYTHING, batch=1)
+
+    assert report.refused == {(ABSENT, DISCARDED): 1}
+    assert report.repaired == {PUBLISHED: Repaired(done=2)}
+
+
+def test_a_copy_is_published_although_later_events_of_other_keys_come(pair: Pair):
+    write_one_by_one(pair, 2)
+    pair.work()
+    pair.lose_inbox_rows("mail")
+
+    look = after_the_first_batch(partial(write_later_one_of_k2, pair, "mail"))
+    with before_statements(look):
+        report = pair.repair(pair.absent(), policy=WITH_MAIL, batch=1)
+
+    assert report.repaired == {PUBLISHED: Repaired(done=2)}

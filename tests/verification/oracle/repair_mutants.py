@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shieldtx.reconcile import publish_again
 from shieldtx.reconcile.key_order import KeyOrder
+from shieldtx.reconcile.order_for_all import OrderForAll
 from shieldtx.store.repair import SqlRepairStore
 from tests.verification.oracle import broken
 from tests.verification.oracle.mutants import Mutant, instead
@@ -23,7 +23,7 @@ OF_REPAIRS: Final = (
     ),
     Mutant(
         name="published again behind later events of its key",
-        applied=instead(publish_again._OrderForAll, "late", lambda *_: {}),
+        applied=instead(OrderForAll, "late", lambda *_, **__: {}),
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
     Mutant(

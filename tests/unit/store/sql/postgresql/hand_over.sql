@@ -10,7 +10,10 @@ WHERE shield_outbox.event_id = ANY (:param_1::UUID[]);
 SELECT shield_outbox.topic, shield_outbox.key, shield_outbox.seq
 FROM shield_outbox
 WHERE shield_outbox.seq > 100 AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('INIT',
-    'PROCESSING', 'PROCESSED') AND shield_outbox.topic = ANY ('orders'[]) AND shield_outbox.key = ANY ('k1'[]);
+    'PROCESSING', 'PROCESSED') AND shield_outbox.topic = ANY ('orders'[]) AND shield_outbox.key = ANY ('k1'[])
+    AND (shield_outbox.settled_at IS NULL AND NOT shield_outbox.waiting AND NOT shield_outbox.holds_key OR
+    shield_outbox.settled_at IS NULL AND shield_outbox.waiting OR shield_outbox.settled_at IS NULL AND
+    shield_outbox.holds_key OR shield_outbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE);
 
 -- receivers
 SELECT DISTINCT shield_inbox.consumer_group, shield_inbox.event_type

@@ -10,7 +10,10 @@ WHERE shield_outbox.event_id IN (:event_id_1);
 SELECT shield_outbox.topic, shield_outbox."key", shield_outbox.seq
 FROM shield_outbox
 WHERE shield_outbox.seq > 100 AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('INIT',
-    'PROCESSING', 'PROCESSED') AND shield_outbox.topic IN ('orders') AND shield_outbox."key" IN ('k1');
+    'PROCESSING', 'PROCESSED') AND shield_outbox.topic IN ('orders') AND shield_outbox."key" IN ('k1') AND
+    (shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0 OR
+    shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 1 OR shield_outbox.settled_at IS NULL AND
+    shield_outbox.holds_key = 1 OR shield_outbox.settled_at >= :settled_at_1);
 
 -- receivers
 SELECT DISTINCT shield_inbox.consumer_group, shield_inbox.event_type
