@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import reduce
-from operator import and_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.domain.states import OutboxStatus
@@ -17,10 +14,12 @@ from shieldtx.reconcile import findings
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.request import ReconcileRequest, Selection
 from shieldtx.reconcile.rules import TOPICS
+from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
 
 from ..sources.topic_completeness import EVERYTHING, WHOLE
 from .key_partition import partition_of
+from .topic_order import with_order
 from .verdict_expression import verdict_of
 
 _SENT: Final = OutboxStatus.PROCESSED.value
@@ -29,8 +28,6 @@ _EVENT: Final = ("upstream", "kind", "topic", "event_id")
 _RFC_3339: Final = r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$"
 _FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
 _LAST: Final = datetime(9998, 12, 31, tzinfo=UTC)
-_CLOCK_STEP: Final = timedelta(seconds=10)
-"""By which a database's clock may go back while it runs or fails over."""
 
 
 def judged(
@@ -79,7 +76,7 @@ def judged(
         F.lit(None).cast("timestamp").alias("downstream_moved_at"),
         F.when(is_recorded(), F.concat_ws(":", "first.partition", "first.offset")).alias("record"),
         F.lit(col=False).alias("unlisted"),
-        F.lit(col=False).alias("ambiguous"),
+        is_ambiguous(margin).alias("ambiguous"),
         verdict_of(TOPICS).alias("verdict"),
     )
 
@@ -155,6 +152,10 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
     Without a key any partition might hold them: then the topic as a whole has to be complete. So it
     has for an event without a record that is older than the last partition: while there were fewer,
     its key may have had another one.
+
+    Where it is not known since when there is the last partition, nor since when the topic as a
+    whole is complete, no event with a key is missed. `unless_added` is since when the partition of
+    such an event is complete: it is missed unless partitions were added later.
     """
     counts = horizons.where(F.col("partition") == WHOLE).select(
         "topic", "kind", "partitions", F.col("complete_since").alias("whole_since")
@@ -169,6 +170,7 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
     expected = F.when(is_recorded(), F.col("partition")).otherwise(
         partition_of(F.col("key"), F.col("partitions"))
     )
+    is_unknown = F.col("whole_since").isNull() & F.col("as_many_since").isNull()
     return (
         events.join(F.broadcast(counts), on=["topic", "kind"], how="left")
         .withColumn("horizon", F.coalesce(expected, F.lit(WHOLE)))
@@ -186,45 +188,13 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
                 )
             ),
         )
+        .withColumn(
+            "unless_added",
+            F.when(
+                ~is_recorded() & F.col("key").isNotNull() & is_unknown, F.col("partition_since")
+            ),
+        )
     )
-
-
-def with_order(events: DataFrame, margin: timedelta) -> DataFrame:
-    """Add `in_order`: False only where a later event of the key provably overtook this one.
-
-    It is not enough that an event has the lower `seq`, or was created earlier: it becomes visible
-    to relays when its transaction commits, which may be as late as its writer likes, and until then
-    every later event of its key rightly goes ahead. When that commit was, nobody can tell
-    afterwards. A delayed or replayed event rightly goes later too.
-
-    What can be told is when a row was settled: `settled_at` of a PROCESSED row was stamped after
-    the broker had acknowledged it, and `created_at` of another row before that one could be sent,
-    both by the same database's clock. So where B was created after A had settled, A had its record
-    before B existed: if the first record of B lies before the first one of A all the same, the
-    topic contradicts the outbox, whatever transactions, delays and retries there were. That finds
-    an inversion whose events were written apart; of those that were open together it says nothing.
-
-    - Both first records have to be in the same partition, and all records of A in that one:
-      offsets of different partitions do not compare, and a key changes its partition when some are
-      added.
-    - The topic must not have lost a record of A: its second one is no proof.
-    - A database's clock may go back by some seconds: the two have to be further apart.
-    """
-    is_complete = F.col("created_at") >= F.col("complete_since") + F.lit(margin)
-    is_comparable = F.col("partition").isNotNull() & F.col("key").isNotNull()
-    # Each event that has no part in any order by itself: of one line, they would be one task's.
-    line = F.when(is_comparable, F.col("key")).otherwise(F.col("event_id"))
-    before = (
-        SparkWindow.partitionBy("upstream", "kind", "topic", "partition", is_comparable, line)
-        .orderBy("first.offset")
-        .rowsBetween(SparkWindow.unboundedPreceding, -1)
-    )
-    # Of the records before this one, the latest writing of an event.
-    latest = F.max("created_at").over(before)
-    was_settled = F.col("upstream_status") == _SENT
-    is_overtaken = latest > F.col("published_at") + F.lit(_CLOCK_STEP)
-    inverted = reduce(and_, [is_comparable, was_settled, is_complete, is_overtaken])
-    return events.withColumn("in_order", ~F.coalesce(inverted, F.lit(col=False)))
 
 
 def is_recorded() -> Column:
@@ -275,16 +245,30 @@ def is_kept(windows: Mapping[str, Window], margin: timedelta) -> Column:
     too where the row was settled two margins later. A row is purged some time after it was settled,
     which is after its record was sent; but for the time of that, one has its sender's word.
     """
-    since, was_sent = F.col("complete_since"), F.col("upstream_status") == _SENT
-    keeps_record = (F.col("created_at") >= since + F.lit(margin)) | F.coalesce(
-        was_sent & (F.col("published_at") >= since + F.lit(2 * margin)), F.lit(col=False)
-    )
+    keeps_record = _is_since(F.col("complete_since"), margin)
     horizon = _of_service({name: w.horizon or EVERYTHING for name, w in windows.items()})
     keeps_row = F.least("written_at", "sent_at") >= horizon
     kept = F.when(F.col("upstream_status").isNull(), keeps_row).otherwise(
         is_recorded() | keeps_record
     )
     return F.coalesce(kept, F.lit(col=False))
+
+
+def is_ambiguous(margin: timedelta) -> Column:
+    """Whether the broker has lost the record, or has deleted it from another partition by age.
+
+    Which one it is depends on when the last partition was added, which is not known.
+    """
+    is_unjudged = verdict_of(TOPICS) == Verdict.BEFORE_TOPIC.value
+    return F.coalesce(is_unjudged & _is_since(F.col("unless_added"), margin), F.lit(col=False))
+
+
+def _is_since(since: Column, margin: timedelta) -> Column:
+    """Whether the record of an event was sent after this for certain."""
+    was_sent = F.col("upstream_status") == _SENT
+    return (F.col("created_at") >= since + F.lit(margin)) | F.coalesce(
+        was_sent & (F.col("published_at") >= since + F.lit(2 * margin)), F.lit(col=False)
+    )
 
 
 def _of_service(times: Mapping[str, datetime | None]) -> Column:

@@ -40,8 +40,8 @@ ROW = (
     "verdict",
 )
 """The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
-person, and a further run would not find it, for it has no error. `ambiguous`: the group has purged
-its row or has never received the event, and no row shows which."""
+person, and a further run would not find it, for it has no error. `ambiguous`: the group, or the
+topic, has removed what it lacks by its age, or has never had it, and nothing shows which."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 

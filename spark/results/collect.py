@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import Route
-from shieldtx.reconcile.findings import Count, FoundRow, Pair
+from shieldtx.reconcile.findings import TOPICS, Count, FoundRow, Pair
 from shieldtx.reconcile.verdicts import Verdict
 
 from ..compare import transforms
@@ -32,7 +32,7 @@ class Tally:
     unlisted: int = 0
     """Of these, how many wait for a person and would not be found by a further run."""
     ambiguous: int = 0
-    """Of these, how many the group has purged or never received."""
+    """Of these, how many the group or the topic may have removed by age, or never had."""
     day: date | None = None
     """Of mismatches: when they were written, in UTC."""
 
@@ -67,19 +67,31 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
 
 
 def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
-    """Say of which groups it is not known whether they have received an event."""
+    """Say of which groups and topics it is not known whether they lack what they have not."""
     found: Counter[Pair] = Counter()
     for tally in tallies:
         found[tally.pair] += tally.ambiguous
     for pair, rows in found.items():
         if rows:
-            yield (
-                f"{rows:,} events of {pair.upstream} were sent more than once, and group "
-                f"{pair.group} of {pair.downstream} has no row of them: it has purged the row of "
-                "the first copy, or it has received none. They are the rows of this group under "
-                "rows/ that are `ambiguous`: look for their effects, and for parked records with "
-                "`shieldtx dead list --status PARKED`"
-            )
+            yield (_absent if pair.downstream == TOPICS else _not_received)(pair, rows)
+
+
+def _not_received(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} events of {pair.upstream} were sent more than once, and group {pair.group} of "
+        f"{pair.downstream} has no row of them: it has purged the row of the first copy, or it has "
+        "received none. They are the rows of this group under rows/ that are `ambiguous`: look for "
+        "their effects, and for parked records with `shieldtx dead list --status PARKED`"
+    )
+
+
+def _absent(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} events of {pair.upstream} have no record on {pair.group} ({pair.kind}), and "
+        "when the last partition of this topic was added is not known, for it is empty: the "
+        "broker has lost their records, or has deleted them by age from the partitions that their "
+        "keys had before. They are the rows of this topic under rows/ that are `ambiguous`"
+    )
 
 
 def unread_of(compared: Iterable[Compared]) -> list[Tally]:

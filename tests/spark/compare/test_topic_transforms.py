@@ -281,6 +281,40 @@ def test_a_partition_without_records_may_just_have_been_added(spark):
     assert verdicts(spark, outbox, records, whole) == {"e": "ABSENT_FROM_TOPIC"}
 
 
+def test_what_would_be_missed_but_for_an_empty_last_partition_is_ambiguous(spark):
+    """The last one has lost its beginning and is empty: since when it is there, nothing shows."""
+    first, last = (
+        next(key for key in map(str, range(50)) if partition_of(key.encode(), 2) == number)
+        for number in (0, 1)
+    )
+    outbox = written(
+        spark,
+        {"event_id": "missed", "key": first},
+        {"event_id": "recorded", "key": first},
+        {"event_id": "before", "key": first, "created_at": before(110)},
+        {
+            "event_id": "sent late",
+            "key": first,
+            "created_at": before(110),
+            "published_at": before(60),
+        },
+        {"event_id": "of the last", "key": last},
+        {"event_id": "keyless", "key": None},
+        {"event_id": "young", "key": first, "upstream_moved_at": NOON},
+        {"event_id": "failed", "key": first, "upstream_status": "FAILED"},
+    )
+    records = sent(spark, {"event_id": "recorded", "key": first})
+
+    rows = judge(spark, outbox, records, horizons(spark, before(100), None, as_many=None)).collect()
+    known = judge(spark, outbox, records, horizons(spark, before(100), None, as_many=before(200)))
+
+    assert {row.event_id for row in rows if row.ambiguous} == {"missed", "sent late"}
+    assert {row.verdict for row in rows if row.ambiguous} == {"BEFORE_TOPIC"}
+    absent = {row.event_id for row in known.collect() if row.verdict == "ABSENT_FROM_TOPIC"}
+    assert absent == {"missed", "sent late"}
+    assert known.where("ambiguous").count() == 0
+
+
 def test_a_young_row_or_record_is_in_flight(spark):
     found = verdicts(
         spark,

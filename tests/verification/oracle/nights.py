@@ -124,7 +124,8 @@ class PythonNights:
         )
         of_groups = reading.verdicts()
         found = {**of_groups, **beside.verdicts()}
-        problems = [*reading.obstacles(), *beside.obstacles(), *reading.ambiguous(of_groups)]
+        problems = [*reading.obstacles(), *beside.obstacles()]
+        problems += [*reading.ambiguous(of_groups), *beside.ambiguous()]
         tells = bool(problems) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
@@ -141,7 +142,7 @@ class PythonNights:
             is_full=start is None,
             tells=tells,
             must_tell=must_tell(self.history, night),
-            may_tell=self.history.may_tell(night),
+            may_tell=may_tell(self.history, night),
             because=because,
             restored=restores.must_look_at_all(self.history, night),
         )
@@ -193,6 +194,11 @@ def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
     others = (renames.must_tell, topic_truth.must_tell)
     return history.must_tell(night) or any(each(history, night) for each in others)
+
+
+def may_tell(history: History, night: Judged) -> bool:
+    """Whether a run may say that there is something it cannot judge, where all is in order."""
+    return history.may_tell(night) or topic_truth.may_tell(history, night)
 
 
 def request_of(

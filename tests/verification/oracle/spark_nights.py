@@ -25,7 +25,7 @@ from shieldtx.store.database_history import SqlDatabaseHistory
 from tests.spark.nights import Nights, mode, set_back
 from tests.spark.planting import Service
 from tests.verification.oracle.history import History, Pair
-from tests.verification.oracle.nights import Said, must_tell, request_of, truth_of
+from tests.verification.oracle.nights import Said, may_tell, must_tell, request_of, truth_of
 from tests.verification.oracle.restores import must_look_at_all, timeline
 from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.spark_topics import topics_of
@@ -103,7 +103,7 @@ class SparkNights:
             is_full=mode(findings) is Mode.FULL,
             tells=bool(findings.problems),
             must_tell=must_tell(self.history, night),
-            may_tell=self.history.may_tell(night),
+            may_tell=may_tell(self.history, night),
             is_whole=False,
             because=findings.full_because,
             restored=must_look_at_all(self.history, night),

@@ -60,6 +60,11 @@ class TopicReading:
                 found[pair] = TOPICS.judge(facts)
         return found
 
+    def ambiguous(self) -> list[EventId]:
+        """Return the events that would be missed if the last partition was known to be old."""
+        of_logs = (_Beside(reading=self, log=log) for log in self.logs)
+        return [event for beside in of_logs for event in beside.ambiguous()]
+
     def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""
         since: dict[tuple[str, str, int], datetime | None] = {}
@@ -115,6 +120,18 @@ class _Beside:
             if self._is_looked_at(event)
         ]
 
+    def ambiguous(self) -> list[EventId]:
+        """Return the events whose records were lost, or were in another partition once."""
+        return [
+            event
+            for event, facts in self.facts()
+            if TOPICS.judge(facts) is Verdict.BEFORE_TOPIC
+            and (row := self._rows[event])["key"] is not None
+            and self._keeps_since(row) is None
+            and self._as_many_since[self._log.topic, self._log.kind.value] is None
+            and self._was_sent_since(row, self._own_since(row))
+        ]
+
     def _is_looked_at(self, event: EventId) -> bool:
         reading, records = self._reading, self._records.get(event, [])
         if event in self._rows:
@@ -142,9 +159,11 @@ class _Beside:
         if row is None:
             times = [t for t in (_first_sent(records), _written_at(records)) if t is not None]
             return min(times) >= self._night.horizon(event[0])
-        since = self._keeps_since(row)
-        if records or since is None:
-            return bool(records)
+        return bool(records) or self._was_sent_since(row, self._keeps_since(row))
+
+    def _was_sent_since(self, row: Row, since: datetime | None) -> bool:
+        if since is None:
+            return False
         margin = timedelta(minutes=self._night.margin)
         was_sent = row["status"] is OutboxStatus.PROCESSED
         return _moment(row["created_at"]) >= since + margin or (
@@ -157,10 +176,14 @@ class _Beside:
         told = [when for when in since if when is not None]
         known = [max(told)] if len(told) == len(since) else []
         if row["key"] is not None:
-            own = since[partition_of(row["key"].encode(), len(since))]
+            own = self._own_since(row)
             as_many = self._as_many_since[self._log.topic, self._log.kind.value]
             known += [max(own, as_many)] if own and as_many else []
         return min(known, default=None)
+
+    def _own_since(self, row: Row) -> datetime | None:
+        number = partition_of(row["key"].encode(), len(self._offsets.ranges))
+        return self.complete_since[self._place(number)]
 
     def _is_inverted(self, event: EventId, row: Row | None, records: list[Place]) -> bool:
         places = {number for number, _, _ in records}

@@ -32,11 +32,37 @@ def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether a topic is read of which no partition says since when it is complete."""
+    """Whether a topic is read of which no partition says since when it is complete.
+
+    Or one without records that were lost, which only its empty last partition hides.
+    """
     return any(
         all(_complete_since(partition) is None for partition in _partitions(log, night))
+        or any(_is_lost(log, event, night) for event in _hidden(h, night, log))
         for log in read(h, night)
     )
+
+
+def may_tell(h: History, night: Judged) -> bool:
+    """Whether records were deleted that look lost beside an empty last partition."""
+    return any(any(_hidden(h, night, log)) for log in read(h, night))
+
+
+def _hidden(h: History, night: Judged, log: Log) -> Iterator[EventId]:
+    """Give the events without records that would be missed if the last partition was old."""
+    partitions = _partitions(log, night)
+    whole = [_complete_since(each) for each in partitions]
+    if None not in whole or partitions[-1].first_sent is not None:
+        return
+    for life in _lives(h, log):
+        row = life.at(night.at)
+        if row is None or row["status"] is not O.PROCESSED or row["key"] is None:
+            continue
+        own = whole[partition_of(row["key"].encode(), len(partitions))]
+        known = [] if own is None else [own]
+        is_there = log.there(id_of(life), night.at)
+        if not is_there and _was_sent_since(row, known, night):
+            yield id_of(life)
 
 
 def read(h: History, night: Judged) -> list[Log]:
@@ -118,11 +144,15 @@ def _is_missed(log: Log, row: dict[str, Any], night: Judged) -> bool:
         there = partitions[-1].first_sent
         if since is not None and there is not None:
             known.append(max(since, there))
-    settled_at = row["settled_at"]
+    return _was_sent_since(row, known, night)
+
+
+def _was_sent_since(row: dict[str, Any], known: list[float], night: Judged) -> bool:
     is_quiet = _moved_at(row) < night.watermark
     margin = night.margin
     return is_quiet and any(
-        row["created_at"] >= since + margin or settled_at >= since + 2 * margin for since in known
+        row["created_at"] >= since + margin or row["settled_at"] >= since + 2 * margin
+        for since in known
     )
 
 

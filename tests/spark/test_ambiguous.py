@@ -1,0 +1,33 @@
+"""What a run says of events of which nothing shows whether they were lost."""
+
+from __future__ import annotations
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.findings import TOPICS, Pair
+from shieldtx.reconcile.verdicts import Verdict
+from spark.results.collect import Tally, ambiguous_in
+
+
+def test_ambiguous_events_are_told_of_by_group_and_by_topic():
+    kind = TxKind.COMMIT
+    group = Pair(kind=kind, upstream="orders", downstream="stock", group="reserve")
+    topic = Pair(kind=kind, upstream="orders", downstream=TOPICS, group="orders.placed")
+    old, before = Verdict.TOO_OLD, Verdict.BEFORE_TOPIC
+
+    of_group, of_topic = ambiguous_in(
+        [
+            Tally(pair=group, verdict=old, rows=3000, ambiguous=1999),
+            Tally(pair=group, verdict=Verdict.MATCHED, rows=9),
+            Tally(pair=topic, verdict=before, rows=5, ambiguous=2),
+        ]
+    )
+
+    assert of_group.startswith(
+        "1,999 events of orders were sent more than once, and group reserve of stock has no row"
+    )
+    assert of_topic.startswith("2 events of orders have no record on orders.placed (COMMIT), and")
+
+
+def test_a_run_without_ambiguous_events_says_nothing():
+    pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
+    assert list(ambiguous_in([Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7)])) == []
