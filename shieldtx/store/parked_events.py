@@ -34,8 +34,9 @@ def discarded_events(
 
 def _events_of(headers: Iterator[str]) -> Iterator[tuple[UUID, str | None]]:
     for text in headers:
-        # Of a name that occurs twice, the first one was looked for.
-        values = dict(reversed(json.loads(text)))
+        # Of a name that occurs twice, the first one with a value was looked for.
+        pairs = reversed(json.loads(text))
+        values = {name: value for name, value in pairs if value is not None}
         source = values.get("ce_source")
         event_id = UUID(base64.b64decode(values["ce_id"]).decode())
         # Of a foreign producer it may be anything.

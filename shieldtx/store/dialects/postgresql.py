@@ -25,6 +25,7 @@ from sqlalchemy import (
     TextClause,
     any_,
     bindparam,
+    case,
     cast,
     func,
     literal,
@@ -61,6 +62,10 @@ _READ_ONLY = "25006"
 _OPERATOR_INTERVENTION = "57P"
 _NOT_AUTHORISED = "28"
 """Classes of PostgreSQL's SQLSTATE, and one of them in full."""
+
+_EARLIEST = literal_column("timestamptz '0001-01-02 00:00:00+00'", Timestamp())
+_LATEST = literal_column("timestamptz '9998-12-31 00:00:00+00'", Timestamp())
+"""PostgreSQL knows more times, `infinity` among them. A reconciliation reads them as these too."""
 
 # What the planner itself goes by.
 _ESTIMATE = text("""
@@ -124,6 +129,9 @@ class PostgresDialect(Transactions, Dialect):
     def text_rows(self, name: str) -> FromClause:
         listed = func.unnest(bindparam(name, type_=ArrayText(Text())))
         return listed.table_valued(sqla_column("value", Text())).render_derived()
+
+    def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
+        return case((time < _EARLIEST, _EARLIEST), (time > _LATEST, _LATEST), else_=time)
 
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
         # A large text is not read for its length.

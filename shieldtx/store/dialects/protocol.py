@@ -95,6 +95,9 @@ class Dialect(Protocol):
     def text_rows(self, name: str) -> FromClause:
         """Return the list that a statement is run with as its parameter `name`, as rows `value`."""
 
+    def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return a time, or the nearest one of a year that Python knows, too."""
+
     # Rows and what a claim sees around them.
 
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:

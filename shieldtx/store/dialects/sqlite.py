@@ -109,6 +109,9 @@ class SqliteDialect(Dialect):
             sqla_column("value", Text())
         )
 
+    def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
+        return time
+
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
         return func.length(cast(text_, LargeBinary), type_=Integer())
 

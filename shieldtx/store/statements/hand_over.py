@@ -28,7 +28,7 @@ def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
         o.c.event_type,
         o.c.topic,
         o.c.key,
-        o.c.created_at,
+        d.inside_calendar(o.c.created_at).label("created_at"),
         o.c.unconfirmed,
         size.label("size"),
     ).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
@@ -97,7 +97,7 @@ def latest_received(
     """
     i = t.inbox
     return (
-        select(i.c.topic, i.c.key, func.max(i.c.event_time).label("written_at"))
+        select(i.c.topic, i.c.key, d.inside_calendar(func.max(i.c.event_time)).label("written_at"))
         .where(*_received_of(t, d, (group, source), (topics, keys), since))
         .group_by(i.c.topic, i.c.key)
     )
@@ -116,8 +116,9 @@ def received_after(
 ) -> Select[Any]:
     """Select what a group has received of these keys that was written then or later; likewise."""
     i = t.inbox
-    return select(i.c.event_id, i.c.topic, i.c.key, i.c.event_time).where(
-        *_received_of(t, d, (group, source), (topics, keys), since), i.c.event_time >= after
+    time = d.inside_calendar(i.c.event_time)
+    return select(i.c.event_id, i.c.topic, i.c.key, time.label("event_time")).where(
+        *_received_of(t, d, (group, source), (topics, keys), since), time >= after
     )
 
 

@@ -47,7 +47,7 @@ def events_to_hand_over(
     the earlier one is handing over, and store those behind them first.
     """
     o = t.outbox
-    envelope = envelope_columns(o, "created_at")
+    envelope = _envelope(o, d, "created_at")
     columns = envelope if payloads else _without_payload(o, envelope)
     return select(*columns, *_standing(o, d)).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
 
@@ -56,7 +56,7 @@ def inbox_rows(t: Tables, d: Dialect, keys: Sequence[InboxKey], *, lock: bool) -
     """Select how rows of the inbox stand, and their envelopes but for the payloads."""
     i = t.inbox
     # A payload may be a megabyte, and nothing here needs it.
-    envelope = _without_payload(i, envelope_columns(i, "event_time"))
+    envelope = _without_payload(i, _envelope(i, d, "event_time"))
     columns = (*envelope, i.c.consumer_group, *_standing(i, d), i.c.last_error)
     rows = select(*columns).where(_is_one_of(i, keys))
     rows = rows.order_by(i.c.event_id, i.c.consumer_group)
@@ -144,6 +144,12 @@ def _let_in_line(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatu
     )
 
 
+def _envelope(table: Table, d: Dialect, time: str) -> list[ColumnElement[Any]]:
+    """Return the columns of an envelope; an operator may have set a time that no clock has."""
+    within = d.inside_calendar(table.c[time]).label(time)
+    return [within if column.key == time else column for column in envelope_columns(table, time)]
+
+
 def _without_payload(table: Table, envelope: list[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
     return [
         literal("null").label("payload") if column is table.c.payload else column
@@ -155,7 +161,7 @@ def _standing(table: Table, d: Dialect) -> tuple[ColumnElement[Any], ...]:
     c = table.c
     return (
         c.status,
-        c.settled_at,
+        d.inside_calendar(c.settled_at).label("settled_at"),
         c.attempts,
         c.lease_token.is_not(None).label("leased"),
         _lease_ran_out(table, d).label("lease_ran_out"),

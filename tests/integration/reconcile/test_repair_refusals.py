@@ -437,6 +437,69 @@ def insert_discard(service: Service, group: str, headers: Sequence[tuple[str, st
     )
 
 
+@pytest.mark.parametrize("source", ["orders", "web", None])
+def test_of_the_headers_of_a_discarded_record_the_first_with_a_value_counts(
+    pair: Pair, source: str | None
+):
+    write_one_by_one(pair, 1)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    event_id = str(pair.sent()[0]["event_id"])
+    headers = [("ce_id", None), ("ce_source", None), ("ce_source", source), ("ce_id", event_id)]
+    insert_discard(pair.stock, "stock", [*headers, ("ce_id", "x" * 36), ("ce_source", "mail")])
+
+    report = pair.repair(pair.missing("stock"), policy=CAREFUL)
+
+    assert report.refused == ({(MISSING, DISCARDED): 1} if source == "orders" else {})
+
+
+# --- times that no clock has ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "0044-03-15 BC", "99999-01-01"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_time_that_python_does_not_know_stops_no_repair(pair: Pair, time: str, dry_run: bool):
+    write_one_by_one(pair, 6)
+    pair.work()
+    lose_first(pair, 3, "stock")
+    missing, absent = pair.missing("stock")[:3], pair.absent()
+    first = missing[0].event_id
+    pair.orders.execute(f"UPDATE shield_outbox SET created_at = '{time}' WHERE key = 'k0'")
+    pair.stock.execute(f"UPDATE shield_inbox SET event_time = '{time}' WHERE key = 'k0'")
+    pair.orders.execute(
+        f"UPDATE shield_outbox SET settled_at = '{time}' WHERE event_id = :first", first=first
+    )
+    is_late = time in {"infinity", "99999-01-01"}
+    nearest = datetime(9998, 12, 31, tzinfo=UTC) if is_late else datetime(1, 1, 2, tzinfo=UTC)
+    listed_ = [replace(row, published_at=nearest) for row in (missing[0], absent[0])]
+
+    report = pair.repair(
+        [*listed_, *missing[1:], *absent[1:]],
+        policy=replace(EVERYTHING, out_of_order=True),
+        dry_run=dry_run,
+    )
+
+    assert report.refused == {}
+    assert report.repaired == {
+        HANDED_OVER: Repaired(done=3, out_of_order=3),
+        PUBLISHED: Repaired(done=6),
+    }
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity"])
+def test_an_owed_rollback_is_raised_whatever_the_time_of_its_event(pair: Pair, time: str):
+    pair.refuse_all(1)
+    pair.stock.execute("DELETE FROM shield_outbox")
+    (received,) = pair.received("stock")
+    owed = listed(Verdict.NEITHER_EFFECT_NOR_COMPENSATION, received=received)
+    pair.stock.execute(f"UPDATE shield_inbox SET event_time = '{time}'")
+
+    report = pair.repair([owed], policy=CAREFUL)
+
+    action = (Verdict.NEITHER_EFFECT_NOR_COMPENSATION, RepairAction.RAISE_ROLLBACK)
+    assert report.repaired == {action: Repaired(done=1)}
+
+
 # --- within a step of the clock ------------------------------------------------------------------
 
 

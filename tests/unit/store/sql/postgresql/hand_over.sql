@@ -1,8 +1,10 @@
 -- lines
 SELECT shield_outbox.event_id, shield_outbox.seq, shield_outbox.tx_kind, shield_outbox.event_type,
-    shield_outbox.topic, shield_outbox.key, timezone('UTC', shield_outbox.created_at) AS created_at,
-    shield_outbox.unconfirmed, octet_length(shield_outbox.payload) +
-    coalesce(octet_length(shield_outbox.headers), 0) AS size
+    shield_outbox.topic, shield_outbox.key, timezone('UTC', CASE WHEN (shield_outbox.created_at < timestamptz
+    '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00' WHEN (shield_outbox.created_at >
+    timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00' ELSE
+    shield_outbox.created_at END) AS created_at, shield_outbox.unconfirmed,
+    octet_length(shield_outbox.payload) + coalesce(octet_length(shield_outbox.headers), 0) AS size
 FROM shield_outbox
 WHERE shield_outbox.event_id = ANY (:param_1::UUID[]);
 
@@ -21,7 +23,10 @@ FROM shield_inbox
 WHERE shield_inbox.source = 'sample' AND shield_inbox.tx_kind = 'COMMIT';
 
 -- latest_received
-SELECT shield_inbox.topic, shield_inbox.key, timezone('UTC', max(shield_inbox.event_time)) AS written_at
+SELECT shield_inbox.topic, shield_inbox.key, timezone('UTC', CASE WHEN (max(shield_inbox.event_time) <
+    timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00' WHEN
+    (max(shield_inbox.event_time) > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31
+    00:00:00+00' ELSE max(shield_inbox.event_time) END) AS written_at
 FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
     'COMMIT' AND shield_inbox.topic = ANY ('orders'[]) AND shield_inbox.key = ANY ('k1'[]) AND
@@ -29,13 +34,18 @@ WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' 
 GROUP BY shield_inbox.topic, shield_inbox.key;
 
 -- received_after
-SELECT shield_inbox.event_id, shield_inbox.topic, shield_inbox.key, timezone('UTC', shield_inbox.event_time)
-    AS event_time
+SELECT shield_inbox.event_id, shield_inbox.topic, shield_inbox.key, timezone('UTC', CASE WHEN
+    (shield_inbox.event_time < timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00'
+    WHEN (shield_inbox.event_time > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31
+    00:00:00+00' ELSE shield_inbox.event_time END) AS event_time
 FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
     'COMMIT' AND shield_inbox.topic = ANY ('orders'[]) AND shield_inbox.key = ANY ('k1'[]) AND
     (shield_inbox.settled_at IS NULL OR shield_inbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE)
-    AND shield_inbox.event_time >= :event_time_1::TIMESTAMP WITH TIME ZONE;
+    AND CASE WHEN (shield_inbox.event_time < timestamptz '0001-01-02 00:00:00+00') THEN timestamptz
+    '0001-01-02 00:00:00+00' WHEN (shield_inbox.event_time > timestamptz '9998-12-31 00:00:00+00') THEN
+    timestamptz '9998-12-31 00:00:00+00' ELSE shield_inbox.event_time END >= :param_3::TIMESTAMP WITH TIME
+    ZONE;
 
 -- business_keys
 SELECT shield_inbox.event_type, shield_inbox.biz_key
