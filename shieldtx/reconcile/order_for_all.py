@@ -8,6 +8,7 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import Key, Line
 from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
+from shieldtx.reconcile.digest_set import DigestSet
 from shieldtx.reconcile.expectations import Sent
 from shieldtx.reconcile.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, OVERTAKEN, Policy
@@ -37,7 +38,7 @@ class OrderForAll:
         self._received: dict[str, set[tuple[str, str]]] = {}
         self._scanned: dict[str, datetime] = {}
         """By service: from when on its database is asked what has come since the last scan."""
-        self._open: set[tuple[str, str, Key]] = set()
+        self._open = DigestSet()
         """Keys of which a group lacks events that can still be handed over in their order."""
 
     def late(self, rows: Sequence[RowSeen], *, again: bool = False) -> dict[UUID, str]:
@@ -76,9 +77,10 @@ class OrderForAll:
         for event_id, line in sorted(lacked.items(), key=lambda each: each[1].seq):
             if event_id in late or not (key := line.ordered_by):
                 continue
-            if latest.get(key, line.seq) > line.seq or (service, group, key) in self._open:
+            of_group = "\0".join((service, group, *key)).encode()
+            if latest.get(key, line.seq) > line.seq or of_group in self._open:
                 late[event_id] = AMONG_OTHERS
-                self._open.add((service, group, key))
+                self._open.add(of_group)
         return late
 
     def _latest_sent(self, lines: Mapping[UUID, Line], since: datetime | None) -> dict[Key, int]:

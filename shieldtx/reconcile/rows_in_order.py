@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -11,11 +10,11 @@ from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.repair import RepairStore, RowSeen
+from shieldtx.reconcile.digest_set import DigestSet
 
 _ID: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_LOWER_HALF: Final = 2**64 - 1
 _NONE: Final = -(2**63)
 _GONE: Final = -1
 """In place of a number, where the outbox does not have the event any more."""
@@ -55,27 +54,19 @@ class RowsInOrder:
 
 
 class EventIds:
-    """Ids of events, however many: each takes eight bytes.
-
-    The lower half of a UUID of shieldtx is random, and tells events apart.
-    """
+    """Ids of events, however many: each takes some twenty bytes."""
 
     def __init__(self) -> None:
-        self._halves = array("Q")
-        self._is_sorted = True
+        self._ids = DigestSet()
 
     def add(self, event_ids: Iterable[UUID]) -> None:
         """Add ids."""
-        self._halves.extend(event_id.int & _LOWER_HALF for event_id in event_ids)
-        self._is_sorted = False
+        for event_id in event_ids:
+            # All bytes of it: ids that a caller made may share half of them.
+            self._ids.add(event_id.bytes)
 
     def __contains__(self, event_id: UUID) -> bool:
-        if not self._is_sorted:
-            self._halves = array("Q", sorted(self._halves))
-            self._is_sorted = True
-        half = event_id.int & _LOWER_HALF
-        place = bisect_left(self._halves, half)
-        return place < len(self._halves) and self._halves[place] == half
+        return event_id.bytes in self._ids
 
 
 class NumberedRows:

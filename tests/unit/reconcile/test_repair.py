@@ -20,8 +20,10 @@ from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.limits import PART_BYTES
 from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.order_for_all import OrderForAll
 from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import (
+    AMONG_OTHERS,
     NAMED,
     OVERTAKEN,
     REPAIRED,
@@ -31,6 +33,7 @@ from shieldtx.reconcile.repair_decisions import (
 )
 from shieldtx.reconcile.repair_steps import HandOverStep, PublishStep, Refusal
 from shieldtx.reconcile.rows_in_order import EventIds, RowsInOrder
+from shieldtx.reconcile.slices import slices
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
@@ -546,6 +549,46 @@ def test_ids_of_events_are_told_apart_and_take_little_memory():
 
     assert peak < 1_000_000
     assert [event_id in known for event_id in ids] == [True] * 40_000 + [False] * 10_000
+
+
+def test_ids_that_share_their_lower_half_are_told_apart():
+    """As UUIDv1 do that one machine has made: their lower half names it."""
+    machine = 0x8000_00163E_AB12CD
+    ids = [UUID(int=n << 64 | machine) for n in range(1, 201)]
+    known = EventIds()
+    known.add(ids[:100])
+
+    assert [event_id in known for event_id in ids] == [True] * 100 + [False] * 100
+
+
+def test_late_keys_take_little_memory():
+    """Eight bytes at a time are remembered of a key, however long it is."""
+    rows = [row(V.ABSENT_FROM_TOPIC, downstream=TOPICS) for _ in range(4_000)]
+
+    class Lacking(Databases):
+        """Each event has a later one of its key, and no group has received it."""
+
+        def sent_after(self, after: Mapping[Key, int], **_: Any) -> Iterator[tuple[Key, int]]:
+            return iter((key, seq + 1) for key, seq in after.items())
+
+    stores = {"orders": Lacking()}
+    stores["stock"] = stores["orders"]
+    policy = Policy(services=POLICY.services)
+    order = OrderForAll("orders", stores=stores, policy=policy, would_have={}, looked_up=100)
+    seen = [
+        RowSeen(
+            event_id=r.event_id, source="orders", status=O.PROCESSED, settled_at=NOW, attempts=1
+        )
+        for r in rows
+    ]
+    order.late(seen[:10])
+    tracemalloc.start()
+    for part in slices(seen, 100):
+        assert set(order.late(part).values()) == {AMONG_OTHERS}
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 200_000
 
 
 def test_a_row_is_read_back_as_it_was_added():
