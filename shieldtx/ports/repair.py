@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -81,6 +82,8 @@ class Repaired:
     """They are not as the run saw them, or somebody is moving them now: left alone."""
     out_of_order: int = 0
     """How many of the `done` come behind later events of their keys."""
+    events: AbstractSet[UUID] = field(default=frozenset(), compare=False)
+    """Of one batch: which ones are done."""
 
     def plus(self, other: Repaired) -> Repaired:
         """Add what became of others."""

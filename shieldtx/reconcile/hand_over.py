@@ -19,6 +19,7 @@ from shieldtx.ports.repair import (
 from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.limits import Limits
+from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.repair_decisions import (
     BUSINESS_KEY,
     NOT_STORED,
@@ -60,6 +61,7 @@ class HandOver:
         out_of_order: bool,
         young_since: datetime | None,
         dry_run: bool,
+        progress: Progress,
         limits: Limits,
     ) -> None:
         """Work on the databases of `stores`, by the names of their services.
@@ -76,7 +78,7 @@ class HandOver:
         """What a dry run says that the group would have."""
         self._limits = limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
-        self._revoked = Revoked(stores, lacked_by=missing)
+        self._revoked = Revoked(stores, lacked_by=missing, progress=progress)
         self._order = KeyOrder(
             upstream=self._upstream,
             downstream=self._downstream,

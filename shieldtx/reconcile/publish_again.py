@@ -12,6 +12,7 @@ from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, Row
 from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.order_for_all import OrderForAll
+from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.repair_decisions import TOO_OLD, Policy
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.repair_tally import Tally
@@ -37,6 +38,7 @@ class PublishAgain:
         note: Note,
         policy: Policy,
         dry_run: bool,
+        progress: Progress,
         limits: Limits,
     ) -> None:
         """Work on the databases of `stores`, by the names of their services."""
@@ -46,9 +48,10 @@ class PublishAgain:
         self._note = note
         self._policy = policy
         self._dry_run = dry_run
+        self._progress = progress
         self._limits = limits
         # All groups get the copy. A rollback, too, is for groups of other services that compensate.
-        self._revoked = Revoked(stores, lacked_by=None)
+        self._revoked = Revoked(stores, lacked_by=None, progress=progress)
         self._rows = NumberedRows(publication.upstream, self._upstream, looked_up=limits.looked_up)
 
     def add(self, row: RowSeen) -> None:
@@ -87,7 +90,9 @@ class PublishAgain:
         lines = self._upstream.lines([row.event_id for row in rows])
         for row in rows:
             line = lines.get(row.event_id)
-            if row.event_id in arrived:
+            # One copy is for all groups that lack it.
+            is_in_line = self._progress.has_published(row.source, row.event_id)
+            if is_in_line or row.event_id in arrived:
                 tally.add(verdict, _ACTION, Repaired(needless=1))
             elif reason := revoked.get(row.event_id):
                 tally.refuse(verdict, reason)
@@ -116,6 +121,7 @@ class PublishAgain:
 
     def _publish(self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally) -> None:
         repaired = self._upstream.repair(_ACTION, rows, note=self._note, dry_run=self._dry_run)
+        self._progress.publish(self._publication.upstream, repaired.events)
         if rows[0].event_id in late:
             repaired = replace(repaired, out_of_order=repaired.done)
         tally.add(self._publication.verdict, _ACTION, repaired)

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
+from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
 from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.hand_over import HandOver
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.publish_again import PublishAgain
 from shieldtx.reconcile.repair_decisions import TOO_OLD, Policy, step_of
 from shieldtx.reconcile.repair_steps import (
@@ -25,6 +26,7 @@ from shieldtx.reconcile.repair_steps import (
 )
 from shieldtx.reconcile.repair_tally import RepairReport, Tally
 from shieldtx.reconcile.revoked import Revoked
+from shieldtx.reconcile.slices import slices
 from shieldtx.reconcile.verdicts import Verdict
 
 BATCH: Final = 500
@@ -80,6 +82,7 @@ class Repair:
         self._run_id = run_id
         self._who = who
         self._dry_run = dry_run
+        self._progress = Progress()
         looked_up = max(looked_up, batch)
         self._limits = Limits(batch=batch, looked_up=looked_up, compared=max(compared, looked_up))
 
@@ -132,6 +135,7 @@ class Repair:
             out_of_order=self._policy.out_of_order,
             young_since=self._policy.young_since.get(missing.downstream),
             dry_run=self._dry_run,
+            progress=self._progress,
             limits=self._limits,
         )
 
@@ -142,6 +146,7 @@ class Repair:
             note=self._note(publication.verdict),
             policy=self._policy,
             dry_run=self._dry_run,
+            progress=self._progress,
             limits=self._limits,
         )
 
@@ -150,15 +155,23 @@ class Repair:
             rows = self._may_be_sent(kind, rows, tally)
         # Those of a key in the order in which they were written, as far as their ids tell.
         rows = sorted(rows, key=lambda row: row.event_id)
+        for part in slices(rows, self._limits.batch):
+            tally.add(kind.verdict, kind.action, self._repair(kind, part))
+
+    def _repair(self, kind: _Kind, rows: Sequence[RowSeen]) -> Repaired:
         store, note = self._stores[kind.service], self._note(kind.verdict)
-        for start in range(0, len(rows), self._limits.batch):
-            part = rows[start : start + self._limits.batch]
-            repaired = store.repair(kind.action, part, note=note, dry_run=self._dry_run)
-            tally.add(kind.verdict, kind.action, repaired)
+        if not (self._dry_run and kind.action is RepairAction.RAISE_ROLLBACK):
+            return store.repair(kind.action, rows, note=note, dry_run=self._dry_run)
+        # Of the groups of a service that gave an event up, one rollback speaks for all.
+        new = [row for row in rows if not self._progress.would_have_raised(kind.service, row)]
+        repaired = store.repair(kind.action, new, note=note, dry_run=True)
+        raised = [row for row in new if row.event_id in repaired.events]
+        self._progress.pretend_to_raise(kind.service, raised)
+        return repaired.plus(Repaired(needless=len(rows) - len(new)))
 
     def _may_be_sent(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
         """Leave out what was revoked, and what may have been delivered before all can know it."""
-        revoked = Revoked(self._stores, lacked_by=None).among(rows)
+        revoked = Revoked(self._stores, lacked_by=None, progress=self._progress).among(rows)
         lines = self._stores[kind.service].lines([row.event_id for row in rows])
         young_since, kept = self._policy.young_for_all, []
         for row in rows:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from shieldtx.ports.repair import RepairStore, RowSeen
+from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.repair_decisions import DISCARDED, TAKEN_BACK
 from shieldtx.reconcile.repair_steps import Missing
 
@@ -13,9 +14,16 @@ from shieldtx.reconcile.repair_steps import Missing
 class Revoked:
     """Asks all databases, for any of them may have taken an event back."""
 
-    def __init__(self, stores: Mapping[str, RepairStore], *, lacked_by: Missing | None) -> None:
+    def __init__(
+        self,
+        stores: Mapping[str, RepairStore],
+        *,
+        lacked_by: Missing | None,
+        progress: Progress,
+    ) -> None:
         """Look for discards of the one group that is to have the events, or of all groups."""
         self._stores = stores
+        self._progress = progress
         self._lacked_by = lacked_by
 
     def among(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
@@ -27,7 +35,12 @@ class Revoked:
             for store in self._stores.values()
             for event_id, _ in store.taken_back(events)
         }
-        return discarded | taken_back
+        would_be = {
+            event_id: TAKEN_BACK
+            for event_id, source in events
+            if self._progress.would_be_taken_back(event_id, source)
+        }
+        return discarded | taken_back | would_be
 
     def _discarded(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         to = self._lacked_by

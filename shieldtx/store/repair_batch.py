@@ -105,4 +105,9 @@ def key_of(seen: RowSeen) -> InboxKey:
 
 def counted(batch: Batch) -> Repaired:
     """Return what became of the rows of a batch, in numbers."""
-    return Repaired(done=len(batch.ready), needless=batch.needless, changed=batch.changed)
+    return Repaired(
+        done=len(batch.ready),
+        needless=batch.needless,
+        changed=batch.changed,
+        events=frozenset(batch.ids),
+    )

@@ -35,6 +35,7 @@ from tests.support.repair_scenarios import (
     before_statements,
     listed,
     lose,
+    owed,
     rows,
 )
 from tests.support.service import Service, drain
@@ -860,3 +861,62 @@ def test_a_copy_is_published_although_later_events_of_other_keys_come(pair: Pair
         report = pair.repair(pair.absent(), policy=WITH_MAIL, batch=1)
 
     assert report.repaired == {PUBLISHED: Repaired(done=2)}
+
+
+# --- a dry run counts what the repair does --------------------------------------------------------
+
+
+def mail_applies_what_stock_gives_up(pair: Pair, number: int) -> None:
+    """Have rollbacks of events in an outbox that one group has applied and another gave up."""
+    pair.write(number)
+    drain(pair.orders.relay(), pair.stock.app.build_consumer("mail"))
+    pair.refuse = True
+    drain(pair.stock.app.build_consumer("stock"))
+    pair.refuse = False
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_whose_owed_rollback_is_raised_is_not_handed_over(pair: Pair, dry_run: bool):
+    mail_applies_what_stock_gives_up(pair, 2)
+    pair.stock.execute("DELETE FROM shield_outbox")
+    pair.lose_inbox_rows("mail")
+    owed_ = [
+        listed(Verdict.NEITHER_EFFECT_NOR_COMPENSATION, received=received)
+        for received in pair.received("stock")
+    ]
+
+    report = pair.repair([*pair.missing("mail"), *owed_], policy=CAREFUL, dry_run=dry_run)
+
+    action = (Verdict.NEITHER_EFFECT_NOR_COMPENSATION, RepairAction.RAISE_ROLLBACK)
+    assert report.refused == {(MISSING, TAKEN_BACK): 2}
+    assert report.repaired == {action: Repaired(done=2)}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("batch", [1, 500])
+def test_a_rollback_that_groups_of_two_services_lack_is_published_once(
+    pair: Pair, dry_run: bool, batch: int
+):
+    mail_applies_what_stock_gives_up(pair, 2)
+    drain(pair.stock.relay())
+    pair.stock.execute("UPDATE shield_outbox SET created_at = now() - interval '9 days'")
+    rollbacks = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq")
+    lacking = [listed(MISSING, sent=rollback, group="orders") for rollback in rollbacks]
+    lacking += [replace(row, group="mail", downstream="stock") for row in lacking]
+    week = datetime.now(UTC) - timedelta(days=7)
+    policy = replace(CAREFUL, young_since={"orders": week})
+
+    report = pair.repair(lacking, policy=policy, dry_run=dry_run, batch=batch)
+
+    assert report.refused == {}
+    assert report.repaired == {(MISSING, RepairAction.PUBLISH_AGAIN): Repaired(done=2, needless=2)}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_of_two_groups_that_gave_an_event_up_one_rollback_is_counted(pair: Pair, dry_run: bool):
+    found = owed(pair, 2, "stock", "mail")
+
+    report = pair.repair(found, policy=CAREFUL, dry_run=dry_run, batch=1, looked_up=1)
+
+    action = (Verdict.NEITHER_EFFECT_NOR_COMPENSATION, RepairAction.RAISE_ROLLBACK)
+    assert report.repaired == {action: Repaired(done=2, needless=2)}

@@ -1,0 +1,48 @@
+"""What a repair has done so far, as far as its later steps depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from shieldtx.ports.repair import RowSeen
+from shieldtx.reconcile.digest_set import DigestSet
+
+
+class Progress:
+    """Remembers what was published again, and which rollbacks a dry run would have raised.
+
+    The databases know of a rollback that was raised, so that only a dry run notes it here.
+    """
+
+    def __init__(self) -> None:
+        self._published = DigestSet()
+        self._taken_back = DigestSet()
+        self._raised = DigestSet()
+
+    def publish(self, source: str, event_ids: Iterable[UUID]) -> None:
+        """Note that events of a service are in line again."""
+        for event_id in event_ids:
+            self._published.add(_named(event_id, source))
+
+    def has_published(self, source: str, event_id: UUID) -> bool:
+        """Whether an event is in line again."""
+        return _named(event_id, source) in self._published
+
+    def pretend_to_raise(self, by: str, rows: Iterable[RowSeen]) -> None:
+        """Note that a service would have written the rollbacks of events."""
+        for row in rows:
+            self._taken_back.add(_named(row.event_id, row.source))
+            self._raised.add(_named(row.event_id, row.source, by))
+
+    def would_have_raised(self, by: str, row: RowSeen) -> bool:
+        """Whether a service would have written the rollback of an event."""
+        return _named(row.event_id, row.source, by) in self._raised
+
+    def would_be_taken_back(self, event_id: UUID, source: str) -> bool:
+        """Whether a service would have written a rollback of an event."""
+        return _named(event_id, source) in self._taken_back
+
+
+def _named(event_id: UUID, *names: str) -> bytes:
+    return event_id.bytes + "\0".join(names).encode()
