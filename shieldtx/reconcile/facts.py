@@ -38,7 +38,8 @@ class Fact(StrEnum):
 
     OWES = "owes"
     """Of a ROLLBACK: the group has to compensate its event. So it has where its own service wrote
-    the event, and otherwise where the group has applied it."""
+    the event, and otherwise where the group has applied it. None: the group has no row of the
+    event, and may have purged one."""
 
     UNDONE_FIRST = "undone_first"
     """Of a COMMIT: the group has compensated the event, and its effect was settled later."""
@@ -74,6 +75,7 @@ VOCABULARY: Mapping[Fact, tuple[Value, ...]] = MappingProxyType(
         Fact.KIND: tuple(TxKind),
         Fact.UPSTREAM: (None, *OUTBOX.states),
         Fact.DOWNSTREAM: (None, *INBOX.states),
+        Fact.OWES: (None, *_TRUTH),
     }
 )
 """Every value that a fact can have."""

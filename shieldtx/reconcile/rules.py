@@ -221,8 +221,10 @@ PAIRS = RuleSet(
             kind=_ROLLBACK,
             upstream_status=_SENT,
             downstream_status=_DONE,
+            owes=_YES,
             kept=_YES,
         ),
+        # Nor is it known what the group owed, where its row of the event may have been purged.
         _rule(_V.TOO_OLD, kind=_ROLLBACK, upstream_status=_SENT, downstream_status=_DONE),
         # A tombstone outlives the rollback that left it by no more than a moment.
         _rule(

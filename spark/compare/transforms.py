@@ -170,7 +170,7 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
     has_same_payload = F.col("upstream_digest") == F.col("downstream_digest")
     has_same_envelope = F.col("upstream_envelope") == F.col("downstream_envelope")
     facts = {
-        Fact.OWES: _unless_unknown(F.col("downstream_owes"), otherwise=True),
+        Fact.OWES: F.coalesce(F.col("downstream_owes"), _never_had_its_event()),
         Fact.OVERTAKEN: _unless_unknown(F.col("downstream_overtaken"), otherwise=False),
         Fact.SAME_PAYLOAD: _unless_unknown(has_same_payload, otherwise=True),
         Fact.SAME_ENVELOPE: _unless_unknown(has_same_envelope, otherwise=True),
@@ -237,6 +237,18 @@ def first_rows(rows: DataFrame, limit: int) -> DataFrame:
         .withColumn("number", F.row_number().over(of_its_pair))
         .where(F.col("number") <= limit)
     )
+
+
+def _never_had_its_event() -> Column:
+    """Return False for a rollback of an event that is too young to be purged, else NULL.
+
+    An event's id tells when it was written, if it is a UUIDv7.
+    """
+    digits = F.regexp_replace(F.substring("causation_id", 1, 13), "-", "")
+    written = F.timestamp_millis(F.conv(digits, 16, 10).cast("bigint"))
+    is_young = (F.substring("causation_id", 15, 1) == "7") & (written >= F.col("horizon"))
+    is_young |= F.col("horizon").isNull() & F.col("watermark").isNotNull()
+    return F.when(is_young, F.lit(col=False))
 
 
 def _is_ambiguous() -> Column:

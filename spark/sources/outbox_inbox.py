@@ -81,11 +81,11 @@ _INBOX = """
                  AND coalesce(r.causation_source, i.source) = i.source)
            END AS downstream_overtaken,
            CASE WHEN i.tx_kind = 'ROLLBACK' AND i.status = 'PROCESSED' THEN
-               i.causation_source = {name} OR EXISTS (
-                   SELECT 1 FROM {inbox} e
+               CASE WHEN i.causation_source = {name} THEN true ELSE (
+                   SELECT bool_or(e.status = 'PROCESSED') FROM {inbox} e
                    WHERE e.consumer_group = i.consumer_group AND e.source = i.causation_source
-                     AND e.event_id = i.causation_id AND e.tx_kind = 'COMMIT'
-                     AND e.status = 'PROCESSED')
+                     AND e.event_id = i.causation_id AND e.tx_kind = 'COMMIT')
+               END
            END AS downstream_owes,
            {bucket} AS bucket, {odd} AS downstream_odd,
            (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'

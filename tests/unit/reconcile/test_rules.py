@@ -86,7 +86,7 @@ def judge_record(upstream, *, recorded, **facts):
 
 def test_every_combination_of_facts_has_one_verdict():
     both, one = 7 * 7, 7 + 7
-    assert len(OF_PAIRS) == 2 * (both * 2**2 + one) * 2**8
+    assert len(OF_PAIRS) == 2 * (both * 2**2 + one) * 3 * 2**7
     assert len(OF_TOPICS) == (7 * (1 + 2 * 2) + 2) * 2**2
     assert {type(book.judge(facts)) for book, facts in EVERY} == {Verdict}
 
@@ -236,6 +236,11 @@ def test_a_group_without_an_effect_has_nothing_to_compensate_at_any_time() -> No
         if PAIRS.judge(nothing) is not PAIRS.judge(owing)
     }
     before = {V.ROLLBACK_NOT_COMPENSATED, V.TOO_OLD, V.IN_FLIGHT}
+    for kept in (False, True):
+        facts = {"owes": None, "kept": kept}
+        assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, **facts) is V.TOO_OLD
+        assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, answered=True, **facts) is V.MATCHED
+        assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, quiet=False, **facts) is V.IN_FLIGHT
     assert changed == {(V.MATCHED, verdict, ROLLBACK, I.PROCESSED) for verdict in before}
     # As long as it has not settled the rollback, it has not said so.
     for status, verdict in ((None, V.MISSING_DOWNSTREAM), (I.INIT, V.STUCK), (I.DEAD, V.PARKED)):
@@ -296,7 +301,7 @@ def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
             assert is_same(facts)
             is_rollback = facts[F.KIND] is ROLLBACK
             owes = facts[F.OWES] if is_rollback else facts[F.DOWNSTREAM] is I.MAX_RECONSUMED
-            assert facts[F.ANSWERED] or not owes
+            assert facts[F.ANSWERED] or owes is False
 
 
 def test_an_event_that_will_not_be_sent_disagrees_with_every_row_downstream():

@@ -193,13 +193,17 @@ def effect_is_not_taken_back(h: History) -> None:
     if late is not None:
         rows = event, arrival, settled
         h.say(V.REFUSED, event, group, since=since, until=late, rows=rows, arrival=arrival)
-        h.say(V.MATCHED, rollback, group, since=since, until=late, **known)
+        known_until = {**known, "rows": (rollback, settled, arrival)}
+        h.say(V.MATCHED, rollback, group, since=since, until=late, **known_until)
         arrival.is_said_to_be(I.PROCESSED, late)
     grounds = (gave_up,) if group.service == refusing.service else ()
     rows = event, arrival, *grounds
     h.say(V.MATCHED, event, group, since=late or since, rows=rows, arrival=arrival)
     stays = {**known, **wrong}
     h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, group, since=late or since, **stays)
+    # Without its row of the event, the group may have had no effect.
+    left = {**known, "moved": since, "purged": (arrival,)}
+    h.say(V.TOO_OLD, rollback, group, since=late or since, **left)
 
 
 def _given_up_by(

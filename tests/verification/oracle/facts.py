@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Facts:
     received_rollbacks: frozenset[tuple[str, str, Any]]
     applied: frozenset[tuple[str, str, str, Any]]
     """By service, group and source: the events of which the group has an effect."""
+    arrived: frozenset[tuple[str, str, str, Any]]
+    """Likewise: the events of which the group has a row."""
     holders: Mapping[tuple[str, int, Any], float]
     """By service and row: until when an open row of its key holds it back."""
     settled: Mapping[tuple[Any, ...], Sequence[tuple[int, float]]]
@@ -79,6 +82,11 @@ class Facts:
                 for row in rows.inbox
                 if row["kind"] is TxKind.COMMIT and row["status"] is InboxStatus.PROCESSED
             ),
+            arrived=frozenset(
+                (row["service"], row["group"], row["source"], row["event_id"])
+                for row in rows.inbox
+                if row["kind"] is TxKind.COMMIT
+            ),
             holders=_holders(rows),
             settled=_settled(rows),
         )
@@ -104,6 +112,7 @@ class Facts:
         moves = [self._moved_at(each, night) for each in (sent, received) if each is not None]
         last_move = max(*moves, answered_at or 0)
         limit = None if route is None else route.max_attempts
+        kept_since = night.horizon(pair.upstream, pair.downstream)
         return {
             Fact.KIND: TxKind(pair.kind),
             Fact.UPSTREAM: None if sent is None else sent["status"],
@@ -114,16 +123,20 @@ class Facts:
             ),
             Fact.ANSWERED: answered_at is not None,
             Fact.ENTITLED: entitled or undone_at is not None,
-            Fact.OWES: pair.kind == TxKind.COMMIT or is_own or effect in self.applied,
+            Fact.OWES: pair.kind == TxKind.COMMIT or is_own or self._owes(effect, kept_since),
             Fact.UNDONE_FIRST: undone_at is not None
             and settled_at is not None
             and undone_at < settled_at,
             Fact.OVERTAKEN: (*group, pair.event_id) in self.received_rollbacks,
             Fact.WITHIN_LIMIT: limit is None or received is None or received["attempts"] <= limit,
             Fact.QUIET: last_move < night.watermark,
-            Fact.KEPT: _first_trace(sent, received)
-            >= night.horizon(pair.upstream, pair.downstream),
+            Fact.KEPT: _first_trace(sent, received) >= kept_since,
         }
+
+    def _owes(self, effect: tuple[str, str, str, Any], kept_since: float) -> bool | None:
+        # The ids of histories are of a time that is older than all that is kept.
+        may_be_purged = effect not in self.arrived and kept_since > -math.inf
+        return None if may_be_purged else effect in self.applied
 
     def _moved_at(self, row: Row, night: Judged) -> float:
         born = row["created_at"] if row["group"] is None else row["received_at"]

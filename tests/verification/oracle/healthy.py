@@ -151,8 +151,11 @@ def returned_to(h: History, rollback: Life, group: Group, sent_at: float) -> Non
     undone = event and h.undone_by(event)
     is_first = undone is None and event is not None and event.status is I.PROCESSED
     arrival = h.compensated(rollback, sent_at + 2, group=group, first=is_first)
-    rows = rollback, arrival, *((undone,) if undone else ())
-    h.say(V.MATCHED, rollback, group, since=sent_at + 3, rows=rows, arrival=arrival)
+    # Without a compensation, the group's row of the event shows that there is no effect.
+    grounds = arrival if is_first else undone or event
+    if grounds is not None:
+        rows = rollback, arrival, grounds
+        h.say(V.MATCHED, rollback, group, since=sent_at + 3, rows=rows, arrival=arrival)
 
 
 def comes_before_its_event(h: History, event: Life, rollback: Life, group: Group) -> Life:
@@ -160,8 +163,10 @@ def comes_before_its_event(h: History, event: Life, rollback: Life, group: Group
     arrival = h.arrival_of(rollback.event_id, group)
     assert arrival is not None
     tombstone = h.received(event, group, arrival.born_at, status=I.FENCED)
-    rows = event, tombstone, arrival
-    h.say(V.REFUSED, event, group, since=arrival.settled_at, rows=rows, arrival=tombstone)
+    rows, back_at = (event, tombstone, arrival), arrival.settled_at
+    h.say(V.REFUSED, event, group, since=back_at, rows=rows, arrival=tombstone)
+    rows = rollback, tombstone, arrival
+    h.say(V.MATCHED, rollback, group, since=back_at, rows=rows, arrival=arrival)
     return tombstone
 
 

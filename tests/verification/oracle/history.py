@@ -47,6 +47,8 @@ class Claim:
     """What has to be there still."""
     unlisted: bool = False
     """A further run would not know the row, so that a run has to say so."""
+    purged: tuple[Life, ...] = ()
+    """It is so once these rows have been purged."""
     ambiguous_since: float | None = None
     """When an event was written that was sent more than once. It is so once that lies before the
     horizon, and a run has to say that it cannot know."""
@@ -72,7 +74,8 @@ class Claim:
         is_quiet = self.moved is None or self.moved < night.watermark
         written = self.ambiguous_since
         is_due = written is None or written < night.horizon(*self.pair[1:3])
-        return self.since <= night.at < until and is_quiet and is_kept and is_due
+        since = max(self.since, *(row.gone_at for row in self.purged), 0)
+        return since <= night.at < until and is_quiet and is_kept and is_due
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from shieldtx.reconcile import basis, expectations, mistyped_names
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import broken
+from tests.verification.oracle import broken, damaged
 from tests.verification.oracle.generate import Story
 from tests.verification.oracle.own_groups import OWN, OWN_IN_ORDER
 from tests.verification.oracle.restores import database_is_restored
@@ -99,6 +99,13 @@ def _any_settled_rollback_has_compensated(rule: Rule) -> Rule | None:
     return without(rule, Fact.OWES)
 
 
+def _without_a_row_is_without_an_effect(rule: Rule) -> Rule | None:
+    owes = rule.when.get(Fact.OWES)
+    if owes != frozenset({False}):
+        return rule
+    return replace(rule, when={**rule.when, Fact.OWES: frozenset({False, None})})
+
+
 _declared = expectations._declared
 
 
@@ -153,6 +160,11 @@ BY_RULES: Final = (
     Mutant(
         name="what another service's group has settled counts as compensated",
         applied=rules_of(PAIRS, _any_settled_rollback_has_compensated),
+    ),
+    Mutant(
+        name="a group that has purged its row of the event had no effect",
+        applied=rules_of(PAIRS, _without_a_row_is_without_an_effect),
+        stories=(damaged.effect_is_not_taken_back,),
     ),
     Mutant(
         name="open and too old upstream is in order",
