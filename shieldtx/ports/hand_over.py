@@ -35,8 +35,9 @@ class Line:
     @property
     def ordered_by(self) -> Key | None:
         """Return what keeps its order; None: it has no order, as without a key."""
-        is_ordered = self.key is not None and self.kind is TxKind.COMMIT
-        return (self.topic, self.key) if is_ordered and self.key is not None else None
+        if self.key is None or self.kind is not TxKind.COMMIT:
+            return None
+        return self.topic, self.key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,8 +27,8 @@ class ExpectedGroup:
     event_types: tuple[str, ...] = ()
     """Empty: any."""
     upstreams: tuple[str, ...] = ()
-    """Services whose events they are; empty: any. Whoever takes them back: of rollbacks of its own
-    service's events it says nothing."""
+    """Services whose events they are; empty: any. It does not apply to rollbacks of its own
+    service's events: any service may send these."""
     max_attempts: int | None = None
     """The limit of its handlers' RetryPolicy; None: not known, and not checked."""
     may_be_unused: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class ExpectedGroup:
         is_commit = what.kind is TxKind.COMMIT
         if is_commit and what.upstream == service and not self.topics:
             return False
-        # Of a rollback, that is whoever gave the event up: not whose event it is.
+        # The upstream of a rollback is the service that gave the event up, not its writer.
         return self.names(what, what.upstream if is_commit else None)
 
     def names(self, what: Sent | Received, writer: str | None) -> bool:

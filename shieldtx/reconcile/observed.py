@@ -77,8 +77,8 @@ def received_first(earlier: Observed, now: Iterable[Received]) -> Iterator[str]:
     """Say in sentences which groups have received events of a type that they had not before.
 
     Not the first group of a service that receives rollbacks of a type of its own: the earlier run
-    expected those of NOBODY, and was not good if there were any. Nor a group that has received
-    rollbacks of the type of another service from anywhere: it should receive all of them.
+    expected those of NOBODY, and was not good if there were any. A group is left out, too, if it
+    had received rollbacks of the type of another service, from any service: it should receive all.
     """
     known = set(earlier.received)
     compensated = {replace(seen, group="") for seen in known if seen.kind is TxKind.ROLLBACK}

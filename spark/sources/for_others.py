@@ -16,7 +16,8 @@ from .jdbc import Databases
 from .outbox_inbox import UPSTREAM_MOVED_AT
 from .row_filters import LATEST, listed, literal_time, quoted
 
-# Nothing holds back, nor has in hand, what has not moved: see `UPSTREAM_MOVED_AT`.
+# A row that has not moved is neither claimed nor held back by another one: see
+# `UPSTREAM_MOVED_AT`.
 _COUNTED = """
     SELECT o.topic, o.status, {told} AS told, count(*) AS events FROM {outbox} o
     WHERE o.source = {name} AND o.topic IN ({topics}) AND {condition}

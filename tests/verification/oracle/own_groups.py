@@ -76,6 +76,17 @@ def fenced(h: History, event: Life, group: Group, at: float, *, by: Life) -> Lif
     return tombstone
 
 
+def _undone_without_it(
+    h: History, event: Life, own: Group, rollback: Life, at: int, *, until: int
+) -> Life:
+    """Let all groups compensate an event that its service's own group lacks until then."""
+    h.lacks(event, own, since=event.settled_at, until=until)
+    undone = h.compensated(rollback, at + 2)
+    returned_to_others(h, rollback, at)
+    h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
+    return undone
+
+
 def rollback_comes_first(h: History) -> None:
     """A service has a rollback of its event before its own group has the event."""
     refused = _refused_elsewhere(h)
@@ -83,10 +94,7 @@ def rollback_comes_first(h: History) -> None:
         is_given_up(h)
         return
     event, own, rollback, at = refused
-    h.lacks(event, own, since=event.settled_at, until=at + 3)
-    undone = h.compensated(rollback, at + 2)
-    returned_to_others(h, rollback, at)
-    h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
+    undone = _undone_without_it(h, event, own, rollback, at, until=at + 3)
     tombstone = fenced(h, event, own, at + 3, by=rollback)
     rows = event, tombstone, undone
     h.say(V.REFUSED, event, own, since=at + 3, rows=rows, arrival=tombstone)
@@ -99,10 +107,7 @@ def effect_follows_the_compensation(h: History) -> None:
         is_given_up(h)
         return
     event, own, rollback, at = refused
-    h.lacks(event, own, since=event.settled_at, until=at + 4)
-    undone = h.compensated(rollback, at + 2)
-    returned_to_others(h, rollback, at)
-    h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
+    undone = _undone_without_it(h, event, own, rollback, at, until=at + 4)
     arrival = h.received(event, own, at + 4)
     h.applied(arrival, at + 5)
     rows = event, arrival, undone
@@ -117,14 +122,11 @@ def tombstone_is_alone(h: History) -> None:
         is_given_up(h)
         return
     event, own, rollback, at = refused
-    h.lacks(event, own, since=event.settled_at, until=at + 3)
-    undone = h.compensated(rollback, at + 2)
-    returned_to_others(h, rollback, at)
+    undone = _undone_without_it(h, event, own, rollback, at, until=at + 3)
     tombstone = fenced(h, event, own, at + 3, by=rollback)
     lost_at = at + 4
     undone.gone_at = lost_at
     h.say(V.REFUSED, event, own, since=at + 3, rows=(event, tombstone, undone), arrival=tombstone)
-    h.say(V.MATCHED, rollback, UNDO, since=at + 3, rows=(rollback, undone), arrival=undone)
     sent_at = rollback.settled_at
     known = {"moved": sent_at, "trace": sent_at, "rows": (rollback,)}
     h.say(V.MISSING_DOWNSTREAM, rollback, UNDO, since=lost_at, **known)
