@@ -183,23 +183,22 @@ def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
     pair: Pair,
     deadlocks: int,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ):
     """The consumer stores the same two events the other way round, in a transaction of its own."""
-    # So that the consumer is the first again.
-    monkeypatch.setattr(transactions, "_FIRST_PAUSE_S", 1)
     pair.write(2)
     pair.work()
     kept = pair.received("stock")
     pair.lose_inbox_rows("stock")
-    inserting = threading.Semaphore(0)
+    stored, inserting = threading.Semaphore(0), threading.Semaphore(0)
     committed: list[bool] = []
 
     def consume() -> None:
         for number in range(deadlocks):
             with pair.stock.engine.connect() as consumer:
+                # The server ends the one that finds the deadlock: this one is not to look for it.
+                consumer.exec_driver_sql("SET LOCAL deadlock_timeout = '60s'")
                 insert_row(consumer, kept[1])
-                ready.set()
+                stored.release()
                 inserting.acquire(timeout=20)
                 wait_until_blocked(pair)
                 # The repair waits for the second event, and this waits for the first.
@@ -207,14 +206,15 @@ def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
                 is_last = number == deadlocks - 1
                 consumer.commit() if is_last else consumer.rollback()
                 committed.append(is_last)
+        stored.release()
 
-    ready = threading.Event()
     consuming = threading.Thread(target=consume)
     consuming.start()
-    ready.wait(timeout=10)
 
     def look(text: str) -> None:
+        """Let the repair store only what the consumer has begun to store."""
         if text.startswith("INSERT INTO shield_inbox") and "unnest" in text:
+            stored.acquire(timeout=20)
             inserting.release()
 
     with before_statements(look):
@@ -238,10 +238,14 @@ def insert_row(connection: Any, row: dict[str, Any]) -> None:
 
 
 def wait_until_blocked(pair: Pair) -> None:
-    """Wait for a transaction that waits for another one's row."""
-    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
-    deadline = time.monotonic() + 10
-    while not pair.stock.rows(waiting)[0][0] and time.monotonic() < deadline:
+    """Wait until a transaction in this database waits for another one's row."""
+    waiting = (
+        "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+        "WHERE locktype = 'transactionid' AND NOT granted AND datname = current_database()"
+    )
+    deadline = time.monotonic() + 20
+    while not pair.stock.rows(waiting)[0][0]:
+        assert time.monotonic() < deadline, "no transaction waits for another one"
         time.sleep(0.01)
 
 
