@@ -79,13 +79,13 @@ def run(
     seeds: Iterable[int],
     *,
     stories: Sequence[Story] = (),
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """Make a history of each seed and have its nights judged."""
     tally = Tally()
     for seed, said in _judged(judge, seeds, stories):
         tally.note(seed, said)
-        progress()
+        progress(tally)
     return tally
 
 

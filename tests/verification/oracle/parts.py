@@ -31,7 +31,8 @@ NIGHTS_OF: Final = 200
 REPAIRS: Final = 200
 """Histories of which a night is repaired."""
 
-Progressing = Callable[[], None]
+_LINES: Final = 20
+"""That many lines tell a log, which shows no progress bar, how far it has come."""
 
 
 class Tally(Protocol):
@@ -47,6 +48,9 @@ class Tally(Protocol):
     def as_json(self) -> dict[str, Any]:
         """Return the counts for the report."""
         ...
+
+
+Progressing = Callable[[Tally], None]
 
 
 class Search(Protocol):
@@ -136,4 +140,11 @@ class HistoryParts:
         bar = (TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*bar, console=self.console, transient=True) as progress:
             task = progress.add_task("histories", total=number)
-            yield lambda: progress.advance(task)
+
+            def advance(tally: Tally) -> None:
+                progress.advance(task)
+                done = progress.tasks[task].completed
+                if not self.console.is_terminal and done % (number / _LINES) < 1:
+                    self.console.print(str(tally), style="dim")
+
+            yield advance

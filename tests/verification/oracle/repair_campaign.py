@@ -78,13 +78,13 @@ def run(
     services: Mapping[str, Service],
     seeds: Iterable[int],
     *,
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[RepairTally], None] = lambda _: None,
 ) -> RepairTally:
     """Repair one night of each history."""
     tally = RepairTally()
     for seed in seeds:
         tally.note(seed, _repaired(services, seed, ()))
-        progress()
+        progress(tally)
     return tally
 
 
