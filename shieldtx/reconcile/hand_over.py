@@ -29,8 +29,9 @@ from shieldtx.reconcile.repair_decisions import (
 from shieldtx.reconcile.repair_steps import Missing
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
+from shieldtx.reconcile.rows_in_order import NumberedRows
 from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.would_have import WouldHave
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class HandOver:
         self._out_of_order = out_of_order
         self._young_since = young_since
         self._dry_run = dry_run
-        self.would_have = EventIds()
+        self.would_have = WouldHave()
         """What a dry run says that the group would have."""
         self._limits = limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
@@ -175,7 +176,7 @@ class HandOver:
         )
         self._count(tally, _counted(handed, found.overtaken))
         if self._dry_run:
-            self.would_have.add(handed.done)
+            self.would_have.add(handed.done, found.lines)
         tally.refuse(self._missing.verdict, BUSINESS_KEY, len(handed.conflicting))
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
 

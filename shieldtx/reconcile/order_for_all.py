@@ -12,8 +12,8 @@ from shieldtx.reconcile.digest_set import DigestSet
 from shieldtx.reconcile.expectations import Sent
 from shieldtx.reconcile.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, OVERTAKEN, Policy
-from shieldtx.reconcile.rows_in_order import EventIds
 from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.would_have import OfGroups, WouldHave
 
 
 class OrderForAll:
@@ -25,15 +25,20 @@ class OrderForAll:
         *,
         stores: Mapping[str, RepairStore],
         policy: Policy,
-        would_have: Mapping[tuple[str, str], EventIds],
+        would_have: OfGroups,
+        left_out: OfGroups,
         looked_up: int,
     ) -> None:
-        """Ask all services, for each may receive the copies."""
+        """Ask all services, for each may receive the copies.
+
+        Of `would_have` a dry run takes it that groups have it. What is `left_out` they lack.
+        """
         self._source = source
         self._stores = stores
         self._upstream = stores[source]
         self._policy = policy
         self._would_have = would_have
+        self._left_out = left_out
         self._looked_up = looked_up
         self._received: dict[str, set[tuple[str, str]]] = {}
         self._scanned: dict[str, datetime] = {}
@@ -74,11 +79,19 @@ class OrderForAll:
         )
         late = dict.fromkeys(order.overtaken(lacked, since=since.get(service)), OVERTAKEN)
         latest = self._latest_sent(lacked, since.get(self._source))
+        would_have = self._would_have.get((service, group), WouldHave())
+        left_out = self._left_out.get((service, group), WouldHave())
         for event_id, line in sorted(lacked.items(), key=lambda each: each[1].seq):
             if event_id in late or not (key := line.ordered_by):
                 continue
             of_group = "\0".join((service, group, *key)).encode()
-            if latest.get(key, line.seq) > line.seq or of_group in self._open:
+            if would_have.has_later(key, line.seq):
+                late[event_id] = OVERTAKEN
+            elif (
+                latest.get(key, line.seq) > line.seq
+                or left_out.has_earlier(key, line.seq)
+                or of_group in self._open
+            ):
                 late[event_id] = AMONG_OTHERS
                 self._open.add(of_group)
         return late
@@ -112,7 +125,7 @@ class OrderForAll:
 
     def _lacked(self, service: str, group: str, lines: Mapping[UUID, Line]) -> dict[UUID, Line]:
         """Return what is for a group that has not received it."""
-        would_have = self._would_have.get((service, group), EventIds())
+        would_have = self._would_have.get((service, group), WouldHave())
         wanted = [
             event_id
             for event_id, line in lines.items()

@@ -17,8 +17,9 @@ from shieldtx.reconcile.repair_decisions import TOO_OLD, Policy
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
+from shieldtx.reconcile.rows_in_order import NumberedRows
 from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.would_have import OfGroups
 
 _ACTION: Final = RepairAction.PUBLISH_AGAIN
 
@@ -58,16 +59,18 @@ class PublishAgain:
         """Add a PROCESSED row of the outbox."""
         self._rows.add(row)
 
-    def carry_out(self, tally: Tally, would_have: Mapping[tuple[str, str], EventIds]) -> None:
+    def carry_out(self, tally: Tally, *, would_have: OfGroups, left_out: OfGroups) -> None:
         """Publish again what was added, and count it.
 
-        `would_have` is, by service and group, what a dry run has handed over in pretence.
+        `would_have` is what a dry run says of events that are handed over before, and `left_out`
+        what it says of those that nobody has asked for.
         """
         order = OrderForAll(
             self._publication.upstream,
             stores=self._stores,
             policy=self._policy,
             would_have=would_have,
+            left_out=left_out,
             looked_up=self._limits.looked_up,
         )
         for chunk in self._rows.in_order().parts(self._limits.compared):

@@ -55,6 +55,10 @@ class Policy:
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
 
+    def asks_for(self, verdict: Verdict) -> bool:
+        """Whether rows of a verdict are repaired, and not others alone."""
+        return not self.named or verdict in self.named
+
     @property
     def young_for_all(self) -> datetime | None:
         """Return since when no service can have purged what it knows; None: none purges any."""
@@ -88,7 +92,7 @@ TOO_OLD: Final = (
     "so old that a service may have purged what it knows of it: another copy could have a second "
     "effect; look what became of it and make up for it by hand"
 )
-_FOR_OTHERS: Final = (
+FOR_OTHERS: Final = (
     "its topic is for services that take no part in this: they would get the copy too, and may "
     "have forgotten the event; reconcile them as well, or make up for it by hand"
 )
@@ -106,9 +110,10 @@ OVERTAKEN: Final = (
     "that the group can take that, and repair with `--out-of-order`"
 )
 AMONG_OTHERS: Final = (
-    "a group lacks it, and its key has other events that were sent later or are published again: "
-    "copies keep no order; hand it over first (`--verdict MISSING_DOWNSTREAM`), or make sure that "
-    "the group can take that, and repair with `--out-of-order`"
+    "a group lacks it, and its key has other events that the group lacks too, that were sent later "
+    "or that are published again: copies keep no order; hand them over first (`--verdict "
+    "MISSING_DOWNSTREAM`), or make sure that the group can take that, and repair with "
+    "`--out-of-order`"
 )
 BUSINESS_KEY: Final = (
     "the group has received another event with its type and business key, and takes only one; if "
@@ -160,7 +165,7 @@ def _publish_again(
 ) -> PublishStep | Refusal:
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
     if row.topic in policy.for_others.get(row.upstream, ()):
-        return Refusal(reason=_FOR_OTHERS)
+        return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
     publication = Publication(

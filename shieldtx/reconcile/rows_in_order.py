@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.repair import RepairStore, RowSeen
-from shieldtx.reconcile.digest_set import DigestSet
 
 _ID: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,22 +50,6 @@ class RowsInOrder:
             settled_at=None if settled == _NONE else _EPOCH + timedelta(microseconds=settled),
             attempts=None if attempts == _NONE else attempts,
         )
-
-
-class EventIds:
-    """Ids of events, however many: each takes some twenty bytes."""
-
-    def __init__(self) -> None:
-        self._ids = DigestSet()
-
-    def add(self, event_ids: Iterable[UUID]) -> None:
-        """Add ids."""
-        for event_id in event_ids:
-            # All bytes of it: ids that a caller made may share half of them.
-            self._ids.add(event_id.bytes)
-
-    def __contains__(self, event_id: UUID) -> bool:
-        return event_id.bytes in self._ids
 
 
 class NumberedRows:

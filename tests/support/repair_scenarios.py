@@ -136,6 +136,19 @@ def lose(pair: Pair, group: str, *events: UUID) -> None:
     )
 
 
+def write_one_by_one(pair: Pair, number: int) -> None:
+    """Write events of keys 0, 1, 2, 0 and so on, each in a transaction of its own."""
+    for n in range(number):
+        with pair.orders.transaction() as session:
+            placed = Event(type="orders.placed", key=f"k{n % 3}", payload={"n": n})
+            pair.orders.app.outbox.add(session, placed)
+
+
+def absent(pair: Pair, *numbers: int) -> list[ListedRow]:
+    found = pair.absent()
+    return [found[number] for number in numbers]
+
+
 def rows(service: Service, query: str, **parameters: Any) -> list[dict[str, Any]]:
     with service.engine.connect() as connection:
         return [dict(row) for row in connection.execute(text(query), parameters).mappings()]

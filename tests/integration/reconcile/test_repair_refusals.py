@@ -15,10 +15,10 @@ import pytest
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair_decisions import (
     AMONG_OTHERS,
     DISCARDED,
+    FOR_OTHERS,
     OVERTAKEN,
     TAKEN_BACK,
     TOO_OLD,
@@ -31,12 +31,14 @@ from shieldtx.store.tables import tables
 from tests.support.repair_scenarios import (
     BOTH,
     Pair,
+    absent,
     audited,
     before_statements,
     listed,
     lose,
     owed,
     rows,
+    write_one_by_one,
 )
 from tests.support.service import Service, drain
 
@@ -121,6 +123,26 @@ def test_an_old_failed_event_that_may_have_arrived_is_not_replayed(pair: Pair, d
     assert report.repaired == {(Verdict.PARKED, RepairAction.REPLAY_EVENT): Repaired(done=2)}
 
 
+@pytest.mark.parametrize("unconfirmed", [True, False])
+def test_a_failed_event_that_strangers_may_have_is_not_replayed(pair: Pair, unconfirmed: bool):
+    """Nobody knows what a service that takes no part has forgotten."""
+    pair.write(1)
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', last_error = 'timeout', settled_at = now(), "
+        "unconfirmed = :unconfirmed",
+        unconfirmed=unconfirmed,
+    )
+    named = Policy(
+        services=BOTH,
+        named=frozenset({Verdict.PARKED}),
+        for_others={"orders": frozenset({"orders.placed"})},
+    )
+
+    report = pair.repair([listed(Verdict.PARKED, sent=pair.sent()[0])], policy=named)
+
+    assert report.refused == ({(Verdict.PARKED, FOR_OTHERS): 1} if unconfirmed else {})
+
+
 def test_an_event_whose_rollback_was_discarded_is_delivered(pair: Pair):
     pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
@@ -137,14 +159,6 @@ def test_an_event_whose_rollback_was_discarded_is_delivered(pair: Pair):
 def lose_first(pair: Pair, number: int, group: str) -> None:
     """Lose the inbox rows of the events that were written first."""
     lose(pair, group, *(sent["event_id"] for sent in pair.sent()[:number]))
-
-
-def write_one_by_one(pair: Pair, number: int) -> None:
-    """Write events of keys 0, 1, 2, 0 and so on, each in a transaction of its own."""
-    for n in range(number):
-        with pair.orders.transaction() as session:
-            placed = Event(type="orders.placed", key=f"k{n % 3}", payload={"n": n})
-            pair.orders.app.outbox.add(session, placed)
 
 
 def write_at_once(pair: Pair, number: int) -> None:
@@ -545,11 +559,6 @@ def test_an_earlier_event_whose_writers_clock_is_ahead_overtakes_nothing(pair: P
 # --- absent from the topic -----------------------------------------------------------------------
 
 
-def absent(pair: Pair, *numbers: int) -> list[ListedRow]:
-    found = pair.absent()
-    return [found[number] for number in numbers]
-
-
 def test_what_is_absent_too_is_handed_over_before_it_is_published_again(pair: Pair):
     """A relay and consumers are at work while the repair is."""
     named = [ExpectedGroup(name=name, topics=("orders.placed",)) for name in ("stock", "mail")]
@@ -920,3 +929,19 @@ def test_of_two_groups_that_gave_an_event_up_one_rollback_is_counted(pair: Pair,
 
     action = (Verdict.NEITHER_EFFECT_NOR_COMPENSATION, RepairAction.RAISE_ROLLBACK)
     assert report.repaired == {action: Repaired(done=2, needless=2)}
+
+
+def test_a_rollback_that_comes_between_two_batches_of_replays_is_heeded(pair: Pair):
+    pair.refuse_all(2)
+    pair.orders.execute("DELETE FROM shield_inbox")
+    pair.orders.execute("UPDATE shield_outbox SET status = 'FAILED', last_error = 'unclear'")
+    pair.stock.execute("UPDATE shield_outbox SET status = 'DISCARDED'")
+    named = Policy(services=BOTH, named=frozenset({Verdict.PARKED}))
+    parked = [listed(Verdict.PARKED, sent=failed) for failed in pair.sent()]
+
+    raise_them = partial(pair.stock.execute, "UPDATE shield_outbox SET status = 'PROCESSED'")
+    with before_statements(after_the_first_batch(raise_them)):
+        report = pair.repair(parked, policy=named, batch=1)
+
+    assert report.refused == {(Verdict.PARKED, TAKEN_BACK): 1}
+    assert report.repaired == {(Verdict.PARKED, RepairAction.REPLAY_EVENT): Repaired(done=1)}

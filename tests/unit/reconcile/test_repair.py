@@ -32,9 +32,10 @@ from shieldtx.reconcile.repair_decisions import (
     step_of,
 )
 from shieldtx.reconcile.repair_steps import HandOverStep, PublishStep, Refusal
-from shieldtx.reconcile.rows_in_order import EventIds, RowsInOrder
+from shieldtx.reconcile.rows_in_order import RowsInOrder
 from shieldtx.reconcile.slices import slices
 from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.reconcile.would_have import WouldHave
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -541,9 +542,9 @@ def test_many_missing_events_take_little_memory():
 def test_ids_of_events_are_told_apart_and_take_little_memory():
     ids = [new_event_id() for _ in range(50_000)]
     tracemalloc.start()
-    known = EventIds()
-    known.add(ids[:40_000:2])
-    known.add(ids[1:40_000:2])
+    known = WouldHave()
+    known.add(ids[:40_000:2], {})
+    known.add(ids[1:40_000:2], {})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -555,10 +556,46 @@ def test_ids_that_share_their_lower_half_are_told_apart():
     """As UUIDv1 do that one machine has made: their lower half names it."""
     machine = 0x8000_00163E_AB12CD
     ids = [UUID(int=n << 64 | machine) for n in range(1, 201)]
-    known = EventIds()
-    known.add(ids[:100])
+    known = WouldHave()
+    known.add(ids[:100], {})
 
     assert [event_id in known for event_id in ids] == [True] * 100 + [False] * 100
+
+
+def test_the_first_and_the_last_event_of_each_key_take_little_memory():
+    ids = [new_event_id() for _ in range(60_000)]
+    lines = {
+        event_id: line(seq=n, key=f"key-{n % 20_000}")
+        for n, event_id in enumerate(ids[::-1], start=1)
+    }
+    tracemalloc.start()
+    known = WouldHave()
+    known.add(ids, lines)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    # Twenty bytes for each event, sixty for each key, and both once more while they grow.
+    assert peak < 5_000_000
+    for number in (1, 777, 19_999):
+        key = ("orders.placed", f"key-{number}")
+        first, last = number, number + 40_000
+        assert [known.has_earlier(key, seq) for seq in (first, first + 1)] == [False, True]
+        assert [known.has_later(key, seq) for seq in (last, last - 1)] == [False, True]
+    assert not known.has_earlier(("orders.placed", "key-20000"), 70_000)
+    assert not known.has_later(("orders.paid", "key-1"), 0)
+
+
+def line(*, seq: int, key: str) -> Line:
+    return Line(
+        seq=seq,
+        kind=TxKind.COMMIT,
+        type="orders.placed",
+        topic="orders.placed",
+        key=key,
+        written_at=NOW,
+        unconfirmed=False,
+        size=1,
+    )
 
 
 def test_late_keys_take_little_memory():
@@ -574,7 +611,9 @@ def test_late_keys_take_little_memory():
     stores = {"orders": Lacking()}
     stores["stock"] = stores["orders"]
     policy = Policy(services=POLICY.services)
-    order = OrderForAll("orders", stores=stores, policy=policy, would_have={}, looked_up=100)
+    order = OrderForAll(
+        "orders", stores=stores, policy=policy, would_have={}, left_out={}, looked_up=100
+    )
     seen = [
         RowSeen(
             event_id=r.event_id, source="orders", status=O.PROCESSED, settled_at=NOW, attempts=1
