@@ -147,12 +147,14 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
         routes = routes_frame(databases.spark, expectation.routes)
     else:
         sent, received = sent.persist(), received.persist()
-        types_sent, types_received = outbox_inbox.types_in(sent, received)
-        expectation = _expectation(
-            databases, types_sent, [*plan.past, *types_received], sent_is_all=False
-        )
+        expectation = _expectation_by(databases, plan, sent, received)
         routes = routes_frame(databases.spark, expectation.routes)
-        sent, received = _with_partners(databases, plan, routes, sent, received)
+        ids = _partners(databases, _pairs(plan, routes, sent, received))
+        if ids is not None:
+            sent, received = _with_partners(databases, ids, sent, received)
+            # A group of which nothing has moved may have received types that none of these has.
+            expectation = _expectation_by(databases, plan, sent, received)
+            routes = routes_frame(databases.spark, expectation.routes)
     return PlannedReads(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
 
 
@@ -203,29 +205,52 @@ def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) 
     return pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared)
 
 
-def _with_partners(
-    databases: Databases, plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame
-) -> tuple[DataFrame, DataFrame]:
-    """Add the rows that the plan has left out and that belong to one that it has not.
+def _expectation_by(
+    databases: Databases, plan: Plan, sent: DataFrame, received: DataFrame
+) -> Expectation:
+    """Say who should receive the events that are read, by the past and by what is read."""
+    types_sent, types_received = outbox_inbox.types_in(sent, received)
+    return _expectation(databases, types_sent, [*plan.past, *types_received], sent_is_all=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Partners:
+    """The ids of events by which rows are looked up, by service; None: all rows are read."""
+
+    outboxes: Mapping[str, Collection[str]] | None
+    inboxes: Mapping[str, Collection[str]] | None
+
+
+def _partners(databases: Databases, pairs: DataFrame) -> _Partners | None:
+    """Return what the plan has left out and what belongs to a row that it has not.
 
     An event that is looked up for the sake of one group is judged for all groups that should have
-    it, so inbox rows are looked up of such events too, and in all services.
+    it, so inbox rows are looked up of such events too, and in all services. None: nothing is left
+    out.
     """
-    ids: dict[str, dict[str, set[str]]] = {side: defaultdict(set) for side in ("up", "down")}
-    pairs = alone(_pairs(plan, routes, sent, received))
-    found = pairs.limit(MOST_LOOKUPS + 1).collect()
+    found = alone(pairs).limit(MOST_LOOKUPS + 1).collect()
+    if not found:
+        return None
+    if len(found) > MOST_LOOKUPS:
+        return _Partners(None, None)
+    outboxes: dict[str, set[str]] = defaultdict(set)
+    inboxes: dict[str, set[str]] = defaultdict(set)
     for row in found:
         if row.missing == "upstream":
-            ids["up"][row.service].add(row.event_id)
+            outboxes[row.service].add(row.event_id)
             for service in databases.services:
-                ids["down"][service.name].add(row.event_id)
+                inboxes[service.name].add(row.event_id)
         else:
-            ids["down"][row.service].add(row.event_id)
-    if not found:
-        return sent, received
-    is_few = len(found) <= MOST_LOOKUPS
-    events = _looked_up(databases, outbox_inbox.outbox, ids["up"] if is_few else None)
-    arrivals = _looked_up(databases, outbox_inbox.inbox, ids["down"] if is_few else None)
+            inboxes[row.service].add(row.event_id)
+    return _Partners(outboxes, inboxes)
+
+
+def _with_partners(
+    databases: Databases, ids: _Partners, sent: DataFrame, received: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Add rows that are looked up."""
+    events = _looked_up(databases, outbox_inbox.outbox, ids.outboxes)
+    arrivals = _looked_up(databases, outbox_inbox.inbox, ids.inboxes)
     return (
         _with_more(sent, events, by=_EVENT),
         _with_more(received, arrivals, by=_ARRIVAL),
@@ -248,7 +273,9 @@ def _with_more(rows: DataFrame, more: DataFrame, *, by: Sequence[str]) -> DataFr
     # Under a name of its own: Spark makes one union of a union and what is added to it, does not
     # know that again for what it has kept, and reads all the rows once more.
     kept = rows.alias("kept")
-    return kept.unionByName(more.join(kept.select(*by), on=list(by), how="left_anti"))
+    # Kept as well: the types of what is added are asked for before the rows are.
+    added = more.join(kept.select(*by), on=list(by), how="left_anti").persist()
+    return kept.unionByName(added)
 
 
 def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:

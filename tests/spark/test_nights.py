@@ -413,6 +413,33 @@ def test_an_effect_that_comes_after_its_settled_rollback_is_found_in_the_next_ni
     assert night.totals[Verdict.ROLLBACK_NOT_COMPENSATED] == 1
 
 
+def test_a_rollback_that_nobody_expects_is_known_with_another_that_is_looked_at(
+    nights, orders, stock
+):
+    """It is looked up because its copy elsewhere is stuck: nothing else of its group has moved."""
+    first, *_ = received_by(stock, "reserve", "audit", of=orders)
+    own = replace(RESERVE, name="undo", kind=ROLLBACK, may_be_unused=(TOPIC,))
+    services = (orders.database(), stock.database(groups=(RESERVE, AUDIT, own)))
+    rollback = given_up_by_audit(orders, stock, first, age=2 * DAY)
+    of = {"kind": ROLLBACK, "causation_id": first, "causation_source": "orders"}
+    done = {"group": "reserve", "source": "stock", "compensated_id": first}
+    stock.receive(rollback, age=2 * DAY, **of, **done)
+    execute(
+        orders,
+        "UPDATE shield_inbox SET status = 'PROCESSING', settled_at = NULL, attempts = 1, "
+        "lease_token = gen_random_uuid(), lease_until = received_at + interval '1 minute' "
+        "WHERE event_id = :rollback",
+        rollback=rollback,
+    )
+    nights.run(*services)
+    a_day_passes(orders)
+
+    night = nights.run(*services)
+
+    assert mode(night) is Mode.INCREMENTAL
+    assert night.totals == {Verdict.MATCHED: 2, Verdict.REFUSED: 1, Verdict.STUCK: 1}
+
+
 @pytest.mark.parametrize("side", ["outbox", "inbox"])
 def test_what_waits_for_a_person_without_an_error_is_looked_at_until_it_has_one(
     nights, orders, stock, side
