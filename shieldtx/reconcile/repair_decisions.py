@@ -55,10 +55,6 @@ class Policy:
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
 
-    def asks_for(self, verdict: Verdict) -> bool:
-        """Whether rows of a verdict are repaired, and not others alone."""
-        return not self.named or verdict in self.named
-
     @property
     def young_for_all(self) -> datetime | None:
         """Return since when no service can have purged what it knows; None: none purges any."""
@@ -108,6 +104,11 @@ DISCARDED: Final = (
 OVERTAKEN: Final = (
     "the group has received later events of its key: its effect would come after theirs; make sure "
     "that the group can take that, and repair with `--out-of-order`"
+)
+LACKS_EARLIER: Final = (
+    "the group lacks earlier events of its key too, which are not repaired with it: they could not "
+    "come in their order any more; repair those first (`shieldtx reconcile --full` lists them), or "
+    "make sure that the group can take that, and repair with `--out-of-order`"
 )
 AMONG_OTHERS: Final = (
     "a group lacks it, and its key has other events that the group lacks too, that were sent later "
