@@ -45,10 +45,12 @@ class SqlRepairStore:
         """Return which of these the inbox holds."""
         if not events:
             return set()
-        keys = [(event.event_id, event.group, event.source) for event in events]
+        ids = sorted({event.event_id for event in events})
+        groups = sorted({event.group for event in events})
+        statement = sql.received(self._tables, self._dialect, ids, groups)
         with self._engine.connect() as connection:
-            found = connection.execute(sql.received(self._tables, keys)).all()
-        return {RepairedEvent(event_id=i, group=group, source=source) for i, group, source in found}
+            found = {tuple(row) for row in connection.execute(statement)}
+        return {event for event in events if (event.event_id, event.group, event.source) in found}
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Return which events it has written or received a rollback of."""
