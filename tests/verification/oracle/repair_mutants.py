@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
+from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
 from shieldtx.reconcile import key_order, repair
 from shieldtx.reconcile.key_order import KeyOrder
@@ -51,17 +52,16 @@ def _not_again() -> Iterator[None]:
 class _ByTimes(key_order._OfOneKey):
     """Takes the number of each arrival for one that the outbox has forgotten."""
 
-    def add(self, written_at: datetime, seq: int) -> None:
-        super().add(written_at, key_order._NONE)
-        del seq
+    def add(self, arrival: Arrival, line: Line | None) -> None:
+        super().add(arrival, None)
+        del line
 
 
 class _ByAnyArrival(key_order._OfOneKey):
     """Takes each arrival for a later one."""
 
-    def add(self, written_at: datetime, seq: int) -> None:
-        super().add(written_at, sys.maxsize)
-        del seq
+    def add(self, arrival: Arrival, line: Line | None) -> None:
+        super().add(arrival, line and replace(line, seq=sys.maxsize))
 
 
 OF_REPAIRS: Final = (
