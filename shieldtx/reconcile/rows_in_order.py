@@ -20,10 +20,12 @@ _GONE: Final = -1
 
 
 class RowsInOrder:
-    """PROCESSED rows of one service's outbox, added in any order and read by their numbers."""
+    """Settled rows of one service's outbox, added in any order and read by their numbers."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, status: OutboxStatus = OutboxStatus.PROCESSED) -> None:
+        """Take rows of one status."""
         self._source = source
+        self._status = status
         self._seqs, self._settled, self._attempts = array("q"), array("q"), array("q")
         self._ids = bytearray()
 
@@ -46,7 +48,7 @@ class RowsInOrder:
         return RowSeen(
             event_id=UUID(bytes=bytes(self._ids[number * _ID : (number + 1) * _ID])),
             source=self._source,
-            status=OutboxStatus.PROCESSED,
+            status=self._status,
             settled_at=None if settled == _NONE else _EPOCH + timedelta(microseconds=settled),
             attempts=None if attempts == _NONE else attempts,
         )
@@ -55,14 +57,22 @@ class RowsInOrder:
 class NumberedRows:
     """The same, of rows whose numbers are looked up in the outbox when enough of them are there."""
 
-    def __init__(self, source: str, outbox: RepairStore, *, looked_up: int) -> None:
+    def __init__(
+        self,
+        source: str,
+        outbox: RepairStore,
+        *,
+        looked_up: int,
+        status: OutboxStatus = OutboxStatus.PROCESSED,
+    ) -> None:
+        """Take rows of one status."""
         self._outbox = outbox
         self._looked_up = looked_up
         self._new: list[RowSeen] = []
-        self._rows = RowsInOrder(source)
+        self._rows = RowsInOrder(source, status)
 
     def add(self, row: RowSeen) -> None:
-        """Add a PROCESSED row of the outbox."""
+        """Add a row of the outbox that has this status."""
         self._new.append(row)
         if len(self._new) >= self._looked_up:
             self._number()

@@ -1,0 +1,168 @@
+"""Which FAILED events a repair replays: real databases, relays and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+from shieldtx import Event
+from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair_decisions import AFTER_LATER_ONES, UNDONE_LOCALLY, Policy
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support.repair_scenarios import BOTH, Pair, before_statements, listed, rows
+from tests.support.service import Service, Wire, answer
+
+PARKED = Verdict.PARKED
+REPLAYED = (PARKED, RepairAction.REPLAY_EVENT)
+BY_NAME = Policy(services=BOTH, named=frozenset({PARKED}))
+OUT_OF_ORDER = Policy(services=BOTH, named=frozenset({PARKED}), out_of_order=True)
+
+
+@pytest.fixture
+def pair(make_service: Callable[..., Service]) -> Pair:
+    return Pair(make_service)
+
+
+def write(pair: Pair, *keys: str) -> None:
+    """Write events one by one, so that their numbers are in this order."""
+    for key in keys:
+        with pair.orders.transaction() as session:
+            placed = Event(type="orders.placed", key=key, payload={"key": key})
+            pair.orders.app.outbox.add(session, placed)
+
+
+def fail(pair: Pair, *keys: str) -> None:
+    """As if attempts had no answer, and the last one was refused: nothing was undone."""
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'refused', "
+        "unconfirmed = true WHERE status = 'INIT' AND key = ANY(:keys)",
+        keys=list(keys),
+    )
+
+
+def parked(pair: Pair, *groups: str) -> list[ListedRow]:
+    return [
+        listed(PARKED, sent=sent, group=group)
+        for sent in pair.sent()
+        if sent["status"] == "FAILED"
+        for group in groups
+    ]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("policy", [BY_NAME, OUT_OF_ORDER])
+def test_an_event_that_its_service_has_undone_is_left_to_an_operator(
+    pair: Pair, wire: Wire, policy: Policy, dry_run: bool
+):
+    @pair.orders.app.local_rollback("orders.placed")
+    def undo(session, event):
+        of_event = {"i": str(event.id), "k": event.key}
+        session.execute(text("INSERT INTO effects VALUES (:i, :k, 'undone')"), of_event)
+
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED)
+    write(pair, "k")
+    pair.work()
+    wire.fate = lambda record: None
+    assert pair.orders.effects("undone") == ["k"]
+
+    report = pair.repair(parked(pair, "stock", "mail"), policy=policy, dry_run=dry_run)
+    pair.work()
+
+    assert report.refused == {(PARKED, UNDONE_LOCALLY): 2}
+    assert report.repaired == {}
+    assert pair.orders.outbox() == {"FAILED": 1}
+    assert pair.stock.effects("stock") == []
+    assert "`shieldtx dead replay`" in UNDONE_LOCALLY
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("later", ["PROCESSED", "INIT"])
+def test_an_event_with_later_ones_of_its_key_waits_for_out_of_order(
+    pair: Pair, later: str, dry_run: bool
+):
+    write(pair, "k0", "k1")
+    fail(pair, "k0", "k1")
+    write(pair, "k0")
+    if later == "PROCESSED":
+        pair.work()
+    found = parked(pair, "stock")
+
+    report = pair.repair(found, policy=BY_NAME, dry_run=True)
+    allowed = pair.repair(found, policy=OUT_OF_ORDER, dry_run=dry_run)
+
+    assert report.refused == {(PARKED, AFTER_LATER_ONES): 1}
+    assert report.repaired == {REPLAYED: Repaired(done=1)}
+    assert allowed.refused == {}
+    assert allowed.repaired == {REPLAYED: Repaired(done=2, out_of_order=1)}
+
+
+def test_failed_events_of_a_key_are_replayed_in_their_order(pair: Pair):
+    write(pair, *"aaa")
+    fail(pair, "a")
+
+    report = pair.repair(parked(pair, "stock")[::-1], policy=BY_NAME, batch=1, looked_up=1)
+    pair.work()
+
+    assert report.repaired == {REPLAYED: Repaired(done=3)}
+    assert report.refused == {}
+    arrived = [row["event_id"] for row in pair.received("stock")]
+    assert arrived == [row["event_id"] for row in pair.sent()]
+
+
+def test_a_later_event_that_is_written_between_two_batches_is_heeded(pair: Pair):
+    write(pair, "k0", "k1")
+    fail(pair, "k0", "k1")
+    found, batches = parked(pair, "stock"), []
+
+    def write_after_the_first(statement: str) -> None:
+        if statement.startswith("INSERT INTO shield_audit"):
+            batches.append(statement)
+            if len(batches) == 1:
+                write(pair, "k1")
+
+    with before_statements(write_after_the_first):
+        report = pair.repair(found, policy=BY_NAME, batch=1)
+
+    assert report.refused == {(PARKED, AFTER_LATER_ONES): 1}
+    assert report.repaired == {REPLAYED: Repaired(done=1)}
+
+
+def test_a_missing_event_is_handed_over_before_a_later_one_is_replayed(pair: Pair):
+    write(pair, "k")
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    write(pair, "k")
+    fail(pair, "k")
+    lost, failed = pair.sent()
+    listed_ = [
+        listed(PARKED, sent=failed),
+        listed(Verdict.MISSING_DOWNSTREAM, sent=lost),
+    ]
+    both = Policy(services=BOTH, named=frozenset({PARKED, Verdict.MISSING_DOWNSTREAM}))
+
+    report = pair.repair(listed_, policy=both, batch=1, looked_up=1)
+    pair.work()
+
+    assert report.refused == {}
+    arrived = [row["event_id"] for row in pair.received("stock")]
+    assert arrived == [lost["event_id"], failed["event_id"]]
+
+
+def test_a_failed_rollback_is_replayed_whatever_its_key_has(pair: Pair):
+    """It undoes one event, and its own failure undoes nothing."""
+    pair.refuse_all(1)
+    pair.orders.execute("DELETE FROM shield_inbox")
+    pair.orders.execute("DELETE FROM effects")
+    pair.stock.execute("UPDATE shield_outbox SET status = 'FAILED', last_error = 'refused'")
+    failed = rows(pair.stock, "SELECT * FROM shield_outbox")
+    found = [listed(PARKED, sent=row, group="orders") for row in failed]
+
+    report = pair.repair(found, policy=BY_NAME)
+    pair.work()
+
+    assert report.repaired == {REPLAYED: Repaired(done=len(failed))}
+    assert pair.orders.effects("compensated") == ["k0"]
