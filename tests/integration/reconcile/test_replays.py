@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 from sqlalchemy import text
 
 from shieldtx import Event
-from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.repair_decisions import AFTER_LATER_ONES, UNDONE_LOCALLY, Policy
@@ -150,6 +151,39 @@ def test_a_missing_event_is_handed_over_before_a_later_one_is_replayed(pair: Pai
     assert report.refused == {}
     arrived = [row["event_id"] for row in pair.received("stock")]
     assert arrived == [lost["event_id"], failed["event_id"]]
+
+
+def test_advice_on_a_failed_event_that_was_delivered_puts_all_right(pair: Pair, wire: Wire):
+    """The local rollback was withheld, so that both sides have kept their part."""
+    undone = []
+    pair.orders.app.local_rollback("orders.placed")(lambda session, event: undone.append(event))
+    first = iter([answer(DeliveryOutcome.UNCONFIRMED)])
+
+    def fate(record: Record) -> Delivery:
+        unanswered = next(first, None)
+        wire.lose_answers = unanswered is not None
+        return unanswered or answer(DeliveryOutcome.REJECTED)
+
+    wire.fate = fate
+    write(pair, "k")
+    deadline = time.monotonic() + 20
+    while pair.orders.outbox() != {"FAILED": 1}:
+        assert time.monotonic() < deadline
+        pair.work()
+    (sent,), (got,) = pair.sent(), pair.received("stock")
+    wire.fate, wire.lose_answers = (lambda record: None), False
+
+    report = pair.repair([listed(Verdict.STATUS_DISAGREES, sent=sent, received=got)])
+    ((_, advice),) = report.refused
+    letters = pair.orders.app.stores.dead_letters()
+    (letter,) = letters.find(sent["event_id"])
+    letters.replay([letter], who="ann@desk")
+    pair.work()
+
+    assert (letter.unconfirmed, undone) == (True, [])
+    assert "both sides have kept their part: undo nothing, `shieldtx dead replay` it" in advice
+    assert pair.orders.outbox() == {"PROCESSED": 1}
+    assert pair.stock.effects("stock") == ["k"]
 
 
 def test_a_failed_rollback_is_replayed_whatever_its_key_has(pair: Pair):
