@@ -59,6 +59,16 @@ class Policy:
         """Whether rows of a verdict are repaired, and not others alone."""
         return not self.named or verdict in self.named
 
+    def is_for_others(self, topic: str, *, writer: str, kind: TxKind) -> bool:
+        """Whether others than these services receive events of a topic.
+
+        A rollback has the topic of the event that it takes back, and those compensate it who
+        receive that. Its own writer is not the service that wrote the event, so that any may be.
+        """
+        if kind is TxKind.ROLLBACK:
+            return any(topic in topics for topics in self.for_others.values())
+        return topic in self.for_others.get(writer, ())
+
     @property
     def young_for_all(self) -> datetime | None:
         """Return since when no service can have purged what it knows; None: none purges any."""
@@ -173,7 +183,7 @@ def _publish_again(
     row: ListedRow, policy: Policy, *, unless_received: Missing | None = None
 ) -> PublishStep | Refusal:
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
-    if row.topic in policy.for_others.get(row.upstream, ()):
+    if policy.is_for_others(row.topic, writer=row.upstream, kind=row.kind):
         return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)

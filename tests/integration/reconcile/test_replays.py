@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -12,7 +13,12 @@ from shieldtx import Event
 from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair_decisions import AFTER_LATER_ONES, UNDONE_LOCALLY, Policy
+from shieldtx.reconcile.repair_decisions import (
+    AFTER_LATER_ONES,
+    FOR_OTHERS,
+    UNDONE_LOCALLY,
+    Policy,
+)
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.repair_scenarios import BOTH, Pair, before_statements, listed, rows
 from tests.support.service import Service, Wire, answer
@@ -151,6 +157,25 @@ def test_a_missing_event_is_handed_over_before_a_later_one_is_replayed(pair: Pai
     assert report.refused == {}
     arrived = [row["event_id"] for row in pair.received("stock")]
     assert arrived == [lost["event_id"], failed["event_id"]]
+
+
+@pytest.mark.parametrize("unconfirmed", [True, False])
+def test_a_failed_rollback_that_strangers_may_have_is_not_replayed(pair: Pair, unconfirmed: bool):
+    """The topic is for others as the service says that wrote the event."""
+    pair.refuse_all(1)
+    pair.orders.execute("DELETE FROM shield_inbox")
+    pair.stock.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', last_error = 'x', unconfirmed = :unconfirmed",
+        unconfirmed=unconfirmed,
+    )
+    failed = rows(pair.stock, "SELECT * FROM shield_outbox")
+    found = [listed(PARKED, sent=row, group="orders") for row in failed]
+    for_others = {"orders": frozenset({"orders.placed"})}
+
+    report = pair.repair(found, policy=replace(BY_NAME, for_others=for_others))
+
+    refused = {(PARKED, FOR_OTHERS): len(failed)}
+    assert report.refused == (refused if unconfirmed else {})
 
 
 def test_advice_on_a_failed_event_that_was_delivered_puts_all_right(pair: Pair, wire: Wire):
