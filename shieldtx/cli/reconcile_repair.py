@@ -143,11 +143,8 @@ class _Job:
 
     def read(self) -> Iterator[ListedRow]:
         """Yield the rows that it is about; another run may have taken the folder by now."""
-        wanted = {verdict for verdict in Verdict if verdict.is_mismatch}
-        if self.named:
-            # Copies must not come before what groups lack, whether that is asked for or not.
-            wanted = {*self.named, Verdict.MISSING_DOWNSTREAM}
-        return listed_rows(_rows_of(self.run, self.copy), wanted)
+        all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
+        return listed_rows(_rows_of(self.run, self.copy), self.named or all_)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
         """Do it."""

@@ -17,16 +17,34 @@ Key: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """Where an event of the outbox stands among those of its key, whose order is kept."""
+class Place:
+    """Where an event of the outbox stands among those of its key.
+
+    Events of a key are sent in the order of their numbers, and those that have a chosen delay when
+    they are due. Between one with a delay and one without no order is promised: their times say in
+    which order they were sent.
+    """
 
     seq: int
-    """Its number: events of a key are sent in this order."""
+    """Its number."""
+    written_at: datetime
+    delayed_until: datetime | None = None
+    """When it was due, if it has a chosen delay."""
+
+    @property
+    def due_at(self) -> datetime:
+        """Return when it was to be sent."""
+        return self.written_at if self.delayed_until is None else self.delayed_until
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line(Place):
+    """An event of the outbox, with what a repair asks of it."""
+
     kind: TxKind
     type: str
     topic: str
     key: str | None
-    written_at: datetime
     unconfirmed: bool
     """An attempt before the one that was acknowledged may have delivered it."""
     size: int
@@ -38,6 +56,20 @@ class Line:
         if self.key is None or self.kind is not TxKind.COMMIT:
             return None
         return self.topic, self.key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sibling(Place):
+    """Another event of a key in the outbox, which was sent or is to be sent."""
+
+    event_id: UUID
+    type: str
+    ordered_by: Key
+    is_sent: bool
+    """Otherwise it is still to be sent."""
+    settled_at: datetime | None
+    unconfirmed: bool
+    """An attempt before the one that was acknowledged may have delivered it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

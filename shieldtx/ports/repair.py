@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent
+from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent, Sibling
 
 
 class RepairAction(StrEnum):
@@ -122,13 +122,13 @@ class RepairStore(Protocol):
         """Return where these events stand in its outbox."""
         ...
 
-    def sent_after(
-        self, after: Mapping[Key, int], *, since: datetime | None = None
-    ) -> Iterator[tuple[Key, int]]:
-        """Yield the numbers above the ones given of events of these keys, if they are sent ones.
+    def siblings(
+        self, keys: Collection[Key], *, since: datetime | None = None
+    ) -> Iterator[Sibling]:
+        """Yield the events of these keys that were sent, or are to be sent.
 
-        Also of those that are still to be sent. With `since`, only of rows that are open or have
-        settled since: they are found by indexes, where all others take a scan of the outbox.
+        With `since`, only of rows that are open or have settled since: they are found by indexes,
+        where all others take a scan of the outbox.
         """
         ...
 
@@ -141,19 +141,22 @@ class RepairStore(Protocol):
         ...
 
     def latest_received(
-        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None = None
+        self, group: str, source: str, keys: Collection[Key]
     ) -> Mapping[Key, datetime]:
         """Return when the latest event of these keys that a group has received was written.
 
-        With `since`, only of rows that are open or have settled since: they are found by indexes,
-        where all others take a scan of the inbox.
+        It takes a scan of the inbox.
         """
         ...
 
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
     ) -> Iterator[Arrival]:
-        """Yield what a group has received of these keys that was written then or later."""
+        """Yield what a group has received of these keys that was written then or later.
+
+        With `since`, only of rows that are open or have settled since: they are found by indexes,
+        where all others take a scan of the inbox.
+        """
         ...
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:

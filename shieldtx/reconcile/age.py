@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from shieldtx.ports.hand_over import Line
+from shieldtx.ports.hand_over import Line, Sibling
 
 
 def may_be_forgotten(
-    settled_at: datetime | None, line: Line | None = None, *, since: datetime | None
+    settled_at: datetime | None, line: Line | Sibling | None = None, *, since: datetime | None
 ) -> bool:
     """Whether a receiver may have handled an event, and purged its row.
 

@@ -1,4 +1,4 @@
-"""Things by their digests, however many: in a set each takes some twenty bytes."""
+"""A set of things by their digests, however many: each takes some twenty bytes."""
 
 from __future__ import annotations
 
@@ -53,42 +53,6 @@ class DigestSet:
         while slots[slot] not in (_EMPTY, digest):
             slot = slot + 1 & last
         return slot
-
-
-class DigestRanges(DigestSet):
-    """The lowest and the highest number of each thing, which takes some sixty bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lowest, self._highest = _numbers(_FEWEST), _numbers(_FEWEST)
-
-    def widen(self, thing: bytes, number: int) -> None:
-        """Add a number of a thing."""
-        is_new = thing not in self
-        self.add(thing)
-        slot = self._slot(_digest(thing))
-        self._lowest[slot] = number if is_new else min(number, self._lowest[slot])
-        self._highest[slot] = number if is_new else max(number, self._highest[slot])
-
-    def range_of(self, thing: bytes) -> tuple[int, int] | None:
-        """Return the lowest and the highest number of a thing; None: it has none."""
-        slot = self._slot(_digest(thing))
-        if self._slots[slot] == _EMPTY:
-            return None
-        return self._lowest[slot], self._highest[slot]
-
-    def _grow(self) -> None:
-        old = self._slots, self._lowest, self._highest
-        super()._grow()
-        self._lowest, self._highest = _numbers(len(self._slots)), _numbers(len(self._slots))
-        for digest, lowest, highest in zip(*old, strict=True):
-            if digest != _EMPTY:
-                slot = self._slot(digest)
-                self._lowest[slot], self._highest[slot] = lowest, highest
-
-
-def _numbers(size: int) -> array[int]:
-    return array("q", [0]) * size
 
 
 def _digest(thing: bytes) -> int:

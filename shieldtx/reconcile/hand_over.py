@@ -20,18 +20,21 @@ from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.progress import Progress
+from shieldtx.reconcile.receivers import Receivers
 from shieldtx.reconcile.repair_decisions import (
     BUSINESS_KEY,
+    LACKS_EARLIER,
     NOT_STORED,
     OVERTAKEN,
     TOO_OLD,
+    Policy,
 )
 from shieldtx.reconcile.repair_steps import Missing
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import NumberedRows
+from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
+from shieldtx.reconcile.siblings import Siblings
 from shieldtx.reconcile.slices import slices
-from shieldtx.reconcile.would_have import WouldHave
 
 
 @dataclass(slots=True)
@@ -39,7 +42,8 @@ class _Found:
     """How the events of a part of the rows stand."""
 
     lines: Mapping[UUID, Line]
-    overtaken: set[UUID]
+    late: set[UUID]
+    """They do not come in the order of their keys."""
     rows: list[RowSeen] = field(default_factory=list)
     """What is to be handed over."""
 
@@ -58,28 +62,34 @@ class HandOver:
         missing: Missing,
         *,
         stores: Mapping[str, RepairStore],
+        receivers: Receivers,
         note: Note,
-        out_of_order: bool,
-        young_since: datetime | None,
+        policy: Policy,
         dry_run: bool,
         progress: Progress,
         limits: Limits,
     ) -> None:
-        """Work on the databases of `stores`, by the names of their services.
-
-        What the group settled before `young_since` it may have purged; None: it purges nothing.
-        """
+        """Work on the databases of `stores`, by the names of their services."""
         self._missing = missing
         self._upstream, self._downstream = stores[missing.upstream], stores[missing.downstream]
         self._note = note
-        self._out_of_order = out_of_order
-        self._young_since = young_since
+        self._out_of_order = policy.out_of_order
+        self._young_since = policy.young_since.get(missing.downstream)
         self._dry_run = dry_run
-        self.would_have = WouldHave()
+        self.would_have = EventIds()
         """What a dry run says that the group would have."""
         self._limits = limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
         self._revoked = Revoked(stores, lacked_by=missing, progress=progress)
+        self._added = EventIds()
+        self._siblings = Siblings(
+            stores=stores,
+            source=missing.upstream,
+            to=(missing.downstream, missing.group),
+            receivers=receivers,
+            revoked=self._revoked,
+            young_since=self._young_since,
+        )
         self._order = KeyOrder(
             upstream=self._upstream,
             downstream=self._downstream,
@@ -90,31 +100,41 @@ class HandOver:
     def add(self, row: RowSeen) -> None:
         """Add a PROCESSED row of the outbox whose event the group lacks."""
         self._rows.add(row)
+        self._added.add([row.event_id])
 
     def carry_out(self, tally: Tally) -> None:
         """Hand over what was added, and count it."""
         for chunk in self._rows.in_order().parts(self._limits.compared):
             since = self._downstream.now() - SETTLING
-            overtaken = self._overtaken(chunk)
+            late = self._late(chunk)
             for rows in slices(chunk, self._limits.looked_up):
-                found = self._look_up(rows, overtaken, tally)
+                found = self._look_up(rows, late, tally)
                 for batch in slices(found.rows, self._limits.batch):
                     for part in _parts_of(batch, found.lines, self._limits.part_bytes):
                         in_time = self._in_time(part, found, since, tally)
                         self._hand_over(found, in_time, tally)
 
-    def _overtaken(self, chunk: Sequence[RowSeen]) -> set[UUID]:
-        """Return which events the group would get behind later ones of their keys."""
+    def _late(self, chunk: Sequence[RowSeen]) -> dict[UUID, str]:
+        """Return which events the group would not get in the order of their keys, and why."""
         keyed: dict[UUID, Line] = {}
         for rows in slices(chunk, self._limits.looked_up):
             lines = self._upstream.lines([row.event_id for row in rows])
             keyed |= {i: line for i, line in lines.items() if line.ordered_by}
-        return self._order.overtaken(keyed)
+        overtaken = self._order.overtaken(keyed)
+        siblings = self._siblings.of(keyed.values(), given=self._added)
+        late: dict[UUID, str] = {}
+        for event_id, line in keyed.items():
+            if key := line.ordered_by:
+                if event_id in overtaken or siblings.arrived[key].any_behind(line):
+                    late[event_id] = OVERTAKEN
+                elif siblings.lacked[key].any_before(line):
+                    late[event_id] = LACKS_EARLIER
+        return late
 
     def _look_up(
         self,
         rows: Sequence[RowSeen],
-        overtaken: set[UUID],
+        late: Mapping[UUID, str],
         tally: Tally,
     ) -> _Found:
         """Leave out what has arrived, what was revoked, and what would come too late."""
@@ -124,7 +144,7 @@ class HandOver:
         # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
         events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
-        found = _Found(lines=lines, overtaken=overtaken.intersection(lines))
+        found = _Found(lines=lines, late=set(late).intersection(lines))
         for row in rows:
             line = lines.get(row.event_id)
             if events[row.event_id] in arrived:
@@ -133,8 +153,8 @@ class HandOver:
                 tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._young_since):
                 tally.refuse(verdict, TOO_OLD)
-            elif row.event_id in overtaken and not self._out_of_order:
-                tally.refuse(verdict, OVERTAKEN)
+            elif row.event_id in late and not self._out_of_order:
+                tally.refuse(verdict, late[row.event_id])
             else:
                 found.rows.append(row)
         return found
@@ -146,7 +166,7 @@ class HandOver:
         # What came before this may have taken minutes.
         revoked = self._revoked.among(rows)
         late = self._overtaken_since(since, rows, found)
-        found.overtaken |= late
+        found.late |= late
         kept = []
         for row in rows:
             if reason := revoked.get(row.event_id):
@@ -174,9 +194,9 @@ class HandOver:
         handed = self._downstream.hand_over(
             self._missing.group, sent.envelopes, note=self._note, dry_run=self._dry_run
         )
-        self._count(tally, _counted(handed, found.overtaken))
+        self._count(tally, _counted(handed, found.late))
         if self._dry_run:
-            self.would_have.add(handed.done, found.lines)
+            self.would_have.add(handed.done)
         tally.refuse(self._missing.verdict, BUSINESS_KEY, len(handed.conflicting))
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
 
@@ -184,11 +204,11 @@ class HandOver:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)
 
 
-def _counted(handed: HandedOver, overtaken: AbstractSet[UUID]) -> Repaired:
+def _counted(handed: HandedOver, late: AbstractSet[UUID]) -> Repaired:
     return Repaired(
         done=len(handed.done),
         needless=len(handed.needless),
-        out_of_order=len(handed.done & overtaken),
+        out_of_order=len(handed.done & late),
     )
 
 

@@ -1,8 +1,9 @@
 """Which events a group would get behind later ones of their keys.
 
 The number that its outbox gave an event says that: events of a key are sent in the order of their
-numbers. The time at which an event was written says where in the inbox to look for later ones, and
-decides where the outbox has forgotten the number.
+numbers, and those with a chosen delay when they are due. The time at which an event was written
+says where in the inbox to look for later ones, and decides where the outbox has forgotten it. Later
+ones with a delay may have been written at any time: `siblings` looks for these in the outbox.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Key, Line
 from shieldtx.ports.repair import RepairStore
+from shieldtx.reconcile.places import Places
 from shieldtx.reconcile.slices import batches
 
 CLOCK_STEP: Final = timedelta(seconds=10)
@@ -27,8 +29,8 @@ SETTLING: Final = timedelta(minutes=10)
 _LOOKED_UP: Final = 5_000
 """Events that are looked up at once."""
 
-_NONE: Final = -1
-"""In place of a number."""
+_EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""A time before that of every event."""
 
 
 class KeyOrder:
@@ -52,47 +54,47 @@ class KeyOrder:
         for event_id, line in lines.items():
             if key := line.ordered_by:
                 keyed[key][event_id] = line
-        latest = self._downstream.latest_received(
-            self._group, self._source, keyed.keys(), since=since
-        )
+        if since is not None:
+            # They are few, whenever they were written: one with a delay may be older than others.
+            return self._late(keyed, dict.fromkeys(keyed, _EVER), since)
+        latest = self._downstream.latest_received(self._group, self._source, keyed.keys())
 
         def reached(key: Key, line: Line, by: timedelta) -> bool:
             """Whether the key has arrivals that were written so much later than an event."""
-            return key in latest and latest[key] >= line.written_at + by
+            return key in latest and latest[key] >= line.due_at + by
 
         # The latest arrivals tell of nearly all events, also where the key has millions of others.
         near = _selected(keyed, lambda key, _, line: reached(key, line, -CLOCK_STEP))
-        late = self._late(near, {key: latest[key] - 2 * CLOCK_STEP for key in near}, since)
+        late = self._late(near, {key: latest[key] - 2 * CLOCK_STEP for key in near})
         # These have lower numbers where a clock was set back: one before them may have a higher.
         far = _selected(near, lambda key, i, line: i not in late and reached(key, line, CLOCK_STEP))
         earliest = {
-            key: min(line.written_at for line in events.values()) - CLOCK_STEP
+            key: min(line.due_at for line in events.values()) - CLOCK_STEP
             for key, events in far.items()
         }
-        return late | self._late(far, earliest, since)
+        return late | self._late(far, earliest)
 
     def _late(
         self,
         keyed: Mapping[Key, Mapping[UUID, Line]],
         after: Mapping[Key, datetime],
-        since: datetime | None,
+        since: datetime | None = None,
     ) -> set[UUID]:
         """Return which events are overtaken by what was written after a time, by key."""
         events = {key: _OfOneKey(of_key) for key, of_key in keyed.items()}
-        for arrival, seq in self._numbered(after, since):
-            events[arrival.ordered_by].add(arrival.written_at, seq)
+        for arrival, line in self._arrivals(after, since):
+            events[arrival.ordered_by].add(arrival, line)
         return {event_id for of_key in events.values() for event_id in of_key.overtaken()}
 
-    def _numbered(
+    def _arrivals(
         self, after: Mapping[Key, datetime], since: datetime | None
-    ) -> Iterator[tuple[Arrival, int]]:
-        """Yield what the group has received, with the numbers that its outbox gave it."""
+    ) -> Iterator[tuple[Arrival, Line | None]]:
+        """Yield what the group has received, and where it stands in the outbox if that has it."""
         arrivals = self._downstream.received_after(self._group, self._source, after, since=since)
         for part in batches(arrivals, _LOOKED_UP):
             lines = self._upstream.lines([arrival.event_id for arrival in part])
             for arrival in part:
-                line = lines.get(arrival.event_id)
-                yield arrival, _NONE if line is None else line.seq
+                yield arrival, lines.get(arrival.event_id)
 
 
 def _selected(
@@ -110,28 +112,34 @@ class _OfOneKey:
     """Events of one key, which are compared with its arrivals one by one, however many."""
 
     def __init__(self, events: Mapping[UUID, Line]) -> None:
-        self._events = sorted(events.items(), key=lambda event: event[1].written_at)
-        self._times = [line.written_at for _, line in self._events]
-        self._highest = [_NONE] * len(self._events)
-        """Of the arrivals that are late enough for an event, and for none after it."""
+        self._events = sorted(events.items(), key=lambda event: event[1].due_at)
+        self._times = [line.due_at for _, line in self._events]
+        self._near: defaultdict[int, Places] = defaultdict(Places)
+        """Arrivals that were written late enough for an event, and for none after it."""
+        self._delayed = Places()
         self._latest_unknown: datetime | None = None
 
-    def add(self, written_at: datetime, seq: int) -> None:
-        """Add an arrival."""
-        if seq == _NONE:
-            self._latest_unknown = max(written_at, self._latest_unknown or written_at)
-        elif place := bisect_right(self._times, written_at + CLOCK_STEP):
-            self._highest[place - 1] = max(seq, self._highest[place - 1])
+    def add(self, arrival: Arrival, line: Line | None) -> None:
+        """Add an arrival, which the outbox may have forgotten."""
+        if line is None:
+            self._latest_unknown = max(
+                arrival.written_at, self._latest_unknown or arrival.written_at
+            )
+        elif line.delayed_until is not None:
+            self._delayed.add(line)
+        # Clocks differ: what was written a little before an event may have a higher number.
+        elif place := bisect_right(self._times, arrival.written_at + CLOCK_STEP):
+            self._near[place - 1].add(line)
 
     def overtaken(self) -> Iterator[UUID]:
         """Yield the events of which a later one has arrived.
 
         What the outbox has forgotten may have had any number, so that its time decides.
         """
-        highest, unknown = _NONE, self._latest_unknown
-        for (event_id, line), of_its in zip(
-            reversed(self._events), reversed(self._highest), strict=True
-        ):
-            highest = max(highest, of_its)
-            if highest > line.seq or (unknown is not None and unknown >= line.written_at):
+        unknown = self._latest_unknown
+        behind = self._delayed
+        for number, (event_id, line) in reversed([*enumerate(self._events)]):
+            if number in self._near:
+                behind.add_last_of(self._near[number])
+            if behind.any_behind(line) or (unknown is not None and unknown >= line.due_at):
                 yield event_id

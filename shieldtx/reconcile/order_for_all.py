@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from shieldtx.ports.hand_over import Key, Line
+from shieldtx.ports.hand_over import Line
 from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
-from shieldtx.reconcile.digest_set import DigestSet
-from shieldtx.reconcile.expectations import Sent
 from shieldtx.reconcile.key_order import SETTLING, KeyOrder
+from shieldtx.reconcile.receivers import Receivers
 from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, OVERTAKEN, Policy
+from shieldtx.reconcile.revoked import Revoked
+from shieldtx.reconcile.rows_in_order import EventIds
+from shieldtx.reconcile.siblings import Siblings
 from shieldtx.reconcile.slices import slices
-from shieldtx.reconcile.would_have import OfGroups, WouldHave
+
+Group = tuple[str, str]
+"""With its service, which comes first."""
 
 
 class OrderForAll:
@@ -25,26 +29,22 @@ class OrderForAll:
         *,
         stores: Mapping[str, RepairStore],
         policy: Policy,
-        would_have: OfGroups,
-        left_out: OfGroups,
+        receivers: Receivers,
+        revoked: Revoked,
+        would_have: Mapping[Group, EventIds],
         looked_up: int,
     ) -> None:
-        """Ask all services, for each may receive the copies.
-
-        Of `would_have` a dry run takes it that groups have it. What is `left_out` they lack.
-        """
+        """Ask all services, for each may receive the copies."""
         self._source = source
         self._stores = stores
         self._upstream = stores[source]
         self._policy = policy
+        self._receivers = receivers
+        self._revoked = revoked
         self._would_have = would_have
-        self._left_out = left_out
         self._looked_up = looked_up
-        self._received: dict[str, set[tuple[str, str]]] = {}
         self._scanned: dict[str, datetime] = {}
         """By service: from when on its database is asked what has come since the last scan."""
-        self._open = DigestSet()
-        """Keys of which a group lacks events that can still be handed over in their order."""
 
     def late(self, rows: Sequence[RowSeen], *, again: bool = False) -> dict[UUID, str]:
         """Return which events would come to a group behind later ones of their keys, and why.
@@ -59,93 +59,61 @@ class OrderForAll:
             lines = self._upstream.lines([row.event_id for row in part])
             ordered |= {event_id: line for event_id, line in lines.items() if line.ordered_by}
         late: dict[UUID, str] = {}
-        for service, group in self._groups() if ordered else ():
-            late = self._late_for(service, group, ordered, self._scanned if again else {}) | late
+        for group in self._receivers.groups if ordered else ():
+            late = self._late_for(group, ordered, self._scanned if again else {}) | late
         return late
 
     def _late_for(
-        self,
-        service: str,
-        group: str,
-        lines: Mapping[UUID, Line],
-        since: Mapping[str, datetime],
+        self, group: Group, lines: Mapping[UUID, Line], since: Mapping[str, datetime]
     ) -> dict[UUID, str]:
-        lacked = self._lacked(service, group, lines)
+        service, name = group
+        lacked = self._lacked(group, lines)
+        if not lacked:
+            return {}
         order = KeyOrder(
             upstream=self._upstream,
             downstream=self._stores[service],
             source=self._source,
-            group=group,
+            group=name,
         )
         late = dict.fromkeys(order.overtaken(lacked, since=since.get(service)), OVERTAKEN)
-        latest = self._latest_sent(lacked, since.get(self._source))
-        would_have = self._would_have.get((service, group), WouldHave())
-        left_out = self._left_out.get((service, group), WouldHave())
-        for event_id, line in sorted(lacked.items(), key=lambda each: each[1].seq):
-            if event_id in late or not (key := line.ordered_by):
-                continue
-            of_group = "\0".join((service, group, *key)).encode()
-            if would_have.has_later(key, line.seq):
-                late[event_id] = OVERTAKEN
-            elif (
-                latest.get(key, line.seq) > line.seq
-                or left_out.has_earlier(key, line.seq)
-                or of_group in self._open
-            ):
-                late[event_id] = AMONG_OTHERS
-                self._open.add(of_group)
+        found = self._siblings(group).of(lacked.values(), since=since.get(self._source))
+        for event_id, line in lacked.items():
+            if (key := line.ordered_by) and event_id not in late:
+                if found.arrived[key].any_behind(line):
+                    late[event_id] = OVERTAKEN
+                # A relay has no order for what comes back in line: what is written later may be
+                # sent first.
+                elif found.sent[key].any_behind(line) or found.lacked[key].any_before(line):
+                    late[event_id] = AMONG_OTHERS
         return late
 
-    def _latest_sent(self, lines: Mapping[UUID, Line], since: datetime | None) -> dict[Key, int]:
-        """Return the highest number above those of the events, by key.
+    def _siblings(self, group: Group) -> Siblings:
+        return Siblings(
+            stores=self._stores,
+            source=self._source,
+            to=group,
+            receivers=self._receivers,
+            revoked=self._revoked,
+            young_since=self._policy.young_since.get(group[0]),
+            would_have=self._would_have.get(group, ()),
+        )
 
-        A relay has no order for what comes back in line: what is written later may be sent first.
-        """
-        after: dict[Key, int] = {}
-        for line in lines.values():
-            if key := line.ordered_by:
-                after[key] = min(line.seq, after.get(key, line.seq))
-        latest: dict[Key, int] = {}
-        for key, seq in self._upstream.sent_after(after, since=since):
-            latest[key] = max(seq, latest.get(key, seq))
-        return latest
-
-    def _groups(self) -> list[tuple[str, str]]:
-        if not self._received:
-            self._received = {
-                name: store.receivers(self._source) for name, store in self._stores.items()
-            }
-        seen = {(name, group) for name, types in self._received.items() for group, _ in types}
-        named = {
-            (name, group.name)
-            for name in self._stores
-            for group in self._policy.groups.get(name, ())
-        }
-        return sorted(seen | named)
-
-    def _lacked(self, service: str, group: str, lines: Mapping[UUID, Line]) -> dict[UUID, Line]:
+    def _lacked(self, group: Group, lines: Mapping[UUID, Line]) -> dict[UUID, Line]:
         """Return what is for a group that has not received it."""
-        would_have = self._would_have.get((service, group), WouldHave())
+        service, name = group
+        would_have = self._would_have.get(group, ())
         wanted = [
             event_id
             for event_id, line in lines.items()
-            if self._is_for(service, group, line) and event_id not in would_have
+            if event_id not in would_have
+            and self._receivers.takes(service, name, topic=line.topic, event_type=line.type)
         ]
         has: set[UUID] = set()
         for part in slices(wanted, self._looked_up):
             events = [
-                RepairedEvent(event_id=event_id, source=self._source, group=group)
+                RepairedEvent(event_id=event_id, source=self._source, group=name)
                 for event_id in part
             ]
             has |= {event.event_id for event in self._stores[service].received(events)}
         return {event_id: lines[event_id] for event_id in wanted if event_id not in has}
-
-    def _is_for(self, service: str, group: str, line: Line) -> bool:
-        """Whether a group should receive an event, by what it has received or by its name."""
-        if (group, line.type) in self._received[service]:
-            return True
-        what = Sent(upstream=self._source, kind=line.kind, topic=line.topic, event_type=line.type)
-        return any(
-            named.name == group and named.kind is line.kind and named.takes(what, service=service)
-            for named in self._policy.groups.get(service, ())
-        )

@@ -13,13 +13,13 @@ from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.order_for_all import OrderForAll
 from shieldtx.reconcile.progress import Progress
+from shieldtx.reconcile.receivers import Receivers
 from shieldtx.reconcile.repair_decisions import TOO_OLD, Policy
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.repair_tally import Tally
 from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import NumberedRows
+from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
 from shieldtx.reconcile.slices import slices
-from shieldtx.reconcile.would_have import OfGroups
 
 _ACTION: Final = RepairAction.PUBLISH_AGAIN
 
@@ -36,6 +36,7 @@ class PublishAgain:
         publication: Publication,
         *,
         stores: Mapping[str, RepairStore],
+        receivers: Receivers,
         note: Note,
         policy: Policy,
         dry_run: bool,
@@ -45,6 +46,7 @@ class PublishAgain:
         """Work on the databases of `stores`, by the names of their services."""
         self._publication = publication
         self._stores = stores
+        self._receivers = receivers
         self._upstream = stores[publication.upstream]
         self._note = note
         self._policy = policy
@@ -59,18 +61,18 @@ class PublishAgain:
         """Add a PROCESSED row of the outbox."""
         self._rows.add(row)
 
-    def carry_out(self, tally: Tally, *, would_have: OfGroups, left_out: OfGroups) -> None:
+    def carry_out(self, tally: Tally, would_have: Mapping[tuple[str, str], EventIds]) -> None:
         """Publish again what was added, and count it.
 
-        `would_have` is what a dry run says of events that are handed over before, and `left_out`
-        what it says of those that nobody has asked for.
+        `would_have` is, by service and group, what a dry run has handed over in pretence.
         """
         order = OrderForAll(
             self._publication.upstream,
             stores=self._stores,
             policy=self._policy,
+            receivers=self._receivers,
+            revoked=self._revoked,
             would_have=would_have,
-            left_out=left_out,
             looked_up=self._limits.looked_up,
         )
         for chunk in self._rows.in_order().parts(self._limits.compared):

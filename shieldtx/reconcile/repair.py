@@ -13,6 +13,7 @@ from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.publish_again import PublishAgain
+from shieldtx.reconcile.receivers import Receivers
 from shieldtx.reconcile.repair_decisions import Policy, step_of
 from shieldtx.reconcile.repair_steps import (
     AnyStep,
@@ -27,7 +28,6 @@ from shieldtx.reconcile.repair_tally import RepairReport, Tally
 from shieldtx.reconcile.replays import Replays
 from shieldtx.reconcile.slices import slices
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.reconcile.would_have import OfGroups
 
 BATCH: Final = 500
 """Rows of one transaction."""
@@ -56,8 +56,6 @@ class _Work:
     publications: dict[Publication, PublishAgain] = field(default_factory=dict)
     replays: dict[_Kind, Replays] = field(default_factory=dict)
     hand_overs: dict[Missing, HandOver] = field(default_factory=dict)
-    left_out: dict[Missing, HandOver] = field(default_factory=dict)
-    """Of events that nobody has asked for; what could be handed over of them is still to come."""
 
 
 class Repair:
@@ -86,6 +84,7 @@ class Repair:
         self._who = who
         self._dry_run = dry_run
         self._progress = Progress()
+        self._known_receivers: dict[str, Receivers] = {}
         looked_up = max(looked_up, batch)
         self._limits = Limits(batch=batch, looked_up=looked_up, compared=max(compared, looked_up))
 
@@ -94,9 +93,7 @@ class Repair:
         tally, work = Tally(), _Work()
         for row in rows:
             step = step_of(row, self._policy)
-            if not self._policy.asks_for(row.verdict):
-                self._leave_out(step, work)
-            elif isinstance(step, Refusal):
+            if isinstance(step, Refusal):
                 tally.refuse(row.verdict, step.reason)
             else:
                 self._add(row.verdict, step, work, tally)
@@ -108,31 +105,21 @@ class Repair:
             hand_over.carry_out(tally)
         for replays in work.replays.values():
             replays.carry_out(tally)
-        if work.publications:
-            for hand_over in work.left_out.values():
-                hand_over.carry_out(Tally())
         for publication, publish_again in work.publications.items():
-            publish_again.carry_out(
-                tally,
-                would_have=_would_have(work.hand_overs, of=publication.upstream),
-                left_out=_would_have(work.left_out, of=publication.upstream),
-            )
+            would_have = {
+                (missing.downstream, missing.group): hand_over.would_have
+                for missing, hand_over in work.hand_overs.items()
+                if missing.upstream == publication.upstream
+            }
+            publish_again.carry_out(tally, would_have)
         return tally.report
-
-    def _leave_out(self, step: AnyStep | Refusal, work: _Work) -> None:
-        """Keep what could still be handed over in its order: copies must not come before it."""
-        if isinstance(step, HandOverStep):
-            missing = step.missing
-            if missing not in work.left_out:
-                work.left_out[missing] = self._hand_over(missing, dry_run=True)
-            work.left_out[missing].add(step.row)
 
     def _add(self, verdict: Verdict, step: AnyStep, work: _Work, tally: Tally) -> None:
         """Put a step to those that are carried out together; enough of them are carried out."""
         match step:
             case HandOverStep(missing=missing, row=seen):
                 if missing not in work.hand_overs:
-                    work.hand_overs[missing] = self._hand_over(missing, dry_run=self._dry_run)
+                    work.hand_overs[missing] = self._hand_over(missing)
                 work.hand_overs[missing].add(seen)
             case PublishStep(publication=publication, row=seen):
                 if publication not in work.publications:
@@ -149,14 +136,14 @@ class Repair:
                 if len(work.waiting[kind]) >= self._limits.looked_up:
                     self._carry_out(kind, work.waiting.pop(kind), tally)
 
-    def _hand_over(self, missing: Missing, *, dry_run: bool) -> HandOver:
+    def _hand_over(self, missing: Missing) -> HandOver:
         return HandOver(
             missing,
             stores=self._stores,
+            receivers=self._receivers(missing.upstream),
             note=self._note(missing.verdict),
-            out_of_order=self._policy.out_of_order,
-            young_since=self._policy.young_since.get(missing.downstream),
-            dry_run=dry_run,
+            policy=self._policy,
+            dry_run=self._dry_run,
             progress=self._progress,
             limits=self._limits,
         )
@@ -165,6 +152,7 @@ class Repair:
         return PublishAgain(
             publication,
             stores=self._stores,
+            receivers=self._receivers(publication.upstream),
             note=self._note(publication.verdict),
             policy=self._policy,
             dry_run=self._dry_run,
@@ -183,6 +171,11 @@ class Repair:
             progress=self._progress,
             limits=self._limits,
         )
+
+    def _receivers(self, source: str) -> Receivers:
+        if source not in self._known_receivers:
+            self._known_receivers[source] = Receivers(source, self._stores, self._policy)
+        return self._known_receivers[source]
 
     def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
         # Those of a key in the order in which they were written, as far as their ids tell.
@@ -203,12 +196,3 @@ class Repair:
 
     def _note(self, verdict: Verdict) -> Note:
         return Note(who=self._who, run_id=self._run_id, verdict=verdict)
-
-
-def _would_have(hand_overs: Mapping[Missing, HandOver], *, of: str) -> OfGroups:
-    """Return what dry runs of these say, where the events are of one service."""
-    return {
-        (missing.downstream, missing.group): hand_over.would_have
-        for missing, hand_over in hand_overs.items()
-        if missing.upstream == of
-    }

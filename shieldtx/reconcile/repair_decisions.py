@@ -55,10 +55,6 @@ class Policy:
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
 
-    def asks_for(self, verdict: Verdict) -> bool:
-        """Whether rows of a verdict are repaired, and not others alone."""
-        return not self.named or verdict in self.named
-
     def is_for_others(self, topic: str, *, writer: str, kind: TxKind) -> bool:
         """Whether others than these services receive events of a topic.
 
@@ -118,6 +114,11 @@ DISCARDED: Final = (
 OVERTAKEN: Final = (
     "the group has received later events of its key: its effect would come after theirs; make sure "
     "that the group can take that, and repair with `--out-of-order`"
+)
+LACKS_EARLIER: Final = (
+    "the group lacks earlier events of its key too, which are not repaired with it: they could not "
+    "come in their order any more; repair those first (`shieldtx reconcile --full` lists them), or "
+    "make sure that the group can take that, and repair with `--out-of-order`"
 )
 AMONG_OTHERS: Final = (
     "a group lacks it, and its key has other events that the group lacks too, that were sent later "

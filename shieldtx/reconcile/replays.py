@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -14,6 +15,7 @@ from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
 from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.key_order import SETTLING
 from shieldtx.reconcile.limits import Limits
+from shieldtx.reconcile.places import Places
 from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.repair_decisions import (
     AFTER_LATER_ONES,
@@ -117,15 +119,13 @@ class Replays:
 
         With `since`, only by what is open or has settled since.
         """
-        after: dict[Key, int] = {}
-        for line in lines.values():
-            if key := line.ordered_by:
-                after[key] = min(line.seq, after.get(key, line.seq))
-        latest: dict[Key, int] = {}
-        for key, seq in self._outbox.sent_after(after, since=since):
-            latest[key] = max(seq, latest.get(key, seq))
+        keyed = {i: line for i, line in lines.items() if line.ordered_by}
+        places: defaultdict[Key, Places] = defaultdict(Places)
+        keys = {key for line in keyed.values() if (key := line.ordered_by)}
+        for sibling in self._outbox.siblings(keys, since=since) if keys else ():
+            places[sibling.ordered_by].add(sibling)
         return {
             event_id
-            for event_id, line in lines.items()
-            if (key := line.ordered_by) and latest.get(key, line.seq) > line.seq
+            for event_id, line in keyed.items()
+            if (key := line.ordered_by) and places[key].any_behind(line)
         }

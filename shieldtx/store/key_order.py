@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shieldtx.domain.states import TxKind
-from shieldtx.ports.hand_over import Arrival, Key, Line
+from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.ports.hand_over import Arrival, Key, Line, Sibling
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import hand_over as sql
 from shieldtx.store.tables import Tables
@@ -41,29 +41,36 @@ class KeyOrders:
                 topic=row.topic,
                 key=row.key,
                 written_at=row.created_at,
+                delayed_until=row.delayed_until,
                 unconfirmed=row.unconfirmed,
                 size=row.size,
             )
             for row in connection.execute(statement)
         }
 
-    def sent_after(
-        self, connection: Connection, after: Mapping[Key, int], since: datetime | None
-    ) -> Iterator[tuple[Key, int]]:
-        """Yield the numbers above the ones given of events of these keys, if they are sent ones."""
-        topics, keys = _parted(after)
-        statement = sql.sent_after(
-            self._tables,
-            self._dialect,
-            topics=topics,
-            keys=keys,
-            above=min(after.values()),
-            since=since,
+    def siblings(
+        self, connection: Connection, keys: Collection[Key], since: datetime | None
+    ) -> Iterator[Sibling]:
+        """Yield the events of these keys that were sent, or are to be sent."""
+        wanted = set(keys)
+        topics, names = _parted(wanted)
+        statement = sql.siblings(
+            self._tables, self._dialect, topics=topics, keys=names, since=since
         )
         for row in _streamed(connection, statement):
-            least = after.get((row.topic, row.key))
-            if least is not None and row.seq > least:
-                yield (row.topic, row.key), row.seq
+            key = row.topic, row.key
+            if key in wanted:
+                yield Sibling(
+                    event_id=row.event_id,
+                    type=row.event_type,
+                    ordered_by=key,
+                    is_sent=row.status == OutboxStatus.PROCESSED,
+                    settled_at=row.settled_at,
+                    unconfirmed=row.unconfirmed,
+                    seq=row.seq,
+                    written_at=row.created_at,
+                    delayed_until=row.delayed_until,
+                )
 
     # --- the inbox of a group --------------------------------------------------------------------
 
@@ -73,7 +80,6 @@ class KeyOrders:
         group: str,
         source: str,
         keys: Collection[Key],
-        since: datetime | None,
     ) -> Mapping[Key, datetime]:
         """Return when the latest event of these keys that a group has received was written."""
 
@@ -86,7 +92,6 @@ class KeyOrders:
                 source=source,
                 topics=topics,
                 keys=names,
-                since=since,
             )
             return {(row.topic, row.key): row.written_at for row in connection.execute(statement)}
 
@@ -101,18 +106,23 @@ class KeyOrders:
         since: datetime | None,
     ) -> Iterator[Arrival]:
         """Yield what a group has received of these keys that was written then or later."""
-        topics, keys = _parted(after)
-        statement = sql.received_after(
-            self._tables,
-            self._dialect,
-            group=group,
-            source=source,
-            topics=topics,
-            keys=keys,
-            after=min(after.values()),
-            since=since,
-        )
-        for row in _streamed(connection, statement):
+
+        def read(keys: Collection[Key]) -> Iterator[Any]:
+            topics, names = _parted(keys)
+            statement = sql.received_after(
+                self._tables,
+                self._dialect,
+                group=group,
+                source=source,
+                topics=topics,
+                keys=names,
+                after=min(after.values()),
+                since=since,
+            )
+            return _streamed(connection, statement)
+
+        nothing: Iterator[Any] = iter(())
+        for row in _as_far_as_encoded(read, after.keys(), nothing):
             key = row.topic, row.key
             if key in after and row.event_time >= after[key]:
                 yield Arrival(event_id=row.event_id, ordered_by=key, written_at=row.event_time)

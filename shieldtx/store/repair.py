@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, select
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent
+from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent, Sibling
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.hand_over import EventHandOver
@@ -45,10 +45,12 @@ class SqlRepairStore:
         """Return which of these the inbox holds."""
         if not events:
             return set()
-        keys = [(event.event_id, event.group, event.source) for event in events]
+        ids = sorted({event.event_id for event in events})
+        groups = sorted({event.group for event in events})
+        statement = sql.received(self._tables, self._dialect, ids, groups)
         with self._engine.connect() as connection:
-            found = connection.execute(sql.received(self._tables, keys)).all()
-        return {RepairedEvent(event_id=i, group=group, source=source) for i, group, source in found}
+            found = {tuple(row) for row in connection.execute(statement)}
+        return {event for event in events if (event.event_id, event.group, event.source) in found}
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Return which events it has written or received a rollback of."""
@@ -89,14 +91,14 @@ class SqlRepairStore:
         with self._engine.connect() as connection:
             return self._orders.lines(connection, ids)
 
-    def sent_after(
-        self, after: Mapping[Key, int], *, since: datetime | None = None
-    ) -> Iterator[tuple[Key, int]]:
-        """Yield the numbers above the ones given of events of these keys, if they are sent ones."""
-        if not after:
+    def siblings(
+        self, keys: Collection[Key], *, since: datetime | None = None
+    ) -> Iterator[Sibling]:
+        """Yield the events of these keys that were sent, or are to be sent."""
+        if not keys:
             return
         with self._engine.connect() as connection:
-            yield from self._orders.sent_after(connection, after, since)
+            yield from self._orders.siblings(connection, keys, since)
 
     def receivers(self, source: str) -> set[tuple[str, str]]:
         """Return which groups have received events of a source, by group and event type."""
@@ -105,13 +107,13 @@ class SqlRepairStore:
             return {(group, event_type) for group, event_type in found}
 
     def latest_received(
-        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None = None
+        self, group: str, source: str, keys: Collection[Key]
     ) -> Mapping[Key, datetime]:
         """Return when the latest event of these keys that a group has received was written."""
         if not keys:
             return {}
         with self._engine.connect() as connection:
-            return self._orders.latest_received(connection, group, source, keys, since)
+            return self._orders.latest_received(connection, group, source, keys)
 
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, not_, or_, select, tuple_
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
@@ -23,34 +23,54 @@ def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
     size = d.bytes_of(o.c.payload) + func.coalesce(d.bytes_of(o.c.headers), 0)
     return select(
         o.c.event_id,
-        o.c.seq,
         o.c.tx_kind,
         o.c.event_type,
         o.c.topic,
         o.c.key,
-        d.inside_calendar(o.c.created_at).label("created_at"),
+        *_place(t, d),
         o.c.unconfirmed,
         size.label("size"),
     ).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
 
 
-def sent_after(
+def _place(t: Tables, d: Dialect) -> list[ColumnElement[Any]]:
+    """Return the columns that say when an event is sent among those of its key.
+
+    A settled row has kept how it waited: with its key held back behind it, it waited for a retry.
+    """
+    o = t.outbox
+    is_delayed = and_(o.c.waiting, not_(o.c.holds_key))
+    return [
+        o.c.seq,
+        d.inside_calendar(o.c.created_at).label("created_at"),
+        case((is_delayed, d.inside_calendar(o.c.due_at))).label("delayed_until"),
+    ]
+
+
+def siblings(
     t: Tables,
     d: Dialect,
     *,
     topics: Sequence[str],
     keys: Sequence[str],
-    above: int,
     since: datetime | None,
 ) -> Select[Any]:
-    """Select the events of these keys above a number that were sent, or are to be.
+    """Select the events of these keys that were sent, or are to be.
 
     There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
     With `since`, only of rows that are open or have settled since: these are found by indexes.
     """
     o = t.outbox
-    statement = select(o.c.topic, o.c.key, o.c.seq).where(
-        o.c.seq > above,
+    statement = select(
+        o.c.event_id,
+        o.c.topic,
+        o.c.key,
+        o.c.event_type,
+        o.c.status,
+        o.c.unconfirmed,
+        d.inside_calendar(o.c.settled_at).label("settled_at"),
+        *_place(t, d),
+    ).where(
         o.c.tx_kind == TxKind.COMMIT.value,
         o.c.status.in_([status.value for status in _SENT]),
         d.is_in(o.c.topic, topics, o.c.topic.type),
@@ -88,17 +108,15 @@ def latest_received(
     source: str,
     topics: Sequence[str],
     keys: Sequence[str],
-    since: datetime | None,
 ) -> Select[Any]:
     """Select by topic and key when the latest event that a group has of them was written.
 
     There is no index of settled rows by key: this is one scan of the inbox, for all of `keys`.
-    With `since`, only of rows that are open or have settled since: these are found by indexes.
     """
     i = t.inbox
     return (
         select(i.c.topic, i.c.key, d.inside_calendar(func.max(i.c.event_time)).label("written_at"))
-        .where(*_received_of(t, d, (group, source), (topics, keys), since))
+        .where(*_received_of(t, d, (group, source), (topics, keys), None))
         .group_by(i.c.topic, i.c.key)
     )
 
@@ -114,7 +132,10 @@ def received_after(
     after: datetime,
     since: datetime | None,
 ) -> Select[Any]:
-    """Select what a group has received of these keys that was written then or later; likewise."""
+    """Select what a group has received of these keys that was written then or later; likewise.
+
+    With `since`, only of rows that are open or have settled since: these are found by indexes.
+    """
     i = t.inbox
     time = d.inside_calendar(i.c.event_time)
     return select(i.c.event_id, i.c.topic, i.c.key, time.label("event_time")).where(

@@ -406,6 +406,19 @@ def test_a_purge_that_removes_nothing_from_outbox_and_inbox_notes_nothing(shop: 
     assert SqlRepairStore(shop.engine, shop.tables, source="shop").purged_until() is None
 
 
+def test_each_table_has_a_note_and_the_later_one_counts(shop: Shop):
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", LONG_AGO))
+    fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", LONG_AGO))
+    store = SqlRetentionStore(shop.engine, shop.tables)
+    assert store.purge_outbox(older_than=DAY, limit=10).removed == 1
+    assert store.purge_inbox(older_than=2 * DAY, limit=10).removed == 1
+
+    noted = notes(shop)
+
+    assert noted["inbox"] < noted["outbox"]
+    assert SqlRepairStore(shop.engine, shop.tables, source="shop").purged_until() == noted["outbox"]
+
+
 def test_a_purge_that_keeps_rows_for_longer_leaves_the_note_as_it_is(shop: Shop):
     def purged(older_than: timedelta, age: timedelta) -> datetime:
         fill_inbox(shop, row(id_made(2 * LONG_AGO), "PROCESSED", age))

@@ -43,9 +43,9 @@ class Databases:
         return {i: self.received[i] for i in ids if i not in self.forgotten}
 
     def latest_received(
-        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None
+        self, group: str, source: str, keys: Collection[Key]
     ) -> Mapping[Key, datetime]:
-        del group, source, since
+        del group, source
         found: dict[Key, datetime] = {}
         for each in self.received.values():
             if (key := each.ordered_by) in keys:

@@ -14,16 +14,14 @@ import pytest
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent
+from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Place, Sent, Sibling
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.limits import PART_BYTES
 from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.order_for_all import OrderForAll
 from shieldtx.reconcile.repair import Repair
 from shieldtx.reconcile.repair_decisions import (
-    AMONG_OTHERS,
     NAMED,
     OVERTAKEN,
     REPAIRED,
@@ -32,10 +30,8 @@ from shieldtx.reconcile.repair_decisions import (
     step_of,
 )
 from shieldtx.reconcile.repair_steps import HandOverStep, PublishStep, Refusal
-from shieldtx.reconcile.rows_in_order import RowsInOrder
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.rows_in_order import EventIds, RowsInOrder
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.reconcile.would_have import WouldHave
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -289,14 +285,12 @@ class Databases:
         gone: set[UUID] = frozenset(),
         behind: set[UUID] = frozenset(),
         sizes: Mapping[UUID, int] = MappingProxyType({}),
-        later: set[tuple[Key, int]] = frozenset(),
         discards: set[UUID] = frozenset(),
     ) -> None:
         self.arrived = arrived
         self.gone = gone
         self.behind = behind
         self.sizes = sizes
-        self.later = later
         self.discards = discards
         self.batches: list[tuple[RepairAction, int, Note]] = []
         self.handed: list[UUID] = []
@@ -337,24 +331,26 @@ class Databases:
         assert source == "orders"
         return {("stock", "orders.placed")}
 
-    def sent_after(
-        self, after: Mapping[Key, int], *, since: datetime | None = None
-    ) -> Iterator[tuple[Key, int]]:
-        del since
-        return iter(self.later.intersection(after.items()))
+    def siblings(
+        self, keys: Collection[Key], *, since: datetime | None = None
+    ) -> Iterator[Sibling]:
+        del keys, since
+        return iter(())
 
     def latest_received(
-        self, group: str, source: str, keys: Collection[Key], *, since: datetime | None = None
+        self, group: str, source: str, keys: Collection[Key]
     ) -> dict[Key, datetime]:
         assert (group, source) == ("stock", "orders")
-        self.compared.append((len(keys), since))
+        self.compared.append((len(keys), None))
         later = {("orders.placed", str(event_id)): NOW + HOUR for event_id in self.behind}
         return {key: later[key] for key in keys if key in later}
 
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
     ) -> Iterator[Arrival]:
-        del group, source, since
+        assert (group, source) == ("stock", "orders")
+        if since is not None:
+            self.compared.append((len(after), since))
         for topic, key in after:
             if UUID(key) in self.behind:
                 yield Arrival(
@@ -558,7 +554,7 @@ def test_many_missing_events_take_little_memory():
             settled_at=NOW + n * timedelta(microseconds=1),
             attempts=1,
         )
-        rows.add(100_000 - n, seen)
+        rows.add(place(100_000 - n), seen)
     parts = rows.parts(5_000)
     first = next(parts)
     _, peak = tracemalloc.get_traced_memory()
@@ -572,9 +568,9 @@ def test_many_missing_events_take_little_memory():
 def test_ids_of_events_are_told_apart_and_take_little_memory():
     ids = [new_event_id() for _ in range(50_000)]
     tracemalloc.start()
-    known = WouldHave()
-    known.add(ids[:40_000:2], {})
-    known.add(ids[1:40_000:2], {})
+    known = EventIds()
+    known.add(ids[:40_000:2])
+    known.add(ids[1:40_000:2])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -586,78 +582,48 @@ def test_ids_that_share_their_lower_half_are_told_apart():
     """As UUIDv1 do that one machine has made: their lower half names it."""
     machine = 0x8000_00163E_AB12CD
     ids = [UUID(int=n << 64 | machine) for n in range(1, 201)]
-    known = WouldHave()
-    known.add(ids[:100], {})
+    known = EventIds()
+    known.add(ids[:100])
 
     assert [event_id in known for event_id in ids] == [True] * 100 + [False] * 100
 
 
-def test_the_first_and_the_last_event_of_each_key_take_little_memory():
-    ids = [new_event_id() for _ in range(60_000)]
-    lines = {
-        event_id: line(seq=n, key=f"key-{n % 20_000}")
-        for n, event_id in enumerate(ids[::-1], start=1)
-    }
-    tracemalloc.start()
-    known = WouldHave()
-    known.add(ids, lines)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-
-    # Twenty bytes for each event, sixty for each key, and both once more while they grow.
-    assert peak < 5_000_000
-    for number in (1, 777, 19_999):
-        key = ("orders.placed", f"key-{number}")
-        first, last = number, number + 40_000
-        assert [known.has_earlier(key, seq) for seq in (first, first + 1)] == [False, True]
-        assert [known.has_later(key, seq) for seq in (last, last - 1)] == [False, True]
-    assert not known.has_earlier(("orders.placed", "key-20000"), 70_000)
-    assert not known.has_later(("orders.paid", "key-1"), 0)
-
-
-def line(*, seq: int, key: str) -> Line:
-    return Line(
+def place(seq: int, *, at: float = 0, due: float | None = None) -> Place:
+    """Return the place of an event that was written, and was due, some hours from now."""
+    return Place(
         seq=seq,
-        kind=TxKind.COMMIT,
-        type="orders.placed",
-        topic="orders.placed",
-        key=key,
-        written_at=NOW,
-        unconfirmed=False,
-        size=1,
+        written_at=NOW + at * HOUR,
+        delayed_until=None if due is None else NOW + due * HOUR,
     )
 
 
-def test_late_keys_take_little_memory():
-    """Eight bytes at a time are remembered of a key, however long it is."""
-    rows = [row(V.ABSENT_FROM_TOPIC, downstream=TOPICS) for _ in range(4_000)]
-
-    class Lacking(Databases):
-        """Each event has a later one of its key, and no group has received it."""
-
-        def sent_after(self, after: Mapping[Key, int], **_: Any) -> Iterator[tuple[Key, int]]:
-            return iter((key, seq + 1) for key, seq in after.items())
-
-    stores = {"orders": Lacking()}
-    stores["stock"] = stores["orders"]
-    policy = Policy(services=POLICY.services)
-    order = OrderForAll(
-        "orders", stores=stores, policy=policy, would_have={}, left_out={}, looked_up=100
-    )
-    seen = [
-        RowSeen(
-            event_id=r.event_id, source="orders", status=O.PROCESSED, settled_at=NOW, attempts=1
-        )
-        for r in rows
+@pytest.mark.parametrize("size", [2, 100])
+def test_rows_with_a_delay_come_when_they_are_due(size: int):
+    rows = RowsInOrder("orders")
+    in_order = [
+        place(2, at=0.5),
+        place(1, at=0, due=1),  # written first, and sent behind what was written meanwhile
+        place(3, at=0.6, due=1),
+        place(4, at=2),
+        place(5, at=1.9),  # a clock was set back
+        place(6, at=2, due=5),
     ]
-    order.late(seen[:10])
-    tracemalloc.start()
-    for part in slices(seen, 100):
-        assert set(order.late(part).values()) == {AMONG_OTHERS}
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    ids = {each: new_event_id() for each in in_order}
+    for each in (in_order[n] for n in (4, 1, 5, 0, 3, 2)):
+        rows.add(
+            each,
+            RowSeen(
+                event_id=ids[each],
+                source="orders",
+                status=O.PROCESSED,
+                settled_at=NOW,
+                attempts=1,
+            ),
+        )
 
-    assert held < 200_000
+    read = [row.event_id for part in rows.parts(size) for row in part]
+
+    assert read == [ids[each] for each in in_order]
 
 
 def test_a_row_is_read_back_as_it_was_added():
@@ -671,6 +637,6 @@ def test_a_row_is_read_back_as_it_was_added():
         )
     ]
     for each in seen:
-        rows.add(-1, each)
+        rows.add(place(-1), each)
 
     assert list(rows.parts(2)) == [seen[:2], seen[2:]]

@@ -62,6 +62,7 @@ SAMPLES: Mapping[str, Any] = {
     "event": BizKey("order.placed", "4711"),
     "needed": retention.is_needed_in_outbox(T),
     "kept": ["sample"],
+    "groups": ["stock"],
 }
 """Arguments that their annotations alone do not give, by the names of the parameters."""
 

@@ -10,7 +10,8 @@ from tests.verification.oracle.broken import BROKEN
 from tests.verification.oracle.damaged import DAMAGED
 from tests.verification.oracle.healthy import HEALTHY, happens_at_once, refused
 from tests.verification.oracle.history import History
-from tests.verification.oracle.odd_names import ODD_NAMES
+from tests.verification.oracle.key_stories import OF_KEYS
+from tests.verification.oracle.odd_names import ODD_AND_BROKEN, ODD_NAMES
 from tests.verification.oracle.own_groups import OWN_DAMAGED, OWN_IN_ORDER
 from tests.verification.oracle.restores import QUICK, carry_out, database_is_restored
 from tests.verification.oracle.setting import a_setting
@@ -25,7 +26,7 @@ from tests.verification.oracle.topic_stories import (
 Story = Callable[[History], None]
 IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *OWN_IN_ORDER, *HEALTHY_ON_TOPICS, *ODD_NAMES)
 STORIES: Final[Sequence[Story]] = (
-    *(*IN_ORDER, *BROKEN),
+    *(*IN_ORDER, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
     *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, database_is_restored),
 )
 PART_WITH_TOPICS: Final = 0.25

@@ -2,13 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+from unittest.mock import patch
+from uuid import UUID
 
+from shieldtx.ports.repair import RowSeen
+from shieldtx.reconcile import key_order, repair
 from shieldtx.reconcile.key_order import KeyOrder
 from shieldtx.reconcile.order_for_all import OrderForAll
+from shieldtx.reconcile.publish_again import PublishAgain
+from shieldtx.reconcile.repair_steps import Publication
+from shieldtx.reconcile.revoked import Revoked
 from shieldtx.store.repair import SqlRepairStore
-from tests.verification.oracle import broken
+from tests.verification.oracle import broken, key_stories, repair_plan
 from tests.verification.oracle.mutants import Mutant, instead
+
+
+class _AsksOneGroup(PublishAgain):
+    """Looks for discards of the one group that lacks a rollback."""
+
+    def __init__(self, publication: Publication, **given: Any) -> None:
+        super().__init__(publication, **given)
+        lacked_by, progress = publication.unless_received, given["progress"]
+        self._revoked = Revoked(given["stores"], lacked_by=lacked_by, progress=progress)
+
+
+_late = OrderForAll.late
+
+
+def _late_at_first(
+    order: OrderForAll, rows: Sequence[RowSeen], *, again: bool = False
+) -> Mapping[UUID, str]:
+    return {} if again else _late(order, rows)
+
+
+@contextmanager
+def _not_again() -> Iterator[None]:
+    # It shows in few repairs: of copies alone, by a process that does not end between two of them.
+    shares = {"ALONE_SHARE": 1.0, "ENDED_SHARE": 0.0}
+    with patch.multiple(repair_plan, **shares), patch.object(OrderForAll, "late", _late_at_first):
+        yield
+
+
+class _ByTimes(key_order._OfOneKey):
+    """Takes the number of each arrival for one that the outbox has forgotten."""
+
+    def add(self, written_at: datetime, seq: int) -> None:
+        super().add(written_at, key_order._NONE)
+        del seq
+
+
+class _ByAnyArrival(key_order._OfOneKey):
+    """Takes each arrival for a later one."""
+
+    def add(self, written_at: datetime, seq: int) -> None:
+        super().add(written_at, sys.maxsize)
+        del seq
+
 
 OF_REPAIRS: Final = (
     Mutant(
@@ -30,5 +84,25 @@ OF_REPAIRS: Final = (
         name="what a person has discarded is delivered",
         applied=instead(SqlRepairStore, "discarded", lambda *_, **__: set()),
         stories=(broken.record_is_lost,),
+    ),
+    Mutant(
+        name="a rollback is published again that another group has discarded",
+        applied=instead(repair, "PublishAgain", _AsksOneGroup),
+        stories=(broken.rollback_is_lost,),
+    ),
+    Mutant(
+        name="the order is not looked up again before each batch of copies",
+        applied=_not_again,
+        stories=(key_stories.latest_record_of_a_key_is_lost,),
+    ),
+    Mutant(
+        name="clocks decide what has overtaken an event",
+        applied=instead(key_order, "_OfOneKey", _ByTimes),
+        stories=(key_stories.record_is_lost_where_a_clock_went_back,),
+    ),
+    Mutant(
+        name="an event is left to a person behind an earlier one of its key",
+        applied=instead(key_order, "_OfOneKey", _ByAnyArrival),
+        stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),
 )

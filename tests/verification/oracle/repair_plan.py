@@ -1,6 +1,7 @@
 """What a night of a repair is told besides what rows say: records that a topic lost, and discards.
 
 Rows know nothing of topics and of parked records, so they are chosen at random among what they fit.
+So is how the repair is run: what it is asked for, and whether its process ends.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from tests.verification.oracle.setting import Judged
 
 MOST_ABSENT: Final = 5
 _DISCARDED_SHARE: Final = 0.2
+ENDED_SHARE: Final = 0.6
+"""Of the repairs: those whose processes end at each step."""
+ALONE_SHARE: Final = 0.4
+"""Of the repairs: a group that lacks an event gets it by the copy that is for all groups."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +41,15 @@ class RepairPlan:
 
     absent: tuple[Row, ...]
     discarded: frozenset[Pair]
+    absent_alone: bool
+    """A person asks for what is absent, and for nothing else that the run has found."""
+    is_ended: bool
+    """Its process ends at each of its steps, and another one begins again."""
+
+    @property
+    def busy_share(self) -> float:
+        """Return at which share of its steps business goes on."""
+        return 0.1 if self.is_ended else 0.35
 
     @property
     def absent_ids(self) -> frozenset[UUID]:
@@ -91,23 +105,25 @@ class RepairPlan:
 def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
     """Choose some events of those that were sent, half of them such that groups lack."""
     missing = sorted(
-        pair
-        for pair, verdict in found.items()
-        if verdict is Verdict.MISSING_DOWNSTREAM and pair.kind == TxKind.COMMIT
+        pair for pair, verdict in found.items() if verdict is Verdict.MISSING_DOWNSTREAM
     )
-    lacked = {pair.event_id for pair in missing}
+    lacked = {pair.event_id for pair in missing if pair.kind == TxKind.COMMIT}
     sent = [
         row
         for row in rows.outbox
         if row["status"] is OutboxStatus.PROCESSED and row["settled_at"] < night.watermark
     ]
-    absent: list[Row] = []
-    for some in (
-        [row for row in sent if row["event_id"] in lacked],
-        [row for row in sent if row["event_id"] not in lacked],
-    ):
-        absent += r.sample(some, min(len(some), r.randint(0, MOST_ABSENT)))
+    absent_alone = r.random() < ALONE_SHARE
+    least = MOST_ABSENT if absent_alone else 0
+    absent = _some(r, least, [row for row in sent if row["event_id"] in lacked])
+    absent += _some(r, 0, [row for row in sent if row["event_id"] not in lacked])
     return RepairPlan(
         absent=tuple(absent),
         discarded=frozenset(pair for pair in missing if r.random() < _DISCARDED_SHARE),
+        absent_alone=absent_alone and bool(absent),
+        is_ended=r.random() < ENDED_SHARE,
     )
+
+
+def _some(r: Random, least: int, rows: list[Row]) -> list[Row]:
+    return r.sample(rows, min(len(rows), r.randint(least, MOST_ABSENT)))

@@ -1,8 +1,8 @@
 """Repairs of what a night of a history has found: what they must change, and what they must not.
 
-The rows are in real databases. The repair dies at each of its steps and is begun again; then real
-relays and consumers go on. What was in order must be as it was, nothing is applied twice or after
-it was taken back, and what is repaired is in order.
+The rows are in real databases. Most repairs die at each of their steps and are begun again, and
+business goes on in between; then real relays and consumers go on. What was in order must be as it
+was, nothing is applied twice or after it was taken back, and what is repaired is in order.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from shieldtx.reconcile.repair_tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from tests.spark.planting import Service
+from tests.verification.oracle import repair_order
+from tests.verification.oracle.business import Business
 from tests.verification.oracle.facts import Row, Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.nights import Verdicts
@@ -35,7 +37,6 @@ from tests.verification.oracle.spark_nights import fill
 
 V = Verdict
 MOST_STEPS: Final = 400
-LATEST_WORK: Final = 12
 MENDED: Final = frozenset({V.MISSING_DOWNSTREAM, V.STUCK, V.NEITHER_EFFECT_NOR_COMPENSATION})
 """What a repair and workers that run put in order, unless it is left to a person."""
 
@@ -51,7 +52,8 @@ class DyingStore:
     store: SqlRepairStore
     steps: Iterator[int]
     """One for each moment at which the process may end."""
-    dies_at: int
+    dies_at: int | None
+    """None: it does not end."""
     work: Callable[[int], None]
     """At one of these moments, relays and consumers do all that there is to do."""
 
@@ -108,10 +110,13 @@ class RepairedNight:
         found = self._judge(rows_before, self.night)
         plan = a_plan(self.history.random, rows_before, found, self.night)
         plan.plant(self.services)
+        if plan.absent_alone:
+            found = {}
         listed = [*plan.listed(began), *self._listed(rows_before, found, began)]
         self.history.random.shuffle(listed)
         with Services(setting=self.history.setting, services=self.services) as running:
-            steps, report = self._repair(listed, began, running)
+            business = Business(r=self.history.random, running=running, plan=plan, rows=rows_before)
+            steps, report = self._repair(listed, began, business)
             running.go_on()
         rows_after, whole_after = self._read(began)
         # An hour later, with nothing done since: what was left alone then, and what is left now.
@@ -120,9 +125,12 @@ class RepairedNight:
         again = self._report(listed, began)
         result = Repaired(before=before, after=after, steps=steps)
         result.wrong += self._touched(whole_before, whole_after, before, plan)
-        result.wrong += self._badly_applied(rows_before, Counter(running.applied), plan)
-        result.wrong += self._inverted(rows_before, running.applied)
+        result.wrong += self._badly_applied(rows_before, Counter(running.applied))
+        result.wrong += self._delivered(rows_after, plan)
+        result.wrong += repair_order.inverted(rows_before, rows_after, running.applied)
         result.wrong += self._not_put_right(found, before, after, report)
+        missing = [pair for pair, verdict in found.items() if verdict is V.MISSING_DOWNSTREAM]
+        result.wrong += repair_order.refused_in_vain(missing, rows_after, report)
         if any(rows.done for rows in again.repaired.values()):
             result.wrong.append(f"a second repair had something to do: {again.repaired}")
         return result
@@ -130,32 +138,25 @@ class RepairedNight:
     # --- the repair ------------------------------------------------------------------------------
 
     def _repair(
-        self, rows: list[ListedRow], began: datetime, running: Services
+        self, rows: list[ListedRow], began: datetime, business: Business
     ) -> tuple[int, RepairReport]:
         """Repair a row at a time; the process ends at each step, and another one begins again.
 
-        Once in between, relays and consumers work.
+        Or it does not end. Now and then in between, business goes on.
         """
-        work_at = {self.history.random.randint(0, LATEST_WORK)}
-
-        def work(step: int) -> None:
-            if step in work_at:
-                work_at.clear()
-                running.go_on()
-
-        for dies_at in range(MOST_STEPS):
+        for deaths, dies_at in enumerate(range(MOST_STEPS) if business.plan.is_ended else [None]):
             steps = iter(range(MOST_STEPS))
             stores = {
                 name: DyingStore(
                     store=store,
                     steps=steps,
                     dies_at=dies_at,
-                    work=work,
+                    work=business.goes_on,
                 )
                 for name, store in self._stores().items()
             }
             try:
-                return dies_at, self._work(stores, began).run(rows)
+                return deaths, self._work(stores, began).run(rows)
             except Killed:
                 continue
         raise AssertionError(f"the repair takes more than {MOST_STEPS} steps")
@@ -246,42 +247,27 @@ class RepairedNight:
             if row["settled_at"] is not None and not is_asked and after.get(key) != row:
                 yield f"{key} was at rest, and was changed"
 
-    def _inverted(self, rows: Rows, applied: list[Effect]) -> Iterator[str]:
-        """Say what a group lacked and got behind a later event of its key that it lacked too."""
-        received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
-        sent = {
-            row["event_id"]: row
-            for row in rows.outbox
-            if row["key"] is not None and row["status"] is OutboxStatus.PROCESSED
-        }
-        latest: dict[tuple[str, ...], int] = {}
-        for effect in applied:
-            service, group, event_id = effect
-            if effect in received or event_id not in sent:
-                continue
-            row = sent[event_id]
-            key = service, group, row["service"], row["key"]
-            if row["seq"] < latest.get(key, 0):
-                yield f"{effect} was applied behind a later one that was missing too"
-            latest[key] = max(row["seq"], latest.get(key, 0))
+    def _delivered(self, after: Rows, plan: RepairPlan) -> Iterator[str]:
+        """Say what a group has got though a person had discarded its record there."""
+        for row in after.inbox:
+            pair = Pair(
+                row["kind"].value, row["source"], row["service"], row["group"], row["event_id"]
+            )
+            if pair in plan.discarded:
+                yield f"{pair} was delivered though a person had discarded its record"
 
-    def _badly_applied(
-        self, rows: Rows, effects: Counter[Effect], plan: RepairPlan
-    ) -> Iterator[str]:
-        """Say what was applied twice, or though it had been taken back or discarded."""
-        discarded = {(pair.downstream, pair.group, pair.event_id) for pair in plan.discarded}
-        for effect in sorted(discarded & effects.keys()):
-            yield f"{effect} was applied though a person had discarded its record"
+    def _badly_applied(self, rows: Rows, effects: Counter[Effect]) -> Iterator[str]:
+        """Say what was applied twice, or though it had been taken back or overtaken."""
         applied = {
             (row["service"], row["group"], row["event_id"])
             for row in rows.inbox
             if row["status"] is InboxStatus.PROCESSED
         }
-        received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
+        received = repair_order.received_by(rows)
         taken_back = {
             row["causation_id"] for row in (*rows.outbox, *rows.inbox) if _takes_back(row)
         }
-        overtaken = self._overtaken(rows)
+        overtaken = repair_order.overtaken(rows)
         for effect, times in effects.items():
             if times > 1 or effect in applied:
                 yield f"{effect} was applied {times + (effect in applied)} times"
@@ -290,25 +276,6 @@ class RepairedNight:
             is_lost = effect not in received
             if is_lost and effect[-1] in taken_back and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied though it had been taken back"
-
-    def _overtaken(self, rows: Rows) -> set[Effect]:
-        """Return what a group lacks that has applied later events of the same key.
-
-        Not what is in line, as a replayed event is: its relay sends it, with or without a repair.
-        """
-        received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
-        sent = {row["event_id"]: row for row in rows.outbox if row["key"] is not None}
-        return {
-            effect
-            for row in rows.inbox
-            if row["status"] is InboxStatus.PROCESSED and row["event_id"] in sent
-            for earlier in sent.values()
-            if earlier["service"] == row["source"]
-            and earlier["key"] == row["key"]
-            and earlier["status"] is OutboxStatus.PROCESSED
-            and earlier["seq"] < sent[row["event_id"]]["seq"]
-            and (effect := (row["service"], row["group"], earlier["event_id"])) not in received
-        }
 
     def _was_settled(self, rows: Rows, event_id: UUID) -> bool:
         """Whether no relay has sent the event by itself."""

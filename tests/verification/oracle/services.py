@@ -56,6 +56,12 @@ class Services:
                 workers += own
             drain(*workers)
 
+    def write(self, source: str, event_type: str, *, key: str) -> None:
+        """Let a service write an event."""
+        app = self._apps[self.setting.services.index(source)]
+        with Session(self.services[source].engine) as session, session.begin():
+            app.outbox.add(session, Event(type=event_type, key=key))
+
     def _opened(self, name: str, broker: MemoryBroker) -> ShieldTx:
         service = self.services[name]
         settings = Settings(

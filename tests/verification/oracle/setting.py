@@ -11,6 +11,8 @@ from shieldtx.reconcile.expectations import ExpectedGroup
 from tests.verification.oracle.timeline import DAY
 
 NAMES: Final = ("orders", "stock", "mail", "billing")
+ESCAPES_AS_OF_OLD: Final = NAMES[2]
+"""The service whose database reads a backslash in a literal as an escape."""
 UNDO: Final = "undo"
 """Stands for the group of a service that compensates its own events; see `undo_of`."""
 LIMIT: Final = 4

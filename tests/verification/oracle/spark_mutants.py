@@ -9,9 +9,9 @@ from shieldtx.reconcile import basis
 from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
 from spark.compare import read_plan
-from spark.sources import other_sources, outbox_inbox, taken_back
+from spark.sources import other_sources, outbox_inbox, row_filters, taken_back
 from spark.sources.server_checks import Servers
-from tests.verification.oracle import broken, damaged, healthy, restores, topic_stories
+from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
 
 
@@ -24,6 +24,10 @@ _other_sources = other_sources.other_sources
 
 def _other_sources_are_left_out(*given: Any) -> Any:
     return replace(_other_sources(*given), obstacles=())
+
+
+def _quoted_plainly(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 _YES: Final = True
@@ -89,5 +93,10 @@ ON_SPARK: Final = (
         name="N18 parked without an error, and the run is good",
         applied=instead(job, "unlisted_in", lambda _: ()),
         stories=(damaged.is_parked_without_a_reason,),
+    ),
+    Mutant(
+        name="N20 a backslash in a literal is a backslash",
+        applied=instead(row_filters, "quoted", _quoted_plainly),
+        stories=(odd_names.record_of_an_odd_type_is_lost,),
     ),
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,7 +21,7 @@ from tests.spark.session import interpreting, spark_session
 from tests.support.migrated_databases import MigratedDatabases
 from tests.verification.oracle.history import History
 from tests.verification.oracle.nights import Said
-from tests.verification.oracle.setting import NAMES
+from tests.verification.oracle.setting import ESCAPES_AS_OF_OLD, NAMES
 from tests.verification.oracle.spark_nights import SparkNights
 
 SCHEMAS = (None, "shield", None, None)
@@ -41,7 +42,7 @@ def four_services(databases: MigratedDatabases) -> Iterator[Mapping[str, Service
             services[name] = Service(name=name, url=url, schema=schema)
             open_.callback(services[name].close)
             _number_by_hand(services[name])
-        _escape_as_of_old(services[NAMES[2]])
+        _escape_as_of_old(services[ESCAPES_AS_OF_OLD])
         yield services
 
 
@@ -77,7 +78,7 @@ class SparkWorld:
         nights = SparkNights(history=history, services=self.services, nights=self.nights, name=name)
         try:
             return [night.said for night in nights.run()]
-        except (KeyError, ValueError, SQLAlchemyError, PySparkException) as error:
+        except (KeyError, ValueError, SQLAlchemyError, PySparkException, Py4JJavaError) as error:
             # As of a service that there was not, a time that Python does not know, or wrong SQL.
             return [_broke_off(history, error)]
 

@@ -34,7 +34,7 @@ def test_repairs_put_right_what_they_may_and_change_nothing_else(services):
 @pytest.mark.parametrize("mutant", OF_REPAIRS, ids=lambda mutant: mutant.name)
 def test_a_repair_with_a_defect_is_found_out(mutant, services):
     with mutant.applied():
-        assert repair_campaign.search(services, range(10), stories=mutant.stories)
+        assert repair_campaign.search(services, range(20), stories=mutant.stories)
 
 
 def test_what_a_repair_has_put_right_was_wrong_before(services):

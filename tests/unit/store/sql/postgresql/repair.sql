@@ -47,7 +47,7 @@ FOR UPDATE SKIP LOCKED;
 -- received
 SELECT shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source
 FROM shield_inbox
-WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_1);
+WHERE shield_inbox.consumer_group IN ('stock') AND shield_inbox.event_id = ANY (:param_1::UUID[]);
 
 -- taken_back
 SELECT shield_outbox.causation_id, shield_outbox.causation_source

@@ -32,7 +32,7 @@ ORDER BY shield_inbox.event_id, shield_inbox.consumer_group;
 -- received
 SELECT shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source
 FROM shield_inbox
-WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_1);
+WHERE shield_inbox.consumer_group IN ('stock') AND shield_inbox.event_id IN (:event_id_1);
 
 -- taken_back
 SELECT shield_outbox.causation_id, shield_outbox.causation_source

@@ -1,0 +1,153 @@
+"""What a group has, and what it lacks, of the keys of events that it is to get.
+
+An event must not come to a group before an earlier one of its key that the group lacks: the earlier
+one could never come in its order any more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.ports.hand_over import Key, Line, Sibling
+from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
+from shieldtx.reconcile.age import may_be_forgotten
+from shieldtx.reconcile.places import Places
+from shieldtx.reconcile.receivers import Receivers
+from shieldtx.reconcile.revoked import Revoked
+from shieldtx.reconcile.slices import batches
+
+_LOOKED_UP: Final = 5_000
+"""Events that are looked up at once."""
+
+
+def _by_key() -> defaultdict[Key, Places]:
+    return defaultdict(Places)
+
+
+@dataclass(slots=True)
+class Found:
+    """Where other events of some keys stand, by key."""
+
+    sent: defaultdict[Key, Places] = field(default_factory=_by_key)
+    """Those that were sent, or are to be."""
+    arrived: defaultdict[Key, Places] = field(default_factory=_by_key)
+    """Those that the group has received, of events with a chosen delay; of the others, those that a
+    dry run says it would have."""
+    lacked: defaultdict[Key, Places] = field(default_factory=_by_key)
+    """Those that the group should have received and has not."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The events whose siblings are looked up."""
+
+    given: Container[UUID]
+    places: defaultdict[Key, Places] = field(default_factory=_by_key)
+    types: set[tuple[str, str]] = field(default_factory=set)
+    """Their topics and types: the group should receive such events."""
+
+
+class Siblings:
+    """Looks up the events of one service for one group, by one scan of the outbox."""
+
+    def __init__(
+        self,
+        *,
+        stores: Mapping[str, RepairStore],
+        source: str,
+        to: tuple[str, str],
+        receivers: Receivers,
+        revoked: Revoked,
+        young_since: datetime | None,
+        would_have: Container[UUID] = (),
+    ) -> None:
+        """Look for a group, `to`, which is given with its service.
+
+        What it settled before `young_since` it may have purged, so that nobody knows what it lacks.
+        """
+        self._upstream = stores[source]
+        self._service, self._group = to
+        self._downstream = stores[self._service]
+        self._source = source
+        self._receivers = receivers
+        self._revoked = revoked
+        self._young_since = young_since
+        self._would_have = would_have
+
+    def of(
+        self,
+        lines: Iterable[Line],
+        *,
+        given: Container[UUID] = (),
+        since: datetime | None = None,
+    ) -> Found:
+        """Look up the siblings of events; what is `given` in its order is not lacked.
+
+        With `since`, only those that are open or have settled since.
+        """
+        asked = _Asked(given=given)
+        for line in lines:
+            if key := line.ordered_by:
+                asked.places[key].add(line)
+                asked.types.add((line.topic, line.type))
+        found = Found()
+        siblings = self._upstream.siblings(asked.places.keys(), since=since)
+        for part in batches(siblings, _LOOKED_UP):
+            for sibling in part:
+                found.sent[sibling.ordered_by].add(sibling)
+            self._sort([each for each in part if self._matters(each, asked)], asked, found)
+        return found
+
+    def _matters(self, sibling: Sibling, asked: _Asked) -> bool:
+        """Whether the group may have got it too early, or may lack it before others."""
+        if sibling.event_id in self._would_have:
+            return True
+        if not sibling.is_sent:
+            return False
+        places = asked.places[sibling.ordered_by]
+        is_late = sibling.delayed_until is not None and places.any_before(sibling)
+        return is_late or (sibling.event_id not in asked.given and places.any_behind(sibling))
+
+    def _sort(self, siblings: Sequence[Sibling], asked: _Asked, found: Found) -> None:
+        events = [self._event(each.event_id) for each in siblings]
+        received = {event.event_id for event in self._downstream.received(events)}
+        lacked = []
+        for sibling in siblings:
+            key = sibling.ordered_by
+            if sibling.event_id in self._would_have:
+                found.arrived[key].add(sibling)
+            elif sibling.event_id in received:
+                if sibling.delayed_until is not None:
+                    found.arrived[key].add(sibling)
+            elif sibling.event_id not in asked.given and self._is_missing(sibling, asked):
+                lacked.append(sibling)
+        revoked = self._revoked.among([self._row(each) for each in lacked]) if lacked else {}
+        for sibling in lacked:
+            if sibling.event_id not in revoked:
+                found.lacked[sibling.ordered_by].add(sibling)
+
+    def _is_missing(self, sibling: Sibling, asked: _Asked) -> bool:
+        topic, _ = sibling.ordered_by
+        if may_be_forgotten(sibling.settled_at, sibling, since=self._young_since):
+            return False
+        return (topic, sibling.type) in asked.types or self._receivers.takes(
+            self._service, self._group, topic=topic, event_type=sibling.type
+        )
+
+    def _event(self, event_id: UUID) -> RepairedEvent:
+        return RepairedEvent(event_id=event_id, source=self._source, group=self._group)
+
+    def _row(self, sibling: Sibling) -> RowSeen:
+        return RowSeen(
+            event_id=sibling.event_id,
+            source=self._source,
+            status=OutboxStatus.PROCESSED,
+            settled_at=sibling.settled_at,
+            attempts=None,
+        )

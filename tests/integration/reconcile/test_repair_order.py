@@ -1,0 +1,238 @@
+"""The order of a key's events where a group lacks some that a repair does not give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from shieldtx import Event
+from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, LACKS_EARLIER, OVERTAKEN, Policy
+from shieldtx.reconcile.verdicts import Verdict
+from tests.support.repair_scenarios import BOTH, Pair, absent, lose, write_one_by_one
+from tests.support.service import Service
+
+MISSING, ABSENT = Verdict.MISSING_DOWNSTREAM, Verdict.ABSENT_FROM_TOPIC
+PLAIN = Policy(services=BOTH)
+ABSENT_ALONE = Policy(services=BOTH, named=frozenset({ABSENT}))
+HANDED_OVER = (MISSING, RepairAction.HAND_OVER)
+PUBLISHED = (ABSENT, RepairAction.PUBLISH_AGAIN)
+
+
+@pytest.fixture
+def pair(make_service: Callable[..., Service]) -> Pair:
+    return Pair(make_service)
+
+
+@pytest.fixture
+def four(pair: Pair) -> Pair:
+    """Four events, of the keys 0, 1, 2 and 0, which all groups have received."""
+    write_one_by_one(pair, 4)
+    pair.work()
+    return pair
+
+
+def missing(pair: Pair, *numbers: int, group: str = "stock") -> list[ListedRow]:
+    """Return what a run says of some events that a group lacks."""
+    found = pair.missing(group)
+    return [found[number] for number in numbers]
+
+
+def lose_of(pair: Pair, *numbers: int, group: str = "stock") -> None:
+    """Lose the inbox rows of some events."""
+    lose(pair, group, *(pair.sent()[number]["event_id"] for number in numbers))
+
+
+# --- earlier events that a repair is not asked for -----------------------------------------------
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_is_not_handed_over_before_what_the_group_lacks_of_its_key(
+    four: Pair, dry_run: bool
+):
+    """As the run of a window lists the later one alone."""
+    lose_of(four, 0, 1, 3)
+
+    report = four.repair(missing(four, 1, 3), policy=PLAIN, dry_run=dry_run)
+    assert report.refused == {(MISSING, LACKS_EARLIER): 1}
+    assert report.repaired == {HANDED_OVER: Repaired(done=1)}
+
+    anyhow = replace(PLAIN, out_of_order=True)
+    report = four.repair(missing(four, 3), policy=anyhow, dry_run=dry_run)
+    assert report.repaired == {HANDED_OVER: Repaired(done=1, out_of_order=1)}
+
+
+def test_both_are_handed_over_together(four: Pair):
+    lose_of(four, 0, 1, 3)
+
+    report = four.repair(missing(four, 3, 0, 1), policy=PLAIN, batch=1, looked_up=1, compared=1)
+    four.work()
+
+    assert report.refused == {}
+    assert report.repaired == {HANDED_OVER: Repaired(done=3)}
+    assert [row["key"] for row in four.received("stock")][-3:] == ["k0", "k1", "k0"]
+
+
+def purged(pair: Pair) -> Policy:
+    change = "UPDATE shield_outbox SET settled_at = now() - interval '9 days' WHERE seq = 1"
+    pair.orders.execute(change)
+    return replace(PLAIN, young_since={"stock": datetime.now(UTC) - timedelta(days=7)})
+
+
+def taken_back(pair: Pair) -> Policy:
+    """Let orders receive a rollback of it, by whichever service."""
+    columns = (
+        "event_id, source, event_type, topic, payload, operation, event_time, received_at, due_at, "
+        "status, attempts, settled_at"
+    )
+    pair.orders.execute(
+        f"INSERT INTO shield_inbox ({columns}, tx_kind, consumer_group, causation_id, "
+        "causation_source) SELECT gen_random_uuid(), 'web', event_type, topic, payload, operation, "
+        "created_at, now(), now(), 'PROCESSED', 1, now(), 'ROLLBACK', 'orders', event_id, source "
+        "FROM shield_outbox WHERE seq = 1"
+    )
+    return PLAIN
+
+
+def of_another_type(pair: Pair) -> Policy:
+    pair.orders.execute("UPDATE shield_outbox SET event_type = 'orders.paid' WHERE seq = 1")
+    return PLAIN
+
+
+def failed(pair: Pair) -> Policy:
+    pair.orders.execute("UPDATE shield_outbox SET status = 'FAILED' WHERE seq = 1")
+    return PLAIN
+
+
+@pytest.mark.parametrize("change", [purged, taken_back, of_another_type, failed])
+def test_what_the_group_is_not_to_get_is_in_nobodys_way(
+    four: Pair, change: Callable[[Pair], Policy]
+):
+    lose_of(four, 0, 3)
+    policy = change(four)
+
+    report = four.repair(missing(four, 3), policy=policy)
+
+    assert report.refused == {}
+    assert report.repaired == {HANDED_OVER: Repaired(done=1)}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("out_of_order", [True, False])
+def test_a_copy_does_not_come_before_what_its_group_lacks_of_the_key(
+    four: Pair, dry_run: bool, out_of_order: bool
+):
+    """The broker has lost the later event; the earlier one, which the group lost, it still has."""
+    policy = replace(ABSENT_ALONE, out_of_order=out_of_order)
+    lose_of(four, 0, 1, 3)
+
+    report = four.repair(absent(four, 1, 3), policy=policy, dry_run=dry_run)
+
+    if out_of_order:
+        assert report.refused == {}
+        assert report.repaired == {PUBLISHED: Repaired(done=2, out_of_order=1)}
+    else:
+        assert report.refused == {(ABSENT, AMONG_OTHERS): 1}
+        assert report.repaired == {PUBLISHED: Repaired(done=1)}
+
+
+@pytest.mark.parametrize("group", ["stock", "mail"])
+def test_what_a_group_lacks_is_in_no_other_groups_way(four: Pair, group: str):
+    lose_of(four, 3)
+    lose_of(four, 0, group=group)
+
+    report = four.repair(absent(four, 3), policy=ABSENT_ALONE)
+
+    assert report.refused == ({(ABSENT, AMONG_OTHERS): 1} if group == "stock" else {})
+
+
+# --- events with a chosen delay ------------------------------------------------------------------
+
+
+def write_delayed(pair: Pair, *delays: float | None) -> None:
+    """Write events of one key, and let all that are due be sent and received in that order."""
+    for number, delay in zip(count(), delays):
+        with pair.orders.transaction() as session:
+            placed = Event(type="orders.placed", key="k", payload={"n": number})
+            more = {} if delay is None else {"delay": timedelta(seconds=delay)}
+            pair.orders.app.outbox.add(session, placed, **more)
+    order = sorted(range(len(delays)), key=lambda number: delays[number] or 0)
+    for number in order:
+        due = "now() - interval '1 hour' + :n * interval '1 minute'"
+        pair.orders.execute(
+            f"UPDATE shield_outbox SET due_at = {due}, created_at = least(created_at, {due}) "
+            "WHERE seq = (SELECT min(seq) FROM shield_outbox) + :number",
+            n=order.index(number),
+            number=number,
+        )
+        pair.work()
+
+
+def effects(pair: Pair) -> list[int]:
+    """Return the numbers of the events that stock has handled, in the order in which it did."""
+    query = (
+        "SELECT (i.payload::json ->> 'n')::int FROM effects e "
+        "JOIN shield_inbox i ON i.event_id::text = e.event_id AND i.consumer_group = e.what "
+        "WHERE e.what = 'stock' ORDER BY e.ctid"
+    )
+    return [number for (number,) in pair.stock.rows(query)]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"batch": 1, "looked_up": 1, "compared": 1}])
+def test_delayed_events_are_handed_over_when_they_were_due(pair: Pair, sizes: dict[str, int]):
+    write_delayed(pair, 900, 600, 300)
+    assert effects(pair) == [2, 1, 0]
+    lose_of(pair, 0, 1, 2)
+    pair.stock.execute("DELETE FROM effects WHERE what = 'stock'")
+
+    report = pair.repair(pair.missing("stock"), policy=PLAIN, **sizes)
+    pair.work()
+
+    assert report.refused == {}
+    assert report.repaired == {HANDED_OVER: Repaired(done=3)}
+    assert effects(pair) == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("delays", "lost", "is_late"),
+    [
+        ((900, 600), 1, True),
+        ((900, 600), 0, False),
+        ((900, None), 1, True),
+        ((900, None), 0, False),
+        ((None, 600), 0, True),
+        ((None, 600), 1, False),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_later_due_time_makes_an_event_a_later_one(
+    pair: Pair, delays: Sequence[float | None], lost: int, is_late: bool, dry_run: bool
+):
+    write_delayed(pair, *delays)
+    lose_of(pair, lost)
+
+    for policy, verdict in (
+        (PLAIN, missing(pair, lost)),
+        (ABSENT_ALONE, absent(pair, lost)),
+    ):
+        report = pair.repair(verdict, policy=policy, dry_run=True)
+        assert report.refused == ({(verdict[0].verdict, OVERTAKEN): 1} if is_late else {})
+    report = pair.repair(missing(pair, lost), policy=PLAIN, dry_run=dry_run)
+    assert report.refused == ({(MISSING, OVERTAKEN): 1} if is_late else {})
+
+
+@pytest.mark.parametrize(("listed", "is_late"), [(0, True), (1, False)])
+def test_a_delayed_event_waits_for_what_the_group_lacks_before_it(
+    pair: Pair, listed: int, is_late: bool
+):
+    write_delayed(pair, 900, 600)
+    lose_of(pair, 0, 1)
+
+    report = pair.repair(missing(pair, listed), policy=PLAIN)
+
+    assert report.refused == ({(MISSING, LACKS_EARLIER): 1} if is_late else {})

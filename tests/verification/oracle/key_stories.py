@@ -1,0 +1,45 @@
+"""Stories of keys of which a group lacks an event, so that a repair has an order to keep."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.verification.oracle.healthy import applied_at_once, some_time, some_type
+from tests.verification.oracle.history import History
+
+_SECONDS: Final = 1 / 60
+_STEPS: Final = (2 * _SECONDS, 6 * _SECONDS)
+"""Minutes by which a clock goes back: less than clocks may differ by."""
+
+
+def record_is_lost_where_a_clock_went_back(h: History) -> None:
+    """By their times, the second event of a key was written before the first; a group lacks one."""
+    event_type, groups = some_type(h)
+    lacking = h.random.choice(groups)
+    at, key = some_time(h), h.new_key()
+    # The first one has been overtaken by the second one, which has not been by the first one.
+    lost = h.random.choice((0, 1))
+    for number, written_at in enumerate((at + h.random.choice(_STEPS), at)):
+        event = h.written(event_type, at, key=key, created_at=written_at)
+        h.sent(event, at + 1)
+        if number == lost:
+            h.lacks(event, lacking, since=at + 1)
+        having = [group for group in groups if number != lost or group != lacking]
+        applied_at_once(h, event, having, at + 1)
+
+
+def latest_record_of_a_key_is_lost(h: History) -> None:
+    """A group lacks the latest event of a key, so that nothing has overtaken it yet."""
+    event_type, groups = some_type(h)
+    lacking = h.random.choice(groups)
+    at, key = some_time(h), h.new_key()
+    for number in range(2):
+        event = h.written(event_type, at + number, key=key)
+        h.sent(event, at + number)
+        if number:
+            h.lacks(event, lacking, since=at + number)
+        having = [group for group in groups if number == 0 or group != lacking]
+        applied_at_once(h, event, having, at + number)
+
+
+OF_KEYS: Final = (record_is_lost_where_a_clock_went_back, latest_record_of_a_key_is_lost)

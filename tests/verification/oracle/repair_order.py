@@ -1,0 +1,98 @@
+"""The order of keys, which a repair must keep: by numbers of the outbox, not by clocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.repair_decisions import OVERTAKEN
+from shieldtx.reconcile.repair_tally import RepairReport
+from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.facts import Row, Rows
+from tests.verification.oracle.history import Pair
+from tests.verification.oracle.services import Effect
+
+Key = tuple[str, str]
+"""A source, and the key of an event."""
+
+
+def overtaken(rows: Rows) -> set[Effect]:
+    """Return what a group lacks that has applied later events of the same key.
+
+    Not what is in line, as a replayed event is: its relay sends it, with or without a repair.
+    """
+    received = received_by(rows)
+    sent = {row["event_id"]: row for row in rows.outbox if row["key"] is not None}
+    return {
+        effect
+        for row in rows.inbox
+        if row["status"] is InboxStatus.PROCESSED and row["event_id"] in sent
+        for earlier in sent.values()
+        if earlier["service"] == row["source"]
+        and earlier["key"] == row["key"]
+        and earlier["status"] is OutboxStatus.PROCESSED
+        and earlier["seq"] < sent[row["event_id"]]["seq"]
+        and (effect := (row["service"], row["group"], earlier["event_id"])) not in received
+    }
+
+
+def inverted(before: Rows, after: Rows, applied: Sequence[Effect]) -> Iterator[str]:
+    """Say what a group lacked and got behind a later event of its key.
+
+    It lacked that one too, or the one was written while the repair was at work.
+    """
+    received, known = received_by(before), {row["event_id"] for row in before.outbox}
+    sent = {
+        row["event_id"]: row
+        for row in (*before.outbox, *(r for r in after.outbox if r["event_id"] not in known))
+        if row["key"] is not None and row["status"] is OutboxStatus.PROCESSED
+    }
+    latest: dict[tuple[str, ...], int] = {}
+    for effect in applied:
+        service, group, event_id = effect
+        if effect in received or event_id not in sent:
+            continue
+        row = sent[event_id]
+        key = service, group, *key_of(row)
+        if row["seq"] < latest.get(key, 0):
+            yield f"{effect} was applied behind a later event of its key"
+        latest[key] = max(row["seq"], latest.get(key, 0))
+
+
+def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) -> Iterator[str]:
+    """Say how many events are left to a person as overtaken by later ones that there are not."""
+    sent = {(row["service"], row["event_id"]): row for row in after.outbox}
+    arrived: dict[tuple[str, ...], list[Row | None]] = defaultdict(list)
+    for row in after.inbox:
+        if row["key"] is not None and row["kind"] is TxKind.COMMIT:
+            of = row["service"], row["group"], row["source"], row["key"]
+            arrived[of].append(sent.get((row["source"], row["event_id"])))
+    rightly = 0
+    for pair in missing:
+        event = sent.get((pair.upstream, pair.event_id))
+        if event is not None and event["key"] is not None:
+            others = arrived[pair.downstream, pair.group, *key_of(event)]
+            # Of what the outbox has forgotten, the time decides.
+            rightly += any(each is None or each["seq"] > event["seq"] for each in others)
+    refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, OVERTAKEN), 0)
+    if refused > rightly:
+        yield f"{refused} are left to a person as overtaken, and {rightly} are"
+
+
+def keys_at_rest(rows: Rows) -> set[Key]:
+    """Return the keys of which no event is open, in the outbox or in any inbox."""
+    keyed = [row for row in (*rows.outbox, *rows.inbox) if row["key"] is not None]
+    return {key_of(row) for row in keyed} - {
+        key_of(row) for row in keyed if row["settled_at"] is None
+    }
+
+
+def key_of(row: Row) -> Key:
+    """Return what keeps the order of an event that has a key."""
+    return row["source"], row["key"]
+
+
+def received_by(rows: Rows) -> set[Effect]:
+    """Return what each group has received."""
+    return {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
