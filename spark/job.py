@@ -31,6 +31,7 @@ from .sources import topics
 from .sources.for_others import waiting_for_others
 from .sources.jdbc import Databases
 from .sources.other_sources import OtherSources, other_sources
+from .sources.rollbacks_of_others import unsent_rollbacks_of_others
 
 
 def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
@@ -77,7 +78,11 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *found.beside.left_out,
         ),
         remarks=tuple(clock.remark for clock in at_end.values() if clock.remark),
-        obstacles=(*_obstacles(found, planned.others), *waiting_for_others(databases, at_end)),
+        obstacles=(
+            *_obstacles(found, planned.others),
+            *waiting_for_others(databases, at_end),
+            *unsent_rollbacks_of_others(databases, at_end),
+        ),
         observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )

@@ -43,8 +43,8 @@ def repair(
         bool,
         typer.Option(
             "--out-of-order",
-            help="Hand missing events over, and publish absent ones again, also where groups that "
-            "lack them have or will have received later events of their keys.",
+            help="Hand missing events over, publish absent ones again and replay failed ones, also "
+            "where groups have or will have received later events of their keys.",
         ),
     ] = False,
     folder: Annotated[

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
-from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.hand_over import HandOver
 from shieldtx.reconcile.limits import Limits
 from shieldtx.reconcile.listed_rows import ListedRow
 from shieldtx.reconcile.progress import Progress
 from shieldtx.reconcile.publish_again import PublishAgain
 from shieldtx.reconcile.receivers import Receivers
-from shieldtx.reconcile.repair_decisions import FOR_OTHERS, TOO_OLD, Policy, step_of
+from shieldtx.reconcile.repair_decisions import Policy, step_of
 from shieldtx.reconcile.repair_steps import (
     AnyStep,
     HandOverStep,
@@ -26,7 +25,7 @@ from shieldtx.reconcile.repair_steps import (
     Step,
 )
 from shieldtx.reconcile.repair_tally import RepairReport, Tally
-from shieldtx.reconcile.revoked import Revoked
+from shieldtx.reconcile.replays import Replays
 from shieldtx.reconcile.slices import slices
 from shieldtx.reconcile.verdicts import Verdict
 
@@ -55,6 +54,7 @@ class _Work:
 
     waiting: defaultdict[_Kind, list[RowSeen]] = field(default_factory=lambda: defaultdict(list))
     publications: dict[Publication, PublishAgain] = field(default_factory=dict)
+    replays: dict[_Kind, Replays] = field(default_factory=dict)
     hand_overs: dict[Missing, HandOver] = field(default_factory=dict)
 
 
@@ -99,10 +99,12 @@ class Repair:
                 self._add(row.verdict, step, work, tally)
         for kind, seen in work.waiting.items():
             self._carry_out(kind, seen, tally)
-        # What is published again comes last: to a group that lacks it, it could come before earlier
+        # What is sent again comes last: to a group that lacks it, it could come before earlier
         # events that are handed over.
         for hand_over in work.hand_overs.values():
             hand_over.carry_out(tally)
+        for replays in work.replays.values():
+            replays.carry_out(tally)
         for publication, publish_again in work.publications.items():
             would_have = {
                 (missing.downstream, missing.group): hand_over.would_have
@@ -123,6 +125,11 @@ class Repair:
                 if publication not in work.publications:
                     work.publications[publication] = self._publish_again(publication)
                 work.publications[publication].add(seen)
+            case Step(action=RepairAction.REPLAY_EVENT as action, service=service, row=seen):
+                kind = _Kind(verdict, action, service)
+                if kind not in work.replays:
+                    work.replays[kind] = self._replays(kind)
+                work.replays[kind].add(seen)
             case Step(action=action, service=service, row=seen):
                 kind = _Kind(verdict, action, service)
                 work.waiting[kind].append(seen)
@@ -153,6 +160,18 @@ class Repair:
             limits=self._limits,
         )
 
+    def _replays(self, kind: _Kind) -> Replays:
+        return Replays(
+            kind.service,
+            kind.verdict,
+            stores=self._stores,
+            note=self._note(kind.verdict),
+            policy=self._policy,
+            dry_run=self._dry_run,
+            progress=self._progress,
+            limits=self._limits,
+        )
+
     def _receivers(self, source: str) -> Receivers:
         if source not in self._known_receivers:
             self._known_receivers[source] = Receivers(source, self._stores, self._policy)
@@ -162,9 +181,7 @@ class Repair:
         # Those of a key in the order in which they were written, as far as their ids tell.
         rows = sorted(rows, key=lambda row: row.event_id)
         for part in slices(rows, self._limits.batch):
-            is_sent = kind.action is RepairAction.REPLAY_EVENT
-            some = self._may_be_sent(kind, part, tally) if is_sent else part
-            tally.add(kind.verdict, kind.action, self._repair(kind, some))
+            tally.add(kind.verdict, kind.action, self._repair(kind, part))
 
     def _repair(self, kind: _Kind, rows: Sequence[RowSeen]) -> Repaired:
         store, note = self._stores[kind.service], self._note(kind.verdict)
@@ -176,25 +193,6 @@ class Repair:
         raised = [row for row in new if row.event_id in repaired.events]
         self._progress.pretend_to_raise(kind.service, raised)
         return repaired.plus(Repaired(needless=len(rows) - len(new)))
-
-    def _may_be_sent(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> list[RowSeen]:
-        """Leave out what was revoked, and what may have been delivered before all can know it."""
-        revoked = Revoked(self._stores, lacked_by=None, progress=self._progress).among(rows)
-        lines = self._stores[kind.service].lines([row.event_id for row in rows])
-        young_since, kept = self._policy.young_for_all, []
-        for_others = self._policy.for_others.get(kind.service, frozenset())
-        for row in rows:
-            line = lines.get(row.event_id)
-            if reason := revoked.get(row.event_id):
-                tally.refuse(kind.verdict, reason)
-            # An event that was certainly never delivered may be sent at any age.
-            elif may_be_forgotten(None, line, since=young_since):
-                tally.refuse(kind.verdict, TOO_OLD)
-            elif line is not None and line.unconfirmed and line.topic in for_others:
-                tally.refuse(kind.verdict, FOR_OTHERS)
-            else:
-                kept.append(row)
-        return kept
 
     def _note(self, verdict: Verdict) -> Note:
         return Note(who=self._who, run_id=self._run_id, verdict=verdict)

@@ -47,13 +47,23 @@ class Policy:
     named: frozenset[Verdict] = frozenset()
     """What a person asked for by name."""
     out_of_order: bool = False
-    """A person said that groups can take events after later ones of their keys."""
+    """An operator said that groups can take events after later ones of their keys."""
     for_others: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Logical topics of a service that others receive, of which nothing is known."""
     young_since: Mapping[str, datetime] = field(default_factory=dict)
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
+
+    def is_for_others(self, topic: str, *, writer: str, kind: TxKind) -> bool:
+        """Whether others than these services receive events of a topic.
+
+        A rollback has the topic of the event that it takes back, and those compensate it who
+        receive that. Its own writer is not the service that wrote the event, so that any may be.
+        """
+        if kind is TxKind.ROLLBACK:
+            return any(topic in topics for topics in self.for_others.values())
+        return topic in self.for_others.get(writer, ())
 
     @property
     def young_for_all(self) -> datetime | None:
@@ -116,6 +126,15 @@ AMONG_OTHERS: Final = (
     "MISSING_DOWNSTREAM`), or make sure that the group can take that, and repair with "
     "`--out-of-order`"
 )
+UNDONE_LOCALLY: Final = (
+    "its local rollback, if its type has one, has run: its service has undone its own part, and a "
+    "group would apply it all the same; read it with `shieldtx dead show`, and where the data of "
+    "its service say that it should be sent, replay it with `shieldtx dead replay` and its id"
+)
+AFTER_LATER_ONES: Final = (
+    "later events of its key were sent, or are to be sent: its effect would come after theirs; "
+    "make sure that the groups can take that, and repair with `--out-of-order`"
+)
 BUSINESS_KEY: Final = (
     "the group has received another event with its type and business key, and takes only one; if "
     "its record came, it is parked there: see `shieldtx dead list --status PARKED` of that "
@@ -127,8 +146,8 @@ NOT_STORED: Final = (
 )
 NAMED: Final[Mapping[Verdict, str]] = {
     Verdict.PARKED: (
-        "it waits for a person: mend the cause, then `--verdict PARKED` replays all of them, or "
-        "`shieldtx dead replay` one by one"
+        "it waits for an operator: repair the cause, then `--verdict PARKED` replays those of "
+        "which no service has undone its part, or `shieldtx dead replay` one by one"
     ),
     Verdict.ABSENT_FROM_TOPIC: (
         "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else "
@@ -165,7 +184,7 @@ def _publish_again(
     row: ListedRow, policy: Policy, *, unless_received: Missing | None = None
 ) -> PublishStep | Refusal:
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
-    if row.topic in policy.for_others.get(row.upstream, ()):
+    if policy.is_for_others(row.topic, writer=row.upstream, kind=row.kind):
         return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)

@@ -22,10 +22,12 @@ _GONE: Final = Place(seq=-1, written_at=_EPOCH)
 
 
 class RowsInOrder:
-    """PROCESSED rows of one service's outbox, added in any order and read in that of `Place`."""
+    """Settled rows of one service's outbox, added in any order and read in that of `Place`."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, status: OutboxStatus = OutboxStatus.PROCESSED) -> None:
+        """Take rows of one status."""
         self._source = source
+        self._status = status
         self._seqs, self._settled, self._attempts = array("q"), array("q"), array("q")
         self._due = array("q")
         self._is_delayed, self._ids = bytearray(), bytearray()
@@ -65,7 +67,7 @@ class RowsInOrder:
         return RowSeen(
             event_id=UUID(bytes=bytes(self._ids[number * _ID : (number + 1) * _ID])),
             source=self._source,
-            status=OutboxStatus.PROCESSED,
+            status=self._status,
             settled_at=None if settled == _NONE else _EPOCH + timedelta(microseconds=settled),
             attempts=None if attempts == _NONE else attempts,
         )
@@ -94,14 +96,22 @@ class EventIds:
 class NumberedRows:
     """The same, of rows whose numbers are looked up in the outbox when enough of them are there."""
 
-    def __init__(self, source: str, outbox: RepairStore, *, looked_up: int) -> None:
+    def __init__(
+        self,
+        source: str,
+        outbox: RepairStore,
+        *,
+        looked_up: int,
+        status: OutboxStatus = OutboxStatus.PROCESSED,
+    ) -> None:
+        """Take rows of one status."""
         self._outbox = outbox
         self._looked_up = looked_up
         self._new: list[RowSeen] = []
-        self._rows = RowsInOrder(source)
+        self._rows = RowsInOrder(source, status)
 
     def add(self, row: RowSeen) -> None:
-        """Add a PROCESSED row of the outbox."""
+        """Add a row of the outbox that has this status."""
         self._new.append(row)
         if len(self._new) >= self._looked_up:
             self._number()

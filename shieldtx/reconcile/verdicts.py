@@ -93,8 +93,9 @@ class Verdict(StrEnum):
             "of a half message (UNRESOLVED): it waits for a person."
         ),
         (
-            "Read its last error with `shieldtx dead show`, mend the cause, and replay it; or "
-            "discard it, where it is never to be handled."
+            "Read its last error with `shieldtx dead show`, repair the cause, and replay it, "
+            "unless its local rollback has undone what the service did; or discard it, where it "
+            "is never to be handled."
         ),
     )
     MISSING_DOWNSTREAM = (
@@ -129,8 +130,14 @@ class Verdict(StrEnum):
         Weight.MISMATCH,
         "Both sides have the event, with statuses that exclude each other.",
         (
-            "Upstream FAILED, DISCARDED or UNRESOLVED: it was delivered all the same, so undo one "
-            "side's part of it. Both settled: find out who changed one of them by hand."
+            "It was delivered all the same. FAILED: where `shieldtx dead show` says that it may "
+            "have been delivered, it is a rollback, or its type has no local rollback, both sides "
+            "have kept their part: undo nothing, `shieldtx dead replay` it; the group knows its "
+            "id. Otherwise its service has undone its part: undo the group's, too. HALF or "
+            "UNRESOLVED: find out whether its transaction committed. If so, `shieldtx half "
+            "commit`; if not, `shieldtx half rollback`, and undo the group's part. DISCARDED: "
+            "undo the group's part, unless its service has kept its own. Both settled: find out "
+            "who changed one of them by hand."
         ),
     )
     ATTEMPTS_DIFFER = (

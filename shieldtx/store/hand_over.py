@@ -91,7 +91,11 @@ class EventHandOver:
     def try_out(
         self, connection: Connection, group: str, envelopes: Sequence[Envelope]
     ) -> HandedOver:
-        """Return what `store` would do, as far as the unique keys tell."""
+        """Return what `store` would do, as far as the unique keys tell.
+
+        An outbox has a unique index of business keys too. Where an operator has dropped it, two of
+        the events may have one, of which the first is stored.
+        """
         known = self._known(connection, group, envelopes)
         by_source: dict[str, list[Envelope]] = defaultdict(list)
         for envelope in envelopes:
@@ -104,7 +108,11 @@ class EventHandOver:
             except UnicodeEncodeError as error:
                 possible = [e for e in named if is_in(error.encoding, f"{e.type}{e.biz_key}")]
                 taken = self._taken(connection, group, source, possible)
-            conflicting |= {e.id for e in named if (e.type, e.biz_key) in taken}
+            for envelope in named:
+                key = envelope.type, envelope.biz_key or ""
+                if key in taken:
+                    conflicting.add(envelope.id)
+                taken.add(key)
         done = {envelope.id for envelope in envelopes} - known - conflicting
         return HandedOver(done=done, needless=known, conflicting=conflicting)
 

@@ -149,6 +149,49 @@ def test_events_for_others_that_no_relay_takes_are_told_of_in_every_night(
         assert [rest.split(",")[1].split()[-1] for _, rest in told] == ["INIT", "PROCESSING"]
 
 
+@pytest.mark.parametrize("push_down", [True, False])
+def test_rollbacks_of_events_of_others_that_are_not_sent_are_told_of_in_every_night(
+    nights, orders, stock, push_down
+):
+    event_id = orders.write(age=3 * DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
+    of_crm = {"kind": TxKind.ROLLBACK, "causation_id": event_id, "causation_source": "crm"}
+    stock.write(age=3 * DAY, **of_crm)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+    assert nights.run(*services, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders)
+    a_day_passes(stock)
+    failed = OutboxStatus.FAILED
+    for _ in range(2):
+        stock.write(failed, age=2 * DAY, last_error="no such topic", **of_crm)
+    stock.write(OutboxStatus.INIT, age=DAY // 2, **of_crm)
+    stock.write(OutboxStatus.INIT, age=1, **of_crm)
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
+        waiting, stuck = night.problems
+        named = "rollbacks by stock of events of crm, which is none of these services, are"
+        assert waiting.startswith(f"2 {named} FAILED and wait for an operator")
+        assert stuck.startswith(f"1 {named} INIT, and nothing has moved them since before")
+
+
+def test_failed_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(nights, orders, stock):
+    event_id = orders.write(age=DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    rollback = {"kind": TxKind.ROLLBACK, "causation_id": event_id}
+    stock.write(OutboxStatus.FAILED, age=DAY, last_error=None, **rollback)
+
+    found = nights.run(orders.database(), stock.database(groups=(RESERVE,)))
+
+    assert found.outcome is NOT_JUDGED
+    (told,) = found.problems
+    named = "1 rollbacks by stock of events of a service that they do not name are FAILED"
+    assert told.startswith(f"{named} and wait for an operator")
+    assert "they have no last_error" in told
+
+
 def _with_an_audit(orders, stock):
     """Return the services, one of which writes to a topic that is for none of them."""
     return orders.database(others=("orders.audited",)), stock.database(groups=(RESERVE,))

@@ -384,6 +384,23 @@ def test_another_event_with_the_business_key_is_an_operators_to_settle(pair: Pai
     assert "shieldtx dead list --status PARKED" in BUSINESS_KEY
 
 
+def test_of_missing_events_with_one_business_key_the_first_is_handed_over(pair: Pair):
+    """An outbox forbids that, unless its unique index is gone."""
+    write(pair, *({"key": name, "biz_key": name} for name in "abc"))
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    pair.orders.execute("DROP INDEX shield_outbox_biz_key_key")
+    pair.orders.execute("UPDATE shield_outbox SET biz_key = 'b1' WHERE key <> 'c'")
+    missing = pair.missing("stock")
+
+    tried = pair.repair(missing, policy=PLAIN, dry_run=True)
+    report = pair.repair(missing, policy=PLAIN)
+
+    assert tried.repaired == report.repaired == {HANDED_OVER: Repaired(done=2)}
+    assert tried.refused == report.refused == {(MISSING, BUSINESS_KEY): 1}
+    assert [row["key"] for row in pair.received("stock")] == ["a", "c"]
+
+
 def test_a_business_key_of_another_source_group_or_type_does_not_matter(pair: Pair):
     write(pair, {"key": "a", "biz_key": "b1"})
     pair.work()

@@ -307,7 +307,8 @@ def test_a_live_lease_keeps_its_rows(pair: Pair):
 def test_what_failed_and_what_is_dead_is_replayed(pair: Pair):
     pair.write(1)
     pair.orders.execute(
-        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x'"
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x', "
+        "unconfirmed = true"
     )
     (failed,) = pair.sent()
     found = [listed(Verdict.PARKED, sent=failed)]

@@ -196,8 +196,8 @@ def test_only_the_verdicts_that_are_named_are_repaired(
 ):
     operator.pair.write(1)
     operator.pair.orders.execute(
-        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x' "
-        "WHERE status = 'INIT'"
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x', "
+        "unconfirmed = true WHERE status = 'INIT'"
     )
     *_, failed = operator.pair.sent()
     operator.ran("r1", [*missing, listed(Verdict.PARKED, sent=failed)])

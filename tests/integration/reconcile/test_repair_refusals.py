@@ -22,6 +22,7 @@ from shieldtx.reconcile.repair_decisions import (
     OVERTAKEN,
     TAKEN_BACK,
     TOO_OLD,
+    UNDONE_LOCALLY,
     Policy,
 )
 from shieldtx.reconcile.verdicts import Verdict
@@ -110,8 +111,8 @@ def test_an_old_failed_event_that_may_have_arrived_is_not_replayed(pair: Pair, d
     write_one_by_one(pair, 3)
     pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'timeout', "
-        "unconfirmed = key <> 'k0', "
-        "created_at = now() - make_interval(days => CASE key WHEN 'k2' THEN 1 ELSE 9 END)"
+        "unconfirmed = true, "
+        "created_at = now() - make_interval(days => CASE key WHEN 'k1' THEN 9 ELSE 1 END)"
     )
     week = datetime.now(UTC) - timedelta(days=7)
     parked = [listed(Verdict.PARKED, sent=sent) for sent in pair.sent()]
@@ -140,7 +141,8 @@ def test_a_failed_event_that_strangers_may_have_is_not_replayed(pair: Pair, unco
 
     report = pair.repair([listed(Verdict.PARKED, sent=pair.sent()[0])], policy=named)
 
-    assert report.refused == ({(Verdict.PARKED, FOR_OTHERS): 1} if unconfirmed else {})
+    why = FOR_OTHERS if unconfirmed else UNDONE_LOCALLY
+    assert report.refused == {(Verdict.PARKED, why): 1}
 
 
 def test_an_event_whose_rollback_was_discarded_is_delivered(pair: Pair):
@@ -934,7 +936,9 @@ def test_of_two_groups_that_gave_an_event_up_one_rollback_is_counted(pair: Pair,
 def test_a_rollback_that_comes_between_two_batches_of_replays_is_heeded(pair: Pair):
     pair.refuse_all(2)
     pair.orders.execute("DELETE FROM shield_inbox")
-    pair.orders.execute("UPDATE shield_outbox SET status = 'FAILED', last_error = 'unclear'")
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', last_error = 'unclear', unconfirmed = true"
+    )
     pair.stock.execute("UPDATE shield_outbox SET status = 'DISCARDED'")
     named = Policy(services=BOTH, named=frozenset({Verdict.PARKED}))
     parked = [listed(Verdict.PARKED, sent=failed) for failed in pair.sent()]

@@ -238,8 +238,38 @@ def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(lis
 
     assert isinstance(decision, Refusal)
     assert "services that take no part in this" in decision.reason
-    assert isinstance(step_of(replace(listed, topic="orders.paid"), policy), PublishStep)
+    assert isinstance(step_of(replace(listed, topic="orders.sent"), policy), PublishStep)
     assert isinstance(step_of(row(V.MISSING_DOWNSTREAM), policy), HandOverStep)
+
+
+@pytest.mark.parametrize("verdict", [V.MISSING_DOWNSTREAM, V.ABSENT_FROM_TOPIC])
+def test_a_rollback_is_not_sent_once_more_where_unknown_services_receive_its_event(
+    verdict: Verdict,
+):
+    """They compensate the event by its topic, whichever service has taken it back."""
+    placed = row(verdict, kind=TxKind.ROLLBACK, upstream="stock", downstream="orders")
+    policy = Policy(
+        services=POLICY.services,
+        named=frozenset(Verdict),
+        for_others={"orders": frozenset({"orders.placed"})},
+    )
+
+    decision = step_of(placed, policy)
+
+    assert isinstance(decision, Refusal)
+    assert "services that take no part in this" in decision.reason
+    assert isinstance(step_of(replace(placed, topic="orders.paid"), policy), PublishStep)
+
+
+def test_an_event_is_for_others_by_what_its_writer_says():
+    event = row(V.ABSENT_FROM_TOPIC, downstream=TOPICS)
+    policy = Policy(
+        services=POLICY.services,
+        named=frozenset(Verdict),
+        for_others={"stock": frozenset({"orders.placed"})},
+    )
+
+    assert isinstance(step_of(event, policy), PublishStep)
 
 
 class Databases:

@@ -451,6 +451,14 @@ def test_every_verdict_says_what_it_means_and_what_to_do():
     assert len({verdict.meaning for verdict in Verdict}) == len(Verdict)
 
 
+def test_advice_on_what_was_delivered_names_each_status_of_an_outbox_that_denies_it():
+    advice = V.STATUS_DISAGREES.advice
+    for status in ("FAILED", "HALF", "UNRESOLVED", "DISCARDED"):
+        assert status in advice
+    for command in ("dead show", "dead replay", "half commit", "half rollback"):
+        assert f"`shieldtx {command}`" in advice
+
+
 def test_only_clean_rows_are_counted_without_being_listed():
     assert {verdict for verdict in Verdict if not verdict.is_listed} == {
         V.MATCHED,

@@ -61,14 +61,18 @@ def leave_unclaimed(banks: Banks, accounts: Sequence[str], groups: Iterable[str]
 
 
 def reject(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) -> Found:
-    """The broker refuses events for ever. No relay may run upstream."""
+    """The broker refuses events for ever, after an attempt without an answer.
+
+    So nothing of them was undone. No relay may run upstream.
+    """
     events = transfer_each(banks, accounts)
     banks.upstream.execute(
         "UPDATE shield_outbox SET status = 'PROCESSING' WHERE event_id = ANY(:ids)", ids=events
     )
     banks.upstream.execute(
         "UPDATE shield_outbox SET status = 'FAILED', attempts = 3, "
-        "settled_at = statement_timestamp(), last_error = 'refused by the broker' "
+        "unconfirmed = true, settled_at = statement_timestamp(), "
+        "last_error = 'refused by the broker' "
         "WHERE event_id = ANY(:ids)",
         ids=events,
     )

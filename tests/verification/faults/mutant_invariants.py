@@ -41,6 +41,9 @@ HUNG_UP, FOR_A_PERSON = "hung up", "for a person"
 STRUCK_OUT = "struck out"
 """The invariant that a repair delivers nothing that was taken back."""
 
+UNDONE = "undone"
+"""The invariant that a repair delivers nothing that its service has undone."""
+
 CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
 """The invariants that a batch of large events has fewer of them."""
 
@@ -60,5 +63,6 @@ EXPECTED = {
     HUNG_UP: "after SIGHUP",
     FOR_A_PERSON: rollback.FOR_A_PERSON,
     STRUCK_OUT: reconciliation_mutant_runs.STRUCK_OUT,
+    UNDONE: reconciliation_mutant_runs.UNDONE,
 }
 """What runs expect beyond what is counted: a problem of theirs names it where it does not come."""

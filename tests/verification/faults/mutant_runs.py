@@ -38,6 +38,7 @@ from tests.verification.faults.mutant_invariants import (
     POLLED_BYTES,
     REFUNDED,
     STRUCK_OUT,
+    UNDONE,
 )
 from tests.verification.faults.mutants import MUTANTS, Mutant
 from tests.verification.faults.scenarios import (
@@ -250,6 +251,7 @@ MUTANT_RUNS: dict[str, MutantRun] = {
     "M21": MutantRun(invariant="repaired_again", run=reconciliation_mutant_runs.repaired_and_done),
     "M22": MutantRun(invariant="ghost", run=reconciliation_mutant_runs.repaired_and_done),
     "M62": MutantRun(invariant=STRUCK_OUT, run=reconciliation_mutant_runs.struck_out_and_lost),
+    "M63": MutantRun(invariant=UNDONE, run=reconciliation_mutant_runs.undone_and_parked),
     "M23": MutantRun(invariant="ghost", run=half_message_mutant_runs.parked, setting=own_ledger),
     "M24": MutantRun(
         invariant="lost", run=half_message_mutant_runs.checked_in_flight, setting=own_ledger

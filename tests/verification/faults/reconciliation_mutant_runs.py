@@ -22,6 +22,7 @@ _WIDE = timedelta(hours=1)
 """A margin that is longer than a mutant run."""
 
 STRUCK_OUT = "what was taken back is not entered again"
+UNDONE = "what its service has undone is not replayed"
 
 _ALL = (
     *("--verdict", Verdict.MISSING_DOWNSTREAM.value, "--out-of-order"),
@@ -100,3 +101,25 @@ def struck_out_and_lost(banks: Banks) -> None:
     banks.drain()
     entered = down.one(entries, ids=events)
     banks.expect(entered == 0 and not done, f"{STRUCK_OUT}: {entered} entries, {done}")
+
+
+def undone_and_parked(banks: Banks) -> None:
+    """A transfer fails for good, and its row says that no attempt can have delivered it.
+
+    With that its local rollback would have run. It has not, and is replayed in the end, so that the
+    books are right.
+    """
+    reconciliation, up = ReconciliationRuns(banks=banks, with_auditors=True), banks.upstream
+    unconfirmed = "UPDATE shield_outbox SET unconfirmed = :unconfirmed WHERE status = 'FAILED'"
+    open_all(banks)
+    stop(up, "relay")
+    parked = damage.reject(banks, banks.accounts[:1], reconciliation.receiving)
+    up.execute(unconfirmed, unconfirmed=False)
+    await_quiet(reconciliation)
+    reconciliation.judge(parked)
+    done = done_by(reconciliation.repair("--verdict", Verdict.PARKED.value))
+    banks.expect(not done, f"{UNDONE}: {done}")
+    up.execute(unconfirmed, unconfirmed=True)
+    reconciliation.repair("--verdict", Verdict.PARKED.value)
+    up.relay()
+    banks.drain()

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, insert, select
 from shieldtx.cli import main
 from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import spark_launcher, window
+from shieldtx.reconcile.replays import Replays
 from shieldtx.store import repair_batch
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.row_repair import RowRepair
@@ -108,6 +109,10 @@ def _delivered_although_taken_back(breaker: Breaker) -> None:
     SqlRepairStore.taken_back = lambda self, events: set()
 
 
+def _replayed_although_undone(breaker: Breaker) -> None:
+    Replays._why_not = lambda self, line, *, is_late: None
+
+
 IN_RECONCILIATION = named(
     VARIABLE,
     ("M19", "reconciled without regard to the watermark", _the_watermark_lies_ahead),
@@ -115,5 +120,6 @@ IN_RECONCILIATION = named(
     ("M21", "repaired although the row has moved since the run", _repaired_however_it_stands_now),
     ("M22", "published again by a repair under a new id", _published_again_under_a_new_id),
     ("M62", "handed over by a repair although taken back", _delivered_although_taken_back),
+    ("M63", "replayed by a repair although undone locally", _replayed_although_undone),
 )
 _OF_THE_JOB = {"M19", "M20"}

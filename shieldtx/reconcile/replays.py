@@ -1,0 +1,131 @@
+"""Replays FAILED events, none that its service has undone, and none after later ones of its key."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.ports.hand_over import Key, Line
+from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
+from shieldtx.reconcile.age import may_be_forgotten
+from shieldtx.reconcile.key_order import SETTLING
+from shieldtx.reconcile.limits import Limits
+from shieldtx.reconcile.places import Places
+from shieldtx.reconcile.progress import Progress
+from shieldtx.reconcile.repair_decisions import (
+    AFTER_LATER_ONES,
+    FOR_OTHERS,
+    TOO_OLD,
+    UNDONE_LOCALLY,
+    Policy,
+)
+from shieldtx.reconcile.repair_tally import Tally
+from shieldtx.reconcile.revoked import Revoked
+from shieldtx.reconcile.rows_in_order import NumberedRows
+from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.verdicts import Verdict
+
+_ACTION: Final = RepairAction.REPLAY_EVENT
+
+
+class Replays:
+    """Replays FAILED events of one service, in the order of its outbox.
+
+    A replayed event is sent after all that its topic has by then. A FAILED event holds back
+    nothing, so that later events of its key may have been sent.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        verdict: Verdict,
+        *,
+        stores: Mapping[str, RepairStore],
+        note: Note,
+        policy: Policy,
+        dry_run: bool,
+        progress: Progress,
+        limits: Limits,
+    ) -> None:
+        """Work on the databases of `stores`, by the names of their services."""
+        self._service = service
+        self._verdict = verdict
+        self._outbox = stores[service]
+        self._note = note
+        self._policy = policy
+        self._dry_run = dry_run
+        self._limits = limits
+        self._revoked = Revoked(stores, lacked_by=None, progress=progress)
+        self._rows = NumberedRows(
+            service, self._outbox, looked_up=limits.looked_up, status=OutboxStatus.FAILED
+        )
+
+    def add(self, row: RowSeen) -> None:
+        """Add a FAILED row of the outbox."""
+        self._rows.add(row)
+
+    def carry_out(self, tally: Tally) -> None:
+        """Replay what was added, and count it."""
+        for rows in self._rows.in_order().parts(self._limits.looked_up):
+            since = self._outbox.now() - SETTLING
+            # One scan of the outbox finds the later events of many keys.
+            late = self._late(self._outbox.lines([row.event_id for row in rows]), None)
+            for batch in slices(rows, self._limits.batch):
+                # What came before this may have taken minutes.
+                lines = self._outbox.lines([row.event_id for row in batch])
+                by_now = late | self._late(lines, since)
+                refused = self._refused(batch, lines, by_now)
+                for row in batch:
+                    if row.event_id in refused:
+                        tally.refuse(self._verdict, refused[row.event_id])
+                self._replay([row for row in batch if row.event_id not in refused], by_now, tally)
+
+    def _replay(self, rows: Sequence[RowSeen], late: set[UUID], tally: Tally) -> None:
+        repaired = self._outbox.repair(_ACTION, rows, note=self._note, dry_run=self._dry_run)
+        out_of_order = len(late.intersection(repaired.events))
+        tally.add(self._verdict, _ACTION, replace(repaired, out_of_order=out_of_order))
+
+    def _refused(
+        self, rows: Sequence[RowSeen], lines: Mapping[UUID, Line], late: set[UUID]
+    ) -> dict[UUID, str]:
+        """Return which events are not replayed, and why; those that are gone have no line."""
+        late = set() if self._policy.out_of_order else late
+        why = {
+            event_id: reason
+            for event_id, line in lines.items()
+            if (reason := self._why_not(line, is_late=event_id in late))
+        }
+        return why | self._revoked.among(rows)
+
+    def _why_not(self, line: Line, *, is_late: bool) -> str | None:
+        # With its failure the relay has run the local rollback, unless an attempt may have
+        # delivered the event. Rollbacks have none.
+        if line.kind is TxKind.COMMIT and not line.unconfirmed:
+            return UNDONE_LOCALLY
+        if may_be_forgotten(None, line, since=self._policy.young_for_all):
+            return TOO_OLD
+        for_others = self._policy.is_for_others(line.topic, writer=self._service, kind=line.kind)
+        if line.unconfirmed and for_others:
+            return FOR_OTHERS
+        return AFTER_LATER_ONES if is_late else None
+
+    def _late(self, lines: Mapping[UUID, Line], since: datetime | None) -> set[UUID]:
+        """Return of which events later ones of the key were sent, or are to be.
+
+        With `since`, only by what is open or has settled since.
+        """
+        keyed = {i: line for i, line in lines.items() if line.ordered_by}
+        places: defaultdict[Key, Places] = defaultdict(Places)
+        keys = {key for line in keyed.values() if (key := line.ordered_by)}
+        for sibling in self._outbox.siblings(keys, since=since) if keys else ():
+            places[sibling.ordered_by].add(sibling)
+        return {
+            event_id
+            for event_id, line in keyed.items()
+            if (key := line.ordered_by) and places[key].any_behind(line)
+        }
