@@ -13,6 +13,7 @@ from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
 
 from .jdbc import Databases
+from .moved_at import DOWNSTREAM_MOVED_AT, UPSTREAM_MOVED_AT
 from .row_digests import envelope_digest, payload_digest
 from .row_filters import EVERYTHING, LATEST, Read, inside_calendar, listed, literal_time, quoted
 
@@ -32,28 +33,6 @@ IS_ODD_DOWNSTREAM = """(
         SELECT r.consumer_group, r.compensated_id FROM {inbox} r
         WHERE r.compensated_id IS NOT NULL))"""
 """Whether an inbox row can be anything but an effect that was never taken back."""
-
-# An open row lives for as long as the row that holds it back: the first one of its key. That
-# lookup is for open rows only, and is one probe of a partial index on open rows. A row that waits
-# may have been held back until a moment ago: then an earlier row of its key has settled lately. The
-# first such row of each key is looked up once a read, in a value of its own (an InitPlan), and only
-# where a row waits.
-UPSTREAM_MOVED_AT = """least({latest}, CASE WHEN o.settled_at IS NULL
-         THEN greatest(o.created_at, o.due_at, o.lease_until, (
-             SELECT greatest(h.due_at, h.lease_until) FROM {outbox} h
-             WHERE h.settled_at IS NULL AND h.holds_key
-               AND h.shard = o.shard AND h.key = o.key AND h.seq < o.seq
-             ORDER BY h.seq LIMIT 1),
-             CASE WHEN o.status = 'INIT' AND NOT o.waiting AND o.seq > ((
-                 SELECT jsonb_object_agg(jsonb_build_array(f.shard, f.key)::text, f.seq)
-                 FROM (SELECT l.shard, l.key, min(l.seq) AS seq FROM {outbox} l
-                       WHERE l.settled_at >= {lately} AND l.key IS NOT NULL
-                       GROUP BY 1, 2) f
-                 ) ->> jsonb_build_array(o.shard, o.key)::text)::bigint
-             THEN now() END)
-         ELSE greatest(o.created_at, o.settled_at)
-    END)"""
-"""When an outbox row has moved, or is due to. It asks for `{outbox}`, `{latest}` and `{lately}`."""
 
 # Unlisted: what waits for a person and has no error, which is not in the index of those.
 _OUTBOX = """
@@ -90,23 +69,7 @@ _INBOX = """
            {bucket} AS bucket, {odd} AS downstream_odd,
            (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'
             AND i.status = 'DEAD') AS downstream_unlisted,
-           least({latest}, CASE WHEN i.settled_at IS NULL
-                THEN greatest(i.received_at, i.due_at, i.lease_until, (
-                    SELECT greatest(h.due_at, h.lease_until) FROM {inbox} h
-                    WHERE h.settled_at IS NULL AND h.consumer_group = i.consumer_group
-                      AND h.topic = i.topic AND h.key = i.key AND h.seq < i.seq
-                    ORDER BY h.seq LIMIT 1),
-                    CASE WHEN i.status = 'INIT' AND i.seq > ((
-                        SELECT jsonb_object_agg(
-                            jsonb_build_array(f.consumer_group, f.topic, f.key)::text, f.seq)
-                        FROM (SELECT l.consumer_group, l.topic, l.key, min(l.seq) AS seq
-                              FROM {inbox} l
-                              WHERE l.settled_at >= {lately} AND l.key IS NOT NULL
-                              GROUP BY 1, 2, 3) f
-                        ) ->> jsonb_build_array(i.consumer_group, i.topic, i.key)::text)::bigint
-                    THEN now() END)
-                ELSE greatest(i.received_at, i.settled_at)
-           END) AS downstream_moved_at
+           {moved} AS downstream_moved_at
     FROM {inbox} i WHERE i.source IN ({names}) AND {condition}
       AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"""
 
@@ -165,7 +128,9 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
     """
     frame = databases.frame(
         service,
-        _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM).replace("{condition}", read.condition),
+        _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM)
+        .replace("{moved}", DOWNSTREAM_MOVED_AT)
+        .replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="i"),
         **_digests(databases, "i"),
