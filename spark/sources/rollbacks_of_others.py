@@ -15,7 +15,7 @@ from shieldtx.reconcile.window import Clock, window_of
 
 from . import incremental
 from .jdbc import Databases
-from .outbox_inbox import UPSTREAM_MOVED_AT
+from .moved_at import UPSTREAM_MOVED_AT
 from .row_filters import LATEST, listed, literal_time, quoted
 
 _COUNTED = """
